@@ -109,6 +109,8 @@ def search(
     best = results.best_trial(results.list_trials(store, study), study.minimize)
     if best is None:
         raise TrainingError("No trial of the search has a score.", "The runs' logs say why.")
+    if not best.run_id:
+        raise TrainingError("The run of the best trial was deleted.", "Search again.")
     return store.get(best.run_id)
 
 

@@ -190,9 +190,13 @@ def _folder_name(config: RunConfig) -> str:
 
 
 def load_cached(folder: Path) -> CachedDataset | None:
-    """The cached dataset in a folder; None where there is none, or it is damaged."""
+    """The cached dataset in a folder; None where there is none, or it is damaged. The folder's
+    time tells when it was asked for last."""
     with contextlib.suppress(ValueError):
-        return CachedDataset(folder=folder, **disk.read_json(folder / "dataset.json"))
+        dataset = CachedDataset(folder=folder, **disk.read_json(folder / "dataset.json"))
+        with contextlib.suppress(OSError):
+            os.utime(folder)
+        return dataset
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from finetune.jobs import background
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import ENDED, JobState, RunSummary
 
 EvaluationKind = Literal["orders", "test"]
@@ -71,8 +72,19 @@ def main(arguments: list[str] | None = None) -> int:
     caches.ensure_cache_folder()
     about = "Score a run's model with the sentences swapped, or on the sealed test set."
     parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
-    parser.add_argument("--run", type=Path, required=True, help="a run folder")
+    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--open_test", action="store_true", help="open the test set")
     args = parser.parse_args(arguments)
-    _evaluate(Run(args.run), args.open_test)
+    run = Run(args.run if args.run.is_dir() else args.runs / args.run)
+    _evaluate(run, args.open_test)
+    if args.open_test:
+        opened = run.events_summary().opened[-1]
+        print(json.dumps({"step": opened.step, **opened.metrics}))
+    else:
+        from finetune.evaluation import report
+
+        analysis = report.evaluate_run(run, run.summary()).analysis
+        assert analysis.order is not None, "it was just measured"
+        print(json.dumps({"pairs": analysis.order.pairs, "changed answers": analysis.order.flips}))
     return 0

@@ -35,6 +35,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
+_HOUR, _DAY = 3600.0, 24 * 3600.0
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
 _tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search: in memory alone
@@ -233,6 +234,17 @@ def _stop_overdue(store: RunStore) -> None:
                 workers.end_worker(run)
 
 
+def remove_leftovers(store: RunStore) -> None:
+    """Remove what a crash left of deletions and of folders that were being made; on a shared app
+    also what was read of pairs that nobody has asked for since a day."""
+    ages = {".deleted-*": 0.0, ".new-*": _DAY} | ({"data/*": _DAY} if owners.is_shared() else {})
+    for pattern, age in ages.items():
+        for folder in store.root.glob(pattern):
+            with contextlib.suppress(OSError):  # it has just gone
+                if folder.is_dir() and folder.stat().st_mtime < time.time() - age:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
     """Log what goes wrong: a bug must not stop the queue for ever."""
@@ -260,6 +272,7 @@ class Scheduler(threading.Thread):
     ) -> None:
         super().__init__(name="scheduler", daemon=True)
         self._store, self._warm, self._every, self._release = store.everyone, warm, every, release
+        self._cleaned = -_HOUR  # when leftovers were removed last
         self._at_work: list[Run] = []  # at the last look; kept where their end is announced
         self._requests: SimpleQueue[threading.Event | None] = SimpleQueue()  # None to end
 
@@ -301,6 +314,9 @@ class Scheduler(threading.Thread):
 
     def _tick(self) -> None:
         store = self._store
+        if time.monotonic() > self._cleaned + _HOUR:
+            self._cleaned = time.monotonic()
+            remove_leftovers(store)
         if Queue(store.root).waiting() and not is_training_here(store):
             self._release()
         if owners.is_shared():

@@ -238,6 +238,9 @@ def stop_run(
             run.request_stop(discard, reason)
             if not engines.is_remote(run):  # else its worker passes it on, and fetches the model
                 workers.end_worker(run, patience, limit)
+        elif summary.status not in ENDED and read_ticket(run).job:  # nobody follows it just now
+            run.request_stop(discard, reason)
+            Queue(store.root).add(run.id, run.owner)
         elif summary.status == "waiting":  # it never began
             run.append(events.Stopped(step=0, seconds=0.0))
         elif discard:  # the click came just after the end, and must not undo it

@@ -175,7 +175,7 @@ def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Na
         if run.is_alive():
             raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)
         service.move_run(store, run, ticket)
-    if status in ENDED:
+    if status in ENDED or (run.stop_requested() and not run.is_alive()):
         run.resume()
 
 

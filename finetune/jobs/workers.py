@@ -23,12 +23,14 @@ from finetune import disk, owners
 from finetune.data import catalog
 from finetune.environment import devices, project
 from finetune.errors import JobError, StoreError
+from finetune.runs import events
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED
 
 WORKER = "finetune.jobs.worker"  # the module that a worker runs
-STOP_PATIENCE, STOP_LIMIT = 4.0, 30.0  # seconds until SIGTERM, and until SIGKILL
+STOP_PATIENCE, STOP_LIMIT = 4.0, 180.0  # seconds until SIGTERM, and until SIGKILL
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
 WARM = "warm"  # the kind of a worker that waits for a run
 READY, RUN = "ready", "run"  # files by which a warm worker and the app talk
@@ -67,7 +69,13 @@ def spawn_worker(
                 env=variables,
             )
     except OSError as error:
-        raise JobError("No worker process could be started: {error}.", error=error) from error
+        if disk.is_full(error):
+            raise disk.failure(job.folder, error, StoreError) from error
+        raise JobError(
+            "No worker process could be started: {error}.",
+            "End other programs on the machine, then start it again.",
+            error=error,
+        ) from error
     finally:
         os.close(lock)  # the worker has it now
     # Collects the exit status, or the ended worker would stay a zombie while the app lives.
@@ -143,8 +151,19 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
                     process.terminate()
                     psutil.wait_procs([process], limit - patience)
                     kill_worker(job)
+        if isinstance(job, Run) and job.discard_requested() and not job.is_alive():
+            _discard_unended(job)
 
     threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
+
+
+def _discard_unended(run: Run) -> None:
+    """Discard a run whose worker was killed before it did so, and say so in its events."""
+    summary = run.events_summary()
+    if summary.status not in ENDED:
+        seconds = summary.worked_by(time.time())
+        run.append(events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=True))
+        run.discard()
 
 
 def kill_worker(job: JobFolder) -> None:

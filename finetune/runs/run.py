@@ -65,6 +65,8 @@ class Run(JobFolder):
 
     def config(self) -> RunConfig:
         """The run's configuration; raises `StoreError` where it cannot be read."""
+        if not self.folder.is_dir():
+            raise NoSuchRun
         if self._description().get("format") != FORMAT:
             raise StoreError(
                 "Run {id} was made by another version of this app.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, JobError
@@ -95,6 +97,22 @@ def test_the_test_set_is_sealed_until_it_is_opened(store: RunStore, run: Run) ->
     assert analysis.scores["accuracy"].value == pytest.approx(opened.metrics["accuracy"])
     test_set.open_test_set(run)
     assert len(service.run_summary(store, run).opened) == 2  # each time is written down
+
+
+@pytest.mark.slow
+def test_an_evaluation_from_a_terminal_prints_what_it_found(
+    store: RunStore, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the command sets them
+        monkeypatch.setenv(name, "1")
+    command = ["evaluate", "--runs", str(store.root), "--run"]
+    assert command_line([*command, run.id]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 24
+    assert command_line([*command, run.id, "--open_test"]) == 0
+    (opened,) = service.run_summary(store, run).opened
+    assert json.loads(capsys.readouterr().out) == {"step": opened.step, **opened.metrics}
+    assert command_line([*command, "nonsense"]) == 2
+    assert "There is no such run." in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ from huggingface_hub import HfApi
 
 from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
-from finetune.errors import FinetuneError, WrongAccount
-from finetune.jobs import engines, scheduler, service, workers
+from finetune.errors import ConfigError, FinetuneError, WrongAccount
+from finetune.jobs import engines, scheduler, service, train, workers
 from finetune.jobs.engines import frames, spending, supervisor
 from finetune.jobs.engines.base import Placement, Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.mailbox import Mailbox
-from finetune.jobs.engines.options import HubJobOptions, make_ticket
+from finetune.jobs.engines.options import HubJobOptions, check_config, make_ticket
 from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -333,6 +333,51 @@ def test_a_file_of_accelerates_is_refused_on_another_engine(
     assert "no launcher reads it" in begun_by(run, job).error
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"report_to": "wandb"}, {"optim": "adamw_bnb_8bit"},
+     {"attn_implementation": "flash_attention_2"}],
+)  # fmt: skip
+def test_what_a_job_has_no_package_for_is_refused_before_it_is_billed(
+    store: RunStore, config: RunConfig, job: Ticket, values: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="needs a package that a Hugging Face Job does not"):
+        check_config(config.changed(**values), job)
+    check_config(config.changed(**values), Ticket())
+    check_config(config.changed(report_to="tensorboard"), job)
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_stop_reaches_a_job_that_nobody_follows_just_now(
+    store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    run = store.create(config)
+    run.append(events.Started(device="cpu"))
+    write_ticket(run, job.model_copy(update={"attempt": 1, "job": "ada/1"}))
+    for discard in (False, True):
+        service.stop_run(store, run, discard)
+        assert Queue(store.root).waiting() == [run.id]
+        assert run.stop_requested()
+        assert run.discard_requested() == discard
+
+
+def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_terminal(
+    store: RunStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.create(config)
+    run.append(events.Started(device="cpu"))
+    run.request_stop()
+    stopped: list[bool] = []
+
+    def carry_out(run: Run, show: object) -> int:
+        stopped.append(run.stop_requested())
+        return 0
+
+    monkeypatch.setattr(train, "carry_out_run", carry_out)
+    assert command_line(["train", "--run", run.id, "--runs", str(store.root)]) == 0
+    assert stopped == [False]
+
+
 def begun_by(run: Run, ticket: Ticket) -> RunSummary:
     """What is known of a run whose worker has tried to submit it."""
     write_ticket(run, ticket)
@@ -356,6 +401,9 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
     text = refusal(flavor="h900")
     assert "no machine 'h900' for Hugging Face Jobs. Choose one of: cpu-basic" in text
     assert "costs $0.01 an hour, and was shown at $0.50" in refusal(price=0.5)
+    price = service.resume_price(store.runs()[0])
+    assert price is not None
+    assert price.price == pytest.approx(0.01, abs=1e-4)  # which the next question shows
     assert "may cost $0.00" in refusal(dollars_a_run=0.0001)
     text = refusal(dollars_a_day=0.001)
     assert "24 hours are spent" in text
@@ -514,14 +562,17 @@ def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore, config: R
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("ended", [False, True])
 def test_a_job_whose_start_was_not_heard_of_is_taken_up_with_all_its_events(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket, ended: bool
 ) -> None:
     hub.fail(method="POST", path=r"/api/jobs/ada$", cut=True, after=20)
     config = config.changed(num_train_epochs=LONG // 8)
     run = service.start_run(store, config, job)
     wait(store, run, "failed")
     assert len(hub.jobs.all) == 1
+    if ended:
+        until(lambda: hub.jobs.last.stage == "COMPLETED", 240)
     resume(store, run)
     wait(store, run, "finished")
     assert len(hub.jobs.all) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -11,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from finetune import owners
 from finetune.config import RunConfig
+from finetune.data import dataset_cache
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
@@ -207,6 +210,46 @@ def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(stand_in: 
     service.stop_run(stand_in, run, patience=0.2, limit=0.6)
     until(lambda: not run.is_alive())
     assert status(stand_in, run) == "stopped"
+    assert run.best.exists()
+    discarded = begun(stand_in)
+    worker_of(discarded).suspend()
+    service.stop_run(stand_in, discarded, discard=True, patience=0.2, limit=0.6)
+    until(lambda: service.run_summary(stand_in, discarded).discarded)
+    assert status(stand_in, discarded) == "stopped"
+    until(lambda: not discarded.best.exists())
+
+
+def test_a_full_disk_leaves_what_waits_in_the_queue(
+    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as disk:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        disk.setattr(workers, "empty_folder", Mock(side_effect=full))
+        runs = service.start_runs(stand_in, [brief(), brief()])
+        assert [status(stand_in, run) for run in runs] == ["waiting", "waiting"]
+        assert not any(run.tail()[0] for run in runs)
+    scheduler.dispatch_queue(stand_in)
+    assert status(stand_in, runs[0]) == "running"
+
+
+@pytest.mark.parametrize("shared", ["", "1"])
+def test_what_a_crash_or_a_visitor_left_is_removed_in_time(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", shared)
+    run = store.create(brief())
+    folder = dataset_cache.read_dataset(RunConfig(), store.root).folder
+    others = [store.root / name for name in (".deleted-1", ".new-1", ".new-2", "data/unused")]
+    for other in others:
+        other.mkdir()
+    for old in (others[1], others[3], folder):
+        os.utime(old, (0, 0))
+    assert dataset_cache.load_cached(folder) is not None
+    scheduler.remove_leftovers(store)
+    there = [other.name for other in others if other.exists()]
+    assert there == ([".new-2"] if shared else [".new-2", "unused"])
+    assert folder.exists()
+    assert run.exists()
 
 
 def test_several_accelerators_each_train_a_run(

@@ -446,26 +446,52 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
     store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
+    # As the app's scheduler does, whenever it is woken.
+    monkeypatch.setattr(scheduler, "dispatch_queue", driver.advance_all)
     ticket = make_ticket("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
-    options = {"budget": Budget(3, dollars=1.0), "ticket": ticket}
+    options = {"budget": Budget(4, dollars=1.0), "ticket": ticket, "parallel": 2}
     with pytest.raises(FinetuneError, match="not signed in"):
         driver.begin_search(store, BASE, dict(RATES), **options)  # type: ignore[arg-type]
     study = driver.begin_search(store, BASE, dict(RATES), token=TOKEN, **options)  # type: ignore[arg-type]
     assert driver.advance(store, study)
-    run = store.runs()[0]
-    write_ticket(run, ticket.model_copy(update={"job": "ada/1"}))
-    run.append(events.Started(device="cpu"))
-    Queue(store.root).remove(run.id)
+    runs = store.runs()
+    assert len(runs) == 2
+    for run in runs:
+        write_ticket(run, ticket.model_copy(update={"job": f"ada/{run.id}"}))
+        run.append(events.Started(device="cpu"))
+        Queue(store.root).remove(run.id)
     scheduler._tokens.clear()  # as when the app is started again
-    assert service.run_summary(store, run).status == "interrupted"
+    assert {service.run_summary(store, run).status for run in runs} == {"interrupted"}
     assert driver.advance(store, study)
-    assert not study.trials()[0].state.is_finished()
     assert "keeps no token of the Hub" in str(search_view.page(store, study.id))
     driver.go_on(store, study, TOKEN)
-    assert scheduler.kept_token(run.id) == TOKEN
-    assert Queue(store.root).waiting() == [run.id]
+    assert {scheduler.kept_token(run.id) for run in runs} == {TOKEN}
+    assert set(Queue(store.root).waiting()) == {run.id for run in runs}
     assert not driver.lacks_token(study)
+    assert driver.advance(store, study)
+    assert [trial.state for trial in study.trials()] == [TrialState.RUNNING] * 2
+
+
+def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
+    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
+    ticket = make_ticket("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
+    budget = Budget(3, dollars=1.0)
+    study = driver.begin_search(store, BASE, dict(RATES), budget, ticket=ticket, token=TOKEN)
+    assert driver.advance(store, study)
+    (run,) = store.runs()
+    write_ticket(run, ticket.model_copy(update={"job": "ada/1"}))
+    for _ in range(5):
+        Queue(store.root).remove(run.id)
+        run.append(events.Failed(error="The Hub was silent.", remedy=""))
+        assert driver.advance(store, study)
+        assert Queue(store.root).waiting() == [run.id]
+        assert len(store.runs()) == 1
+    Queue(store.root).remove(run.id)
+    assert driver.advance(store, study)  # it is given up
+    assert study.trials()[0].state == TrialState.FAIL
+    assert len(store.runs()) == 2
 
 
 @pytest.mark.long

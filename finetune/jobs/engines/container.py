@@ -23,6 +23,7 @@ from finetune.runs.run import Run
 
 LOOK = 0.2  # seconds between two looks at what the worker has written
 ASK = 2.0  # seconds between two looks for a stop
+_PAUSES = (2, 5, 10, 20, 40, 60, 60, 60)  # seconds between two tries of the last mirroring
 _REST = 5.0  # of a mirroring's own time that passes until the next, and two seconds at least
 
 
@@ -49,10 +50,10 @@ def main() -> int:
         if now > mirror_at:
             _mirror(box, run)
             mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))
-    for _ in range(5):  # what was saved last is what counts
+    for pause in _PAUSES:  # what was saved last is what counts
         if _mirror(box, run):
             break
-        time.sleep(ASK)
+        time.sleep(pause)
     relay.pass_on()
     return {"finished": 0, "stopped": 0, "failed": 1}.get(run.events_summary().status, 137)
 

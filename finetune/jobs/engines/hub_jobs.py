@@ -85,7 +85,7 @@ class HubJobs:
         if begun := self._begun(run, ticket, namespace):
             spending.note(run, ticket.attempt, options.most)
             return begun
-        self._check_price(ticket)
+        self._check_price(run, ticket)
         limits = options.dollars_a_run, options.dollars_a_day
         spending.reserve(run, ticket.attempt, options.most, *limits)
         try:
@@ -133,10 +133,12 @@ class HubJobs:
         )
         return f"{namespace}/{info.id}"
 
-    def _check_price(self, ticket: Ticket) -> None:
-        """See that the price is what was shown."""
+    def _check_price(self, run: Run, ticket: Ticket) -> None:
+        """See that the price is what was shown; the next question shows the present one."""
         options, price = _options(ticket), self.price(ticket)
         if abs(price - options.price) > 1e-6:
+            shown = {**ticket.options, "price": price}
+            write_ticket(run, ticket.model_copy(update={"options": shown}))
             raise JobError(
                 "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
                 "Look at the new price and start again.",
@@ -146,17 +148,17 @@ class HubJobs:
             )
 
     def _begun(self, run: Run, ticket: Ticket, namespace: str) -> str:
-        """The job of this attempt, where it was started and nobody could write that down."""
+        """The job of this attempt, where it was started and nobody could write that down; it may
+        have ended since."""
         for job in self._jobs(run, namespace):
-            if not _is_live(job):
-                continue
             if _attempt(job) == ticket.attempt:
                 return f"{namespace}/{job.id}"
-            raise JobError(
-                "A former job of this run, {job}, is still at work.",
-                "Wait for its end, or end it with `hf jobs cancel {job}`.",
-                job=job.id,
-            )
+            if _is_live(job):
+                raise JobError(
+                    "A former job of this run, {job}, is still at work.",
+                    "Wait for its end, or end it with `hf jobs cancel {job}`.",
+                    job=job.id,
+                )
         return ""
 
     def _jobs(self, run: Run, namespace: str) -> list[JobInfo]:

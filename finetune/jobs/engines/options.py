@@ -53,6 +53,11 @@ class RayOptions(BaseModel):
     """How often a run whose machine was lost goes on from its last checkpoint on others."""
 
 
+# Values of fields whose packages are not in requirements.txt.
+_NOT_INSTALLED = (
+    ("report_to", "trackio"), ("report_to", "wandb"), ("optim", "adamw_bnb_8bit"),
+    ("attn_implementation", "flash_attention_2"),
+)  # fmt: skip
 OPTIONS: dict[str, type[BaseModel]] = {HUB_JOB: HubJobOptions, RAY: RayOptions}
 
 
@@ -64,6 +69,11 @@ def check_config(config: RunConfig, ticket: Ticket) -> None:
             "Leave it empty.",
             file=config.accelerate_config,
         )
+    if ticket.engine == HUB_JOB:
+        problem = _("needs a package that a Hugging Face Job does not install")
+        values = config.to_dict()
+        if problems := {name: problem for name, value in _NOT_INSTALLED if values[name] == value}:
+            raise ConfigError(problems)
 
 
 def make_ticket(engine: str, values: dict[str, Any]) -> Ticket:

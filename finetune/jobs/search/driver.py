@@ -20,7 +20,7 @@ from finetune.data import catalog
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
 from finetune.jobs import cost, engines, scheduler, service
 from finetune.jobs.engines import HUB_JOB, LOCAL, spending
-from finetune.jobs.engines.base import Ticket
+from finetune.jobs.engines.base import Ticket, read_ticket
 from finetune.jobs.engines.options import HubJobOptions
 from finetune.jobs.search.space import Budget, Space, check_space
 from finetune.jobs.search.study import (
@@ -30,6 +30,7 @@ from finetune.jobs.search.study import (
     REPEATS,
     RUN,
     SECONDS,
+    TAKEN_UP,
     Study,
     create_study,
     studies,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("finetune.jobs.search")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
-_FAILURES = 5  # trials that fail one after the other, after which the study ends
+_FAILURES = 5  # trials that fail one after the other, or tries to follow one, after which it ends
 _MOST_PARALLEL = 100
 
 
@@ -153,11 +154,11 @@ def lacks_token(study: Study) -> bool:
 
 def go_on(store: RunStore, study: Study, token: str) -> None:
     """Let a search that lacks its token go on, and its trials at work."""
-    scheduler.keep_token(study.id, token)
     for trial in study.trials():
         run = None if trial.state.is_finished() else trial_run(store, trial)
         if run is not None and service.run_summary(store, run).status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
+    scheduler.keep_token(study.id, token)  # last: with it the search draws in place of the others
 
 
 def advance_all(store: RunStore) -> None:
@@ -232,12 +233,29 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
         if part not in trial.intermediate_values:
             writable.report(score, part)
     if summary.status in ENDED:
+        if _take_up(store, study, trial, run, summary):
+            return True
         _tell(study, trial, run, summary)
         return False
     at_work = summary.status == "running" and not run.stop_requested()
     if at_work and max(scores, default=PARTS) < PARTS and writable.should_prune():
         writable.set_user_attr(PRUNED, True)
         _prune(store, run, study.settings.keep_pruned)
+    return True
+
+
+def _take_up(
+    store: RunStore, study: Study, trial: FrozenTrial, run: Run, summary: RunSummary
+) -> bool:
+    """Follow a trial's job again, which may be at work and billed though nobody follows it any
+    more; whether that was done. It starts no job."""
+    times = trial.user_attrs.get(TAKEN_UP, 0)
+    broke_off = summary.status in ("failed", "interrupted") and read_ticket(run).job
+    if not broke_off or times >= _FAILURES:
+        return False
+    study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
+    with contextlib.suppress(JobError):  # the queue has no place for it now
+        service.resume_run(store, run, token=scheduler.kept_token(study.id))
     return True
 
 

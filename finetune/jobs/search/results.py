@@ -216,6 +216,8 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
     best, ticket = best_trial(list_trials(store, study), study.minimize), study.settings.ticket
     if best is None:
         raise JobError("No trial of the search has finished.", "Wait for the first one.")
+    if not best.run_id:
+        raise JobError("The run of the best trial was deleted.", "Search again.")
     price = driver.trial_price(ticket)
     if price and not driver.has_dollars(store, study, seeds):
         raise JobError(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import optuna
 
 RUN = "run"  # the attribute of a trial that names its run
+TAKEN_UP = "taken_up"  # that of one whose job was followed again: how often
 SECONDS = "seconds"  # that of one that has ended: how long it was worked on
 ERROR = "error"  # that of one that failed or waits for room: why, as `messages.encode` has it
 PRUNED = "pruned"  # that of one that the search stops
