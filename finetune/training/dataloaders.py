@@ -77,10 +77,14 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
     """Token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes `labels`."""
     texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
 
-    def encode(rows: dict[str, list[Any]]) -> Any:
-        return tokenizer(*(rows[name] for name in texts), truncation=True, max_length=max_length)
+    longest = checkpoints.characters_read(max_length)
 
-    tokenized = split.map(encode, batched=True, remove_columns=texts)
+    def encode(rows: dict[str, list[Any]]) -> Any:
+        sentences = [[text[:longest] for text in rows[name]] for name in texts]
+        return tokenizer(*sentences, truncation=True, max_length=max_length)
+
+    size = checkpoints.rows_at_once(split, longest)
+    tokenized = split.map(encode, batched=True, batch_size=size, remove_columns=texts)
     return tokenized.rename_column("label", "labels").with_format("torch")
 
 

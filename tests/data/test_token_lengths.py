@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from finetune.config import RunConfig
-from finetune.data import catalog, dataset_cache, token_lengths
+from finetune.data import catalog, checkpoints, dataset_cache, token_lengths
 from tests.data.test_splits import upload
 
 
@@ -56,3 +57,11 @@ def test_what_cannot_be_read_is_noted(tmp_path: Path) -> None:
         assert lengths.note
         assert lengths.longest == 0
     assert token_lengths.tokenizer_file("somebody/nothing") is None
+
+
+def test_rows_of_long_sentences_go_to_the_tokenizer_a_few_at_a_time() -> None:
+    short = Dataset.from_dict({"sentence1": ["a b"] * 5, "sentence2": ["c"] * 5, "label": [0] * 5})
+    long = Dataset.from_dict({"sentence1": ["a " * 10**6, "b"]})
+    assert checkpoints.rows_at_once(short, 20_000) == 1000
+    assert checkpoints.rows_at_once(long, 20_000) == 2**22 // 20_000
+    assert checkpoints.rows_at_once(long, 10**7) == 2
