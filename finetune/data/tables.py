@@ -112,10 +112,11 @@ def _looks_like_data(header: list[str]) -> bool:
     return len(cells) > 1 and (wordy or (numeric and any(" " in cell for cell in cells)))
 
 
-def usable_columns(path: str, name: str, sheet: str = "") -> list[str]:
-    """The columns of a file that can be sentences or labels; raises as `open_table`."""
+def usable_columns(path: str, name: str, sheet: str = "") -> tuple[list[str], list[str]]:
+    """The columns of a file that can be sentences or labels, and a workbook's sheets; raises as
+    `open_table`."""
     table = open_table(Path(path), name, sheet)
-    return [column for column in table.columns if column not in table.unusable]
+    return [column for column in table.columns if column not in table.unusable], table.sheets
 
 
 def open_bytes(path: Path, name: str) -> BinaryIO:

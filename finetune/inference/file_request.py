@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from finetune.data import columns as column_names
 from finetune.environment import child_process
@@ -35,14 +36,19 @@ class PredictionRequest:
         return PredictOptions(self.both_orders, self.threshold, self.calibrated)
 
 
-def file_columns(
-    path: Path, name: str, trained: ColumnNames, sheet: str = ""
-) -> tuple[list[str], tuple[str, str, str]]:
-    """The columns of a file that can be used, and which of them seem to be the sentences and the
-    label that a model was trained on; "" for what is not clear."""
+class FileColumns(NamedTuple):
+    """What can be chosen of a file."""
+
+    usable: list[str]
+    matches: tuple[str, str, str]  # of these the sentences and the label; "" for what is not clear
+    sheets: list[str]  # of a workbook
+
+
+def file_columns(path: Path, name: str, trained: ColumnNames, sheet: str = "") -> FileColumns:
+    """The columns of a file, matched to those that a model was trained on."""
     read = "finetune.data.tables:usable_columns"
-    usable: list[str] = child_process.call(read, str(path), name, sheet, about=name)
-    return usable, column_names.match_columns(usable, trained)
+    usable, sheets = child_process.call(read, str(path), name, sheet, about=name)
+    return FileColumns(usable, column_names.match_columns(usable, trained), sheets)
 
 
 def check_columns(
@@ -51,7 +57,7 @@ def check_columns(
     """The request with its columns matched to those that the model was trained on, where they were
     left open; a DataError names a column that the file does not have, or a sentence that has no
     column."""
-    usable, matches = file_columns(path, request.file, trained, request.sheet)
+    usable, matches, _ = file_columns(path, request.file, trained, request.sheet)
     columns = ", ".join(usable[:20])
     first = request.sentence1 or matches[0]
     second = (request.sentence2 or matches[1]) if trained.sentence2 else ""

@@ -126,6 +126,7 @@ class Api:
         both_orders: bool = False,
         threshold: bool = False,
         calibrated: bool = False,
+        sheet: str = "",
     ) -> dict:
         """Ask a model about every row of a file: CSV, Excel, ODS, TSV, JSONL, JSON or Parquet.
 
@@ -138,13 +139,14 @@ class Api:
             sentence1_column: the file's column of that name that the run was trained on (run_status
                 gives it), or guessed, where empty; as the two that follow.
             label_column: for scores; "(none)" where there is none.
+            sheet: of a workbook; the first with a table, where empty.
         """
         with self._store_of(request) as store:
             if not file:
                 raise FinetuneError("There is no file.", "Send one.")
             prediction = PredictionRequest(
                 str(run_id), Path(file).name, sentence1_column, sentence2_column, label_column,
-                both_orders, threshold, calibrated,
+                both_orders, threshold, calibrated, sheet=sheet,
             )  # fmt: skip
             job = predict.start_prediction(
                 store, prediction, upload_limits.path(store.visitor, file)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import openpyxl  # type: ignore[import-untyped]
 import pytest
 
 from finetune.config import RunConfig
@@ -149,7 +150,7 @@ def test_a_file_is_matched_to_the_columns_of_the_model(
     run.append(prepared.model_copy(update={"data": {"columns": names}}))
     file = tmp_path / "new.csv"
     file.write_text("id,Frage_2,Frage_1\n1,a,b\n")
-    updates = tab.on_file(NOBODY, run.id, str(file))
+    updates = tab.on_file(NOBODY, run.id, str(file), None)
     shown = [updates[column] for column in tab.columns]
     assert [update["value"] for update in shown] == ["Frage_1", "Frage_2", NONE]
     assert [update["label"] for update in shown] == [
@@ -158,6 +159,29 @@ def test_a_file_is_matched_to_the_columns_of_the_model(
     columns = ["Frage_1", "id", "id"]
     assert tab.on_sentence(NOBODY, *columns) == {tab.columns[2]: NONE}
     assert tab.on_sentence(NOBODY, "Frage_1", "Frage_2", "id") == gr.skip()
+
+
+def test_a_sheet_of_a_workbook_is_chosen(
+    store: RunStore, tab: FilePredictions, tmp_path: Path
+) -> None:
+    book = openpyxl.Workbook()
+    for title, head in (("Cover", ["a", "b"]), ("Pairs", ["sentence1", "sentence2"])):
+        sheet = book.create_sheet(title)
+        sheet.append(head)
+        sheet.append(["x", "y"])
+    del book["Sheet"]
+    book.save(tmp_path / "book.xlsx")
+    file = str(tmp_path / "book.xlsx")
+    run, trained = store.create(RunConfig()), store.create(RunConfig(sheet="Pairs"))
+    for of, asked, read, first in (
+        (run, None, "", "a"), (run, "Pairs", "Pairs", "sentence1"), (run, "gone", "", "a"),
+        (trained, "", "Pairs", "sentence1"), (trained, "Cover", "Cover", "a"),
+    ):  # fmt: skip
+        updates = tab.on_file(NOBODY, of.id, file, asked)
+        assert (updates[tab.sheet]["value"], updates[tab.sheet]["visible"]) == (read, True)
+        assert (updates[tab.columns[0]]["value"] or "") == first
+    updates = tab.on_file(NOBODY, run.id, None, "Pairs")
+    assert not updates[tab.sheet]["visible"]
 
 
 def test_anothers_results_are_not_shown(

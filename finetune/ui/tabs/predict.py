@@ -286,6 +286,10 @@ class FilePredictions:
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
                 self.file = elements.pairs_file(gettext("File"), "batch-file")
+                self.sheet = gr.Dropdown(
+                    [], label=gettext("Sheet"), elem_id="batch-sheet", visible=False,
+                    allow_custom_value=True,
+                )  # fmt: skip
             with gr.Column(min_width=320), gr.Row():
                 self.columns = [
                     gr.Dropdown(
@@ -300,12 +304,13 @@ class FilePredictions:
             self.cancel = button(gettext("Cancel"), "batch-cancel", interactive=False)
         self.message = elements.notice("batch-message")
         self.view = gr.HTML(elem_id="batch-view")
-        self._wire([run, self.file, *self.columns, *options])
+        self._wire([run, self.file, self.sheet, *self.columns, *options])
 
     def _wire(self, request: list[Any]) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
-        run, file = request[:2]
-        gr.on([run.change, file.upload], self.on_file, [run, file], everything, **feedback.LATEST)
+        run, file, sheet = request[:3]
+        changes = [run.change, file.upload, sheet.input]
+        gr.on(changes, self.on_file, [run, file, sheet], everything, **feedback.LATEST)
         chosen = [column.input for column in self.columns[:2]]
         gr.on(chosen, self.on_sentence, self.columns, self.columns, **quick)
         self.start.click(self.on_start, request, everything, **quick)
@@ -324,15 +329,27 @@ class FilePredictions:
         return self._shown(store, newest) | front
 
     @handler
-    def on_file(self, store: RunStore, run_id: str | None, path: str | None) -> Updates:
-        """A file came, or another model was chosen: which columns of it are those of the model."""
+    def on_file(
+        self, store: RunStore, run_id: str | None, path: str | None, sheet: str | None
+    ) -> Updates:
+        """A file came, another model or sheet was chosen: which columns of it are those of the
+        model. Of a workbook the sheet that was chosen, or that the model was trained on."""
         trained = model_chooser.columns(store, run_id)
-        names: list[str] = []
-        matches = ("", "", "")
+        names, matches, sheets = file_request.FileColumns([], ("", "", ""), [])
         if path:
-            received = upload_limits.path(store.visitor, path)
-            names, matches = file_request.file_columns(received, Path(path).name, trained)
-        updates: Updates = {self.message: ""}
+            received, name = upload_limits.path(store.visitor, path), Path(path).name
+            names, matches, sheets = file_request.file_columns(received, name, trained)
+            wished = [str(sheet or "")]
+            with suppress(FinetuneError):  # the run is gone
+                wished.append(store.get(run_id).config().sheet)
+            sheet = next((wish for wish in wished if wish in sheets), "")
+            if sheet:
+                names, matches, _ = file_request.file_columns(received, name, trained, sheet)
+        choices = [(gettext("the first with a table"), ""), *((one, one) for one in sheets)]
+        updates: Updates = {
+            self.message: "",
+            self.sheet: gr.update(choices=choices, value=sheet, visible=len(sheets) > 1),
+        }
         for chooser, own, match in zip(self.columns, trained, matches, strict=True):
             is_label = chooser is self.columns[2]
             none = [(gettext("none"), NONE)] if is_label and names else []
@@ -353,12 +370,12 @@ class FilePredictions:
     def on_start(
         self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
     ) -> Updates:
-        """Predict the file; `choices`: its three columns and the three options."""
+        """Predict the file; `choices`: its sheet, its three columns and the three options."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
-        first, second, label = (str(column or "") for column in choices[:3])
-        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[3:])
-        request = PredictionRequest(run.id, name, first, second, label, *options)
+        sheet, first, second, label = (str(choice or "") for choice in choices[:4])
+        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[4:])
+        request = PredictionRequest(run.id, name, first, second, label, *options, sheet=sheet)
         job = predict.start_prediction(store, request, upload_limits.path(store.visitor, path))
         upload_limits.kept(path, job.input)
         return self._shown(store, job)
