@@ -12,6 +12,7 @@ from itertools import chain, dropwhile, islice
 from pathlib import Path
 from typing import Any
 
+import charset_normalizer
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,9 @@ _SAMPLE = 100  # lines whose delimiters are counted
 _KEYED_ROWS = 1_000  # JSON objects whose keys are the columns
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_LE: "utf-16", codecs.BOM_BE: "utf-16"}
+# Of Windows in Western Europe, Korea, China, Taiwan, Japan, and for Cyrillic and Greek letters.
+_ENCODINGS = ["cp1252", "cp949", "gb18030", "big5", "cp932", "cp1251", "cp1253"]
+_GUESSED_BYTES, _LEAST_GUESSED = 2**16, 12  # bytes that are looked at; beyond ASCII, at least
 _CONTROL = bytes((*range(9), *range(14, 27)))
 
 
@@ -38,7 +42,7 @@ class _TextTable(Table):
         self._encoding = self._detect_encoding()
 
     def _detect_encoding(self) -> str:
-        """By the byte order mark, else UTF-8 or Windows-1252; DataError where it is not text."""
+        """By the byte order mark, else UTF-8 or a guess; DataError where it is not text."""
         valid = broken = 0  # characters beyond ASCII
         with tables.open_bytes(self.path, self.name) as file:
             start = file.read(4096)
@@ -68,9 +72,27 @@ class _TextTable(Table):
             )
             self.notes.append(text)
             return "utf-8"
-        text = _("{name} is not UTF-8; it was read as Windows-1252 (Latin-1).", name=self.name)
+        encoding = self._guess_encoding()
+        text = _(
+            "{name} is not UTF-8; it was read as {encoding}. Where letters are wrong, save it as "
+            "UTF-8.",
+            name=self.name,
+            encoding=encoding,
+        )
         self.notes.append(text)
-        return "cp1252"
+        return encoding
+
+    def _guess_encoding(self) -> str:
+        """Which of the encodings in use before UTF-8 the lines beyond ASCII seem to have."""
+        sample = b""
+        with tables.open_bytes(self.path, self.name) as file:
+            while len(sample) < _GUESSED_BYTES and (line := file.readline(_GUESSED_BYTES)):
+                sample += b"" if line.isascii() else line
+        letters = len(sample) - len(sample.decode("ascii", "ignore"))
+        if letters < _LEAST_GUESSED:
+            return _ENCODINGS[0]
+        guess = charset_normalizer.from_bytes(sample, cp_isolation=_ENCODINGS).best()
+        return guess.encoding if guess else _ENCODINGS[0]
 
     def _open(self) -> io.TextIOWrapper:
         file = tables.open_bytes(self.path, self.name)

@@ -126,7 +126,7 @@ READ = {
     "semicolons": Readable(GOOD.replace(",", ";"), note="separated by ';'"),
     "BOM": Readable(b"\xef\xbb\xbf" + GOOD.encode()),
     "UTF-16": Readable(GOOD.encode("utf-16"), note="UTF-16"),
-    "Latin-1": Readable(GOOD.replace("cat", "ch\u00e2t").encode("latin-1"), note="Windows-1252"),
+    "Latin-1": Readable(GOOD.replace("cat", "ch\u00e2t").encode("latin-1"), note="read as cp1252"),
     "UTF-8 with a broken byte": Readable(
         (GOOD + "\u00e9\u00e9,\u00e9,1\n").encode() + b"\xff,b,1\n", rows=42,
         note="1 broken places",
@@ -292,3 +292,24 @@ def test_no_cell_of_a_sheet_is_a_formula() -> None:
     cells = ["=cmd|' /C calc'!A0", "@x", " -2 &amp;", "\t=1", "-1", "<b>+1</b>", 7]
     (row,) = csv.reader(tables.to_csv([cells]).splitlines())
     assert row == [*(f"'{cell}" for cell in cells[:4]), "-1", "<b>+1</b>", "7"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "texts"),
+    [
+        ("cp1252", ["Die T\u00fcr f\u00e4llt zu", "L\u2019h\u00f4tel co\u00fbte 20 \u20ac"]),
+        ("cp949", ["고양이가 자고 있다", "문이 열린다"]),
+        ("gb18030", ["猫在院子里玩", "门今天不开"]),
+        ("cp1251", ["Кошка спит", "Дверь открыта"]),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_utf_8_is_read_in_what_it_seems_to_be(
+    tmp_path: Path, encoding: str, texts: list[str]
+) -> None:
+    lines = [f"ticket {n},{texts[0]},{texts[n % 2]},{n % 2}" for n in range(40)]
+    path = tmp_path / "pairs.csv"
+    path.write_bytes("\n".join(["id,sentence1,sentence2,label", *lines]).encode(encoding))
+    opened = tables.open_table(path, path.name)
+    assert f"read as {encoding}" in opened.notes[0]
+    rows = [record for _, record in opened.rows(lambda *_: None)]
+    assert [list(row.values())[1:3] for row in rows[:2]] == [[texts[0]] * 2, texts]
