@@ -133,7 +133,7 @@ class EngineForm:
         shown = [self.options, self.cluster]
         self.engine.change(None, self.engine, shown, js=own, **feedback.QUICK)
         asking = [self.engine.change, self.token.change]
-        inputs = [self.engine, self.token]
+        inputs = [self.engine, self.token, self.flavor]
         gr.on(asking, self.on_engine, inputs, self.outputs, **feedback.LATEST)
         boxes = (self.flavor, self.minutes, self.a_run, self.a_day, self.address, self.nodes)
         # What is agreed to is the price that is shown.
@@ -142,9 +142,15 @@ class EngineForm:
 
     @reports_errors_in("price")
     def on_engine(
-        self, store: RunStore, engine: str, typed: str = "", oauth: gr.OAuthToken | None = None
+        self,
+        store: RunStore,
+        engine: str,
+        typed: str = "",
+        chosen: str | None = None,
+        oauth: gr.OAuthToken | None = None,
     ) -> Updates:
-        """Another engine was chosen: its machines with their prices."""
+        """Another engine was chosen, or a token typed: its machines with their prices. The `chosen`
+        machine stays."""
         shown = {self.price: "", self.warning: _missing_ray() if engine == RAY else ""}
         if engine != HUB_JOB:
             return shown
@@ -156,9 +162,10 @@ class EngineForm:
             return shown | {self.price: feedback.show_errors(error)}
         names = [flavor.name for flavor in flavors]
         usual = _USUAL if _USUAL in names else next(iter(names), None)
+        changed: dict[str, Any] = {} if chosen in names else {"value": usual}
         choices = [(f"{f.name} \u00b7 ${f.price:.2f}/h \u00b7 {f.label}", f.name) for f in flavors]
         return shown | {
-            self.flavor: gr.update(choices=choices, value=usual),
+            self.flavor: gr.update(choices=choices, **changed),
             self.prices: {flavor.name: flavor.price for flavor in flavors},
         }
 

@@ -150,7 +150,9 @@ class DataTab:
         self.remedies = {name: controls[name] for name in REMEDIES}
         for part in (self.overview, self.findings):
             outputs = [self.message, *self.remedies.values()]
-            part.select(self.on_remedy, None, outputs, **quick).then(**self.examining(), **quick)
+            # Each of two buttons that are pressed one after the other counts.
+            pressed = part.select(self.on_remedy, None, outputs, trigger_mode="multiple", **quick)
+            pressed.then(**self.examining(), **quick)
         self.search.wire(self.datasets, self.cleared).then(**self.examining(), **quick)
         self.poller.submit(self.on_tick, [self.check_id, self.drawn], everything, **quick)
         bounded = latest | {"queue": True, "concurrency_limit": 4}

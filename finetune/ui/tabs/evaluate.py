@@ -88,7 +88,7 @@ class Evaluation:
         shown = [view, self.part, *self.filters, self.page]
         gr.on([self.part.input, *opening], self.on_part, shown, everything, **latest | progress)
         # 2. The evaluation.
-        self.body.click(self.on_choice, view, everything, **quick)
+        self.body.click(self.on_choice, view, everything, trigger_mode="multiple", **quick)
         self.polling.submit(self.on_tick, view, everything, **quick)
         # 3. The examples.
         changes = [control.change for control in self.filters]
