@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("finetune.jobs.search")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
-_FAILURES = 5  # trials that fail one after the other, or tries to follow one, after which it ends
+_FAILURES = 5  # trials that fail one after the other, after which the study ends
+_FOLLOWED = 5  # times that a trial's job is followed again, after which the trial has failed
 _MOST_PARALLEL = 100
 
 
@@ -251,7 +252,7 @@ def _take_up(
     more; whether that was done. It starts no job."""
     times = trial.user_attrs.get(TAKEN_UP, 0)
     broke_off = summary.status in ("failed", "interrupted") and read_ticket(run).job
-    if not broke_off or times >= _FAILURES:
+    if not broke_off or times >= _FOLLOWED:
         return False
     study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
     with contextlib.suppress(JobError):  # the queue has no place for it now
