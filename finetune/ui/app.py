@@ -89,7 +89,7 @@ class _Tabs:
 
         # The newest run, the form as it was, and the Hub's default where the Hub answers.
         page.load(**train.arriving)
-        train.measured(page.load(**train.costing))
+        page.load(**train.costing)
         default = [train.form["dataset"], train.form["checkpoint"]]
         page.load(train.on_restore, train.stored, [*restored, train.message], **quick).then(
             train.on_hub, None, train.hub, concurrency_limit=None, **_QUIET
@@ -103,7 +103,7 @@ class _Tabs:
 
         # The form from a file or a run, and its costs when the pairs were counted. Not on the
         # change of a `gr.State`: Gradio reports that for queued events only.
-        train.measured(data.poller.change(**train.costing))
+        data.poller.change(**train.costing)
         loaded = [*restored, train.folded, train.setup, train.message]
         train.load.upload(train.on_load, train.load, loaded, **quick)
         copied = runs.clone.click(runs.on_clone, runs.view, [*filled, runs.message], **quick)
@@ -119,7 +119,7 @@ class _Tabs:
         self.data_tab.select(**data.examining(), **quick)
         self.runs_tab.select(**runs.opening, **quick)
         runs.evaluation.wire(runs.view, [runs.address.change, self.runs_tab.select])
-        train.measured(self.train_tab.select(**train.costing))
+        self.train_tab.select(**train.costing)
         self.train_tab.select(**train.opening)
         self.predict_tab.select(**predict.files.opening, **quick)
         opened = self.predict_tab.select(**predict.opening, **quick)

@@ -116,8 +116,11 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
     values = form_values(config)
     assert "A part of the pairs is measured now." in costs(train, config)
-    train.on_measure(NOBODY, *ONE_RUN, *values)
+    assert train.unmeasured in train.on_costs(NOBODY, *ONE_RUN, *values)
+    assert train.cost_asked in train.on_measure(NOBODY, *ONE_RUN, *values)
     assert "max_length 64 cuts" in costs(train, config)
+    assert train.unmeasured not in train.on_costs(NOBODY, *ONE_RUN, *values)
+    assert train.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, words in (
         ((3.0, "", "", ""), "Train queues 3 runs."),
         ((2, "1e-5, 2e-5", "", ""), "Train queues 4 runs."),

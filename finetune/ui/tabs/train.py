@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
-from finetune.config import DATA_FIELDS, RunConfig, is_upload
+from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection, project
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
@@ -82,6 +83,8 @@ class TrainTab:
                 self.planned = elements.notice("planned")
                 self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
         self.moved = elements.browser_value()  # id of a run that shall go on elsewhere
+        self.cost_asked = elements.browser_value()  # another whenever the costs may be others
+        self.unmeasured = elements.browser_value()  # another when lengths are to be measured
         self.address = elements.address("train")
         self.notice = elements.notice("run-message")
         self.live = live_updates.view()
@@ -130,24 +133,20 @@ class TrainTab:
         self.opening = {"fn": self.on_turn, "inputs": self.live, "outputs": everything, **quick}
         asking = elements.opening("train", self.address)
         self.arriving = {"fn": self.on_arrival, "outputs": everything, **asking, **quick}
-        self.costing = {"fn": self.on_costs, "inputs": values, "outputs": everything, **latest}
-        # With other pairs or another checkpoint the lengths are others: measured after the answer.
-        sources = {*DATA_FIELDS, "checkpoint"}
+        # Costs are asked for by one event, so that the answer to the last question comes last.
+        another = "() => String(Math.random())"
+        self.costing: dict[str, Any] = {
+            "fn": None, "inputs": None, "outputs": self.cost_asked, "js": another, **quick,
+        }  # fmt: skip
+        self.cost_asked.change(self.on_costs, values, everything, **latest)
+        self.unmeasured.change(self.on_measure, values, everything, **latest)
         judged = {name for name, knob in run_config.knobs().items() if knob.usual}
         names = judged | {*cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
         gr.on(estimated, None, None, self.engine.agreed, js="() => false", **quick)
-        measured: list[Any] = []
-        for name in sorted(names & {*self.form}):
-            control: Any = self.form[name]
-            (measured if name in sources else estimated).append(control.change)
+        controls: list[Any] = [self.form[name] for name in sorted(names & {*self.form})]
+        estimated += [control.change for control in controls]
         gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
-        self.measured(gr.on(measured, **self.costing))
-
-    def measured(self, event: Any) -> None:
-        """After an event that estimated the costs of other pairs: measure, and estimate again what
-        is then in the form, which may be another by now."""
-        event.then(**{**self.costing, "fn": self.on_measure}).then(**self.costing)
 
     @handler
     def on_start(
@@ -246,13 +245,17 @@ class TrainTab:
         costs = cost_view.costs(estimates[0], config, count, total, files, folder)
         pairs = cost_view.pairs_card(estimates[0].report, store)
         shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
+        if estimates[0].measurable:
+            shown[self.unmeasured] = str(time.time())
         return shown | self.engine.priced(store, choice, estimates[0], count)
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
-        """Measure the token lengths of a part of the chosen pairs, where that is quick."""
+        """Measure the token lengths of a part of the chosen pairs, and ask for the costs again."""
         with contextlib.suppress(FinetuneError):  # shown by `on_costs`
-            cost.measure_token_lengths(store, several_runs.plan(self._chosen(values)[1])[0].config)
+            config = several_runs.plan(self._chosen(values)[1])[0].config
+            if cost.measure_token_lengths(store, config):
+                return {self.cost_asked: str(time.time())}
         return {}
 
     @handler
