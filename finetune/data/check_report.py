@@ -32,7 +32,7 @@ class Example:
     note: Text = ""  # what is wrong with it, where the finding's title does not say
 
 
-def shorten(text: str, characters: int) -> str:
+def shorten(text: str, characters: int = 32) -> str:
     """A text of at most so many characters, the last one an ellipsis where it is cut."""
     return text if len(text) <= characters else text[: characters - 1] + "\u2026"
 

@@ -29,6 +29,7 @@ from finetune.hub.model_card import EXAMPLES
 from finetune.inference import quantized
 from finetune.inference.quantized import QuantizationReport
 from finetune.runs.run import Run
+from finetune.runs.store import default_root, named_run
 from finetune.training import layers, model
 
 TOLERANCE = 1e-4  # of a logit
@@ -154,14 +155,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", type=Path, help="a from_pretrained folder")
-    source.add_argument("--run", type=Path, help="a run's folder")
+    source.add_argument("--run", type=Path, help="a run's id, or its folder")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--to", type=Path, required=True, help="the file to make")
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
     if args.run is None:
         _export(args.model, args.to)
     else:
-        _export_run(Run(args.run), args.to)
+        _export_run(named_run(args.run, args.runs), args.to)
     return 0
 
 

@@ -15,7 +15,7 @@ from finetune.jobs import background
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import RunStore, default_root, named_run
 from finetune.runs.summary import ENDED, JobState, RunSummary
 
 EvaluationKind = Literal["orders", "test"]
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--open_test", action="store_true", help="open the test set")
     args = parser.parse_args(arguments)
-    run = Run(args.run if args.run.is_dir() else args.runs / args.run)
+    run = named_run(args.run, args.runs)
     _evaluate(run, args.open_test)
     if args.open_test:
         opened = run.events_summary().opened[-1]

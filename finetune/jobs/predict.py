@@ -28,7 +28,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import RunStore, default_root, named_run
 from finetune.runs.summary import JobState
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     caches.ensure_cache_folder()
     about = "Predict every row of a file with a run's model."
     parser = argparse.ArgumentParser("python -m finetune predict", description=about)
-    parser.add_argument("--run", required=True, help="a run's id, or its folder")
+    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
     parser.add_argument("--runs", type=Path, default=default_root())
     formats = "CSV, TSV, JSONL, JSON (these also as .gz), Parquet, XLSX, XLS or ODS"
     parser.add_argument("--file", type=Path, required=True, help=formats)
@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.out.suffix != ending or args.out.resolve() == args.file.resolve():
         parser.error(f"--out is {args.out}: name another file than --file, ending in {ending}")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    run = Run(Path(args.run) if "/" in args.run else args.runs / args.run)
+    run = named_run(args.run, args.runs)
     request = PredictionRequest(
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
         args.both_orders, args.threshold, args.calibrated, sheet=args.sheet,

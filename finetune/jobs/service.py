@@ -193,17 +193,10 @@ def resume_run(
                 status=_(summary.status),
             )
         run.config()
-        _check_share(store, 0, 1)
-        most = Limits().run_minutes
-        if not store.visitor.alone and summary.worked >= 60 * most:
-            raise JobError(
-                "This run was worked on for {most} minutes, as long as a run may be.",
-                "Start one of fewer steps, or use a copy of this app of your own.",
-                most=most,
-            )
-        _check_visitors_ticket(store, ticket)
-        former = read_ticket(run)
-        if former.job:  # it is followed to its end first, and goes on
+        under_way = bool(read_ticket(run).job)
+        if not under_way:
+            _check_may_go_on(store, summary, ticket)
+        if under_way:  # it is only followed to its end
             run.stop_file.unlink(missing_ok=True)
         elif ticket is not None:
             move_run(store, run, ticket, token or scheduler.kept_token(run.id))
@@ -220,24 +213,29 @@ def resume_run(
     scheduler.dispatch_queue(store)
 
 
-def stop_run(
-    store: RunStore,
-    run: Run,
-    discard: bool = False,
-    patience: float = workers.STOP_PATIENCE,
-    limit: float = workers.STOP_LIMIT,
-    reason: str = "",
-) -> None:
+def _check_may_go_on(store: RunStore, summary: RunSummary, ticket: Ticket | None) -> None:
+    """See that a visitor's run may be worked on further, and with a ticket where one is named."""
+    _check_share(store, 0, 1)
+    most = Limits().run_minutes
+    if not store.visitor.alone and summary.worked >= 60 * most:
+        raise JobError(
+            "This run was worked on for {most} minutes, as long as a run may be.",
+            "Start one of fewer steps, or use a copy of this app of your own.",
+            most=most,
+        )
+    _check_visitors_ticket(store, ticket)
+
+
+def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "") -> None:
     """Ask a run to end, or take it out of the queue. Its best model is kept unless `discard`;
-    `patience` and `limit` are those of `end_worker`, and `reason` says why where no person asked.
-    """
+    `reason` says why where no person asked."""
     with store_lock(store):
         Queue(store.root).remove(run.id)
         summary = store.summary(run)
         if run.is_alive() and summary.status not in ENDED:
             run.request_stop(discard, reason)
             if not engines.is_remote(run):  # else its worker passes it on, and fetches the model
-                workers.end_worker(run, patience, limit)
+                workers.end_worker(run)
         elif summary.status not in ENDED and read_ticket(run).job:  # nobody follows it just now
             run.request_stop(discard, reason)
             Queue(store.root).add(run.id, run.owner)

@@ -33,7 +33,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import RunStore, default_root, named_run
 from finetune.runs.summary import ENDED
 from finetune.training import distributed
 
@@ -128,9 +128,9 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
     """The run to carry out; on the ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
     if args.run:
-        folder = args.run if args.run.is_dir() else args.runs / args.run
-        store = RunStore(folder.parent)
-        run = attempt.as_attempt(store.get(folder.name))
+        named = named_run(args.run, args.runs)
+        store = RunStore(named.folder.parent)
+        run = attempt.as_attempt(store.get(named.id))
         run.config()
         if main_process and not attempt.is_attempt():
             _take_up(store, run, ticket, args)

@@ -60,6 +60,14 @@ def default_root() -> Path:
     return next(writable, candidates[-1])
 
 
+def named_run(name: Path, root: Path) -> Run:
+    """The run that a command names, by its folder or by its id below `root`; raises NoSuchRun."""
+    folder = name if name.is_dir() else root / name
+    if not folder.is_dir():
+        raise NoSuchRun
+    return Run(folder)
+
+
 def new_id() -> str:
     """An id that nobody can guess; ids sort by when they were made."""
     return f"{datetime.now():%Y%m%d-%H%M%S-%f}{secrets.token_urlsafe(9)}"

@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from finetune.data.check_report import shorten
 from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
@@ -19,7 +20,7 @@ from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.ui import charts
 from finetune.ui.charts import Series
-from finetune.ui.html import macro, render, short
+from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
 
 MOST_CLASSES = 30  # in a table; of more, the most frequent
@@ -62,7 +63,7 @@ def view(
         never=never,
         widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
         classes=classes,
-        labels=[short(analysis.labels[n]) for n in classes],
+        labels=[shorten(analysis.labels[n]) for n in classes],
         slices=_weak_first(analysis.slices, never),
         tested=TESTED,
         ranking=_ranking_charts(analysis),
@@ -116,7 +117,7 @@ def _ranking_charts(analysis: Analysis) -> list[Markup]:
     look = gettext(
         "How many of those called {name} are, when more of them are to be found; it should stay "
         "high far to the right.",
-        name=short(analysis.labels[analysis.positive]),
+        name=shorten(analysis.labels[analysis.positive]),
     )
     level = [(0.0, share), (1.0, share)]
     return [first, _curve_chart(title, precision_recall, level, "recall", look)]

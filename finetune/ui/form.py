@@ -14,6 +14,7 @@ from markupsafe import Markup
 from finetune import config as run_config
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
+from finetune.data.check_report import shorten
 from finetune.runs.store import RunStore
 from finetune.ui import html
 from finetune.ui.i18n import gettext
@@ -153,7 +154,7 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
 
 
 def _file_names(files: Mapping[str, str]) -> str:
-    return html.short(gettext("Your files: {names}", names=", ".join(files.values())), 60)
+    return shorten(gettext("Your files: {names}", names=", ".join(files.values())), 60)
 
 
 def read(values: Sequence[Any]) -> RunConfig:

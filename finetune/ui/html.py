@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
+from finetune.data.check_report import shorten
 from finetune.messages import message
 from finetune.runs.events import Phase
 from finetune.ui.i18n import gettext, gettext_html, number
@@ -45,7 +46,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
-    for function in (fixed, exact, count, size, number, code, measure, short, printable):
+    for function in (fixed, exact, count, size, number, code, measure, shorten, printable):
         templates.filters[function.__name__] = function
     return templates
 
@@ -90,11 +91,6 @@ def code(text: str) -> Markup:
 def measure(metric: str) -> str:
     """What a metric is called at the head of a column: `F1`."""
     return {"accuracy": "Accuracy", "f1": "F1"}.get(metric, metric)
-
-
-def short(text: str, most: int = 32) -> str:
-    """A text that is cut where it is long, with an ellipsis."""
-    return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
 def printable(text: str) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,6 +24,7 @@ from finetune.data import dataset_cache
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
+from finetune.jobs.engines.base import read_ticket, write_ticket
 from finetune.jobs.scheduler import Queue
 from finetune.runs import events, grids
 from finetune.runs.run import Run
@@ -200,20 +202,24 @@ def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
     until(lambda: not service.run_summary(stand_in, run).discarded)
 
 
-def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(stand_in: RunStore) -> None:
+def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(
+    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = begun(stand_in)
     command = [sys.executable, "-m", "tests.support.stand_in", "--run", str(run.folder)]
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert second.returncode == 0
     assert "carried out by another process" in second.stderr
     worker_of(run).suspend()
-    service.stop_run(stand_in, run, patience=0.2, limit=0.6)
+    impatient = partial(workers.end_worker, patience=0.2, limit=0.6)
+    monkeypatch.setattr(workers, "end_worker", impatient)
+    service.stop_run(stand_in, run)
     until(lambda: not run.is_alive())
     assert status(stand_in, run) == "stopped"
     assert run.best.exists()
     discarded = begun(stand_in)
     worker_of(discarded).suspend()
-    service.stop_run(stand_in, discarded, discard=True, patience=0.2, limit=0.6)
+    service.stop_run(stand_in, discarded, discard=True)
     until(lambda: service.run_summary(stand_in, discarded).discarded)
     assert status(stand_in, discarded) == "stopped"
     until(lambda: not discarded.best.exists())
@@ -483,6 +489,15 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     assert ended.error in run_view.verdict(run, ended)
     with pytest.raises(JobError, match="This run was worked on for 0 minutes"):
         service.resume_run(ada, run)
+    # One whose job is at work elsewhere is only followed, which no limit forbids.
+    write_ticket(run, read_ticket(run).model_copy(update={"engine": "ray", "job": "1"}))
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler, "dispatch_queue", lambda store: None)
+        patch.setattr(scheduling, "_tick", lambda: None)
+        scheduling.tick_now()  # the last one is over
+        service.resume_run(ada, run)
+        assert Queue(stand_in.root).waiting() == [run.id]
+        Queue(stand_in.root).remove(run.id)
     own = service.start_run(stand_in, brief())
     hold(ENDLESS)
     until(lambda: status(stand_in, own) == "finished")  # whose is nobody's has no limit

@@ -25,7 +25,7 @@ from finetune.jobs.engines import spending
 from finetune.jobs.engines.base import write_ticket
 from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.scheduler import Queue
-from finetune.jobs.search import driver, results
+from finetune.jobs.search import driver, limits, results
 from finetune.jobs.search.space import (
     Budget,
     Space,
@@ -344,7 +344,7 @@ def test_how_long_a_search_takes_is_said_by_the_speed_of_an_earlier_run(
     monkeypatch.setattr(cost, "estimate_cost", lambda *_: cost.Estimate(steps=steps, time=known[0]))
 
     def expected(**budget: float) -> float | None:
-        return driver.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
+        return limits.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
 
     assert expected(trials=10) is None
     assert expected(trials=10, minutes=2) is None

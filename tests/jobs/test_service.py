@@ -58,7 +58,7 @@ def test_a_run_goes_from_start_to_finish(
     until(lambda: not psutil.pid_exists(process.pid))  # and no zombie stays
     # One that is stopped before it trains ends too.
     run, process = start(store, config, processes)
-    service.stop_run(store, run, patience=0.5)
+    service.stop_run(store, run)
     until(lambda: not process.is_running())
     assert service.run_summary(store, run).status == "stopped"
 

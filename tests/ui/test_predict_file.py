@@ -27,8 +27,8 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, form
-from finetune.ui.tabs import predict
-from finetune.ui.tabs.predict import FilePredictions
+from finetune.ui.tabs import predict_file
+from finetune.ui.tabs.predict_file import FilePredictions
 from tests.support import toys
 from tests.support.tabs import data_tab, predict_tab
 from tests.ui.test_app import NOBODY, draw_train
@@ -97,7 +97,7 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
     job = add_job(store, store.create(RunConfig()), "pairs.csv")
     report = {name: value for name, value in (REPORT | changes).items() if value is not None}
     state = PredictionState(status, done=20, total=408, report=report)
-    shown = predict.view(store, job, state)
+    shown = predict_file.view(store, job, state)
     plain = " ".join(re.sub("<.*?>", " ", shown).split())
     for text in texts:
         assert text in plain
@@ -108,7 +108,7 @@ def test_markup_in_a_file_is_shown(store: RunStore) -> None:
     job = add_job(store, store.create(RunConfig()), "<b>.csv")
     report = REPORT | {"labels": ["<i>", "yes"], "errors": 2, "examples": ["<u>"]}
     rows = [{"<s>": "<script>", "long": "x" * 999}]
-    shown = predict.view(store, job, PredictionState("finished", head=rows, report=report))
+    shown = predict_file.view(store, job, PredictionState("finished", head=rows, report=report))
     for tag in ("<b>.csv", "<i>", "<u>", "<s>", "<script>"):
         assert tag not in shown
         assert tag.replace("<", "&lt;").replace(">", "&gt;") in shown
@@ -127,7 +127,7 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     assert "7 of about 408 rows" in opened[tab.view]
     assert opened[tab.cancel]["interactive"]
     assert opened[tab.poller].startswith("+")  # the page goes on asking
-    assert opened[tab.part] == predict.FILE
+    assert opened[tab.part] == predict_file.FILE
     assert tab.on_open(NOBODY, "x") == gr.skip()  # a page that shows one already is left alone
     going.append(events.Stopped(step=0, seconds=1.0))
     last = tab.on_tick(NOBODY, going.id, POLL)

@@ -17,12 +17,8 @@ from finetune.jobs.engines import HUB_JOB, open_engine
 from finetune.jobs.engines import arguments as engine_arguments
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search import results
-from finetune.jobs.search.driver import (
-    advance,
-    begin_search,
-    check_dollars,
-    describe_values,
-)
+from finetune.jobs.search.driver import advance, begin_search, describe_values
+from finetune.jobs.search.limits import check_dollars
 from finetune.jobs.search.space import Budget, default_space, read_space, searchable
 from finetune.jobs.search.study import Study, find_study
 from finetune.messages import message as _

@@ -9,25 +9,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from finetune.config import Range, RunConfig
+from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
 from finetune.jobs import cost, engines, scheduler, service
-from finetune.jobs.engines import HUB_JOB, LOCAL, spending
+from finetune.jobs.engines import HUB_JOB
 from finetune.jobs.engines.base import Ticket, read_ticket
-from finetune.jobs.engines.options import HubJobOptions
+from finetune.jobs.search import limits
 from finetune.jobs.search.space import Budget, Space, check_space
 from finetune.jobs.search.study import (
     ERROR,
     PARTS,
     PRUNED,
-    REPEATS,
     RUN,
     SECONDS,
     TAKEN_UP,
@@ -81,7 +79,7 @@ def begin_search(
         problem = _("is {value}, and must be from 1 to {most}", value=parallel, most=_MOST_PARALLEL)
         raise ConfigError({"parallel": problem})
     check_space(space, config)
-    check_dollars(budget, ticket)
+    limits.check_dollars(budget, ticket)
     if ticket.engine == HUB_JOB:
         engines.open_engine(ticket, token)
     if not store.visitor.may_start:
@@ -95,50 +93,6 @@ def begin_search(
         config = config.changed(num_train_epochs=max(1, round(steps.epochs)) if steps else 3)
     options |= {"ticket": ticket, "parallel": parallel}
     return create_study(store, config, space, budget, token, **options)
-
-
-def trial_price(ticket: Ticket) -> float:
-    """US dollars that a trial costs at most; 0 where nothing is billed."""
-    return HubJobOptions(**ticket.options).most if ticket.options.get("price") else 0.0
-
-
-def check_dollars(budget: Budget, ticket: Ticket) -> None:
-    """See that a search on an engine that is billed says what all of it may cost."""
-    price, problem = trial_price(ticket), ""
-    if price and not budget.dollars:
-        problem = _(
-            "is 0, and each trial is billed: give what the whole search may cost (Dollars at "
-            "most, --search_dollars)"
-        )
-    elif price > budget.dollars:
-        problem = _(
-            "is {dollars:g}, and a trial may cost {price:.2f}: give more, or choose fewer minutes "
-            "or a cheaper machine", dollars=budget.dollars, price=price,
-        )  # fmt: skip
-    elif not (price or budget.trials or budget.minutes):
-        problem = _("limits nothing, for nothing is billed: give a number of trials or minutes")
-    if problem:
-        raise ConfigError({"dollars": problem})
-
-
-def expected_seconds(
-    store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = LOCAL
-) -> float | None:
-    """Seconds of training that a search takes where no trial ends early, by the speed of an earlier
-    run; None where there is none like it, or no number of trials.
-
-    Args:
-        place: where trials are carried out, as `Ticket.place` names it.
-    """
-    estimate = cost.estimate_cost(store, config, place)
-    if not (budget.trials and estimate.time and estimate.steps):
-        return None
-    seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
-    if epochs and config.max_steps <= 0:
-        values = (epochs.low, epochs.high) if isinstance(epochs, Range) else epochs
-        seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
-    seconds *= budget.trials
-    return min(seconds, 60 * budget.minutes) if budget.minutes else seconds
 
 
 def lacks_token(study: Study) -> bool:
@@ -255,8 +209,7 @@ def _take_up(
     if not broke_off or times >= _FOLLOWED:
         return False
     study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
-    with contextlib.suppress(JobError):  # the queue has no place for it now
-        service.resume_run(store, run, token=scheduler.kept_token(study.id))
+    service.resume_run(store, run, token=scheduler.kept_token(study.id))
     return True
 
 
@@ -329,41 +282,12 @@ def may_draw(store: RunStore, study: Study) -> bool:
     failed = [t.state == TrialState.FAIL for t in trials if t.state != TrialState.WAITING]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
-    if budget.dollars and not has_dollars(store, study, 1):
+    if budget.dollars and not limits.has_dollars(store, study, 1):
         return False
     counted = [t for t in trials if t.state not in (TrialState.FAIL, TrialState.WAITING)]
-    minutes = sum(seconds(store, trial) for trial in trials) / 60
+    minutes = sum(limits.trial_seconds(store, trial) for trial in trials) / 60
     used = ((len(counted), budget.trials), (minutes, budget.minutes))
     return all(amount < limit for amount, limit in used if limit)
-
-
-def seconds(store: RunStore, trial: FrozenTrial) -> float:
-    """How long a trial was worked on; also of one whose run was deleted after its end."""
-    if SECONDS in trial.user_attrs:
-        return float(trial.user_attrs[SECONDS])
-    run = trial_run(store, trial)
-    return service.run_summary(store, run).worked if run is not None else 0.0
-
-
-def has_dollars(store: RunStore, study: Study, runs: int) -> bool:
-    """Whether the budget has room for so many runs more at their most."""
-    left = dollars_left(store, study)
-    return left > 0 and runs * trial_price(study.settings.ticket) <= left + 1e-9
-
-
-def dollars_left(store: RunStore, study: Study) -> float:
-    """What is left of the budget of dollars; also runs that were deleted have cost theirs, and
-    those at work count with their most."""
-    from optuna.trial import TrialState
-
-    price, costs = trial_price(study.settings.ticket), spending.spent_by_run(store.root)
-    spent = 0.0
-    for trial in study.trials():
-        at_least = price if trial.state == TrialState.RUNNING else 0.0
-        spent += max(costs.get(trial.user_attrs.get(RUN, ""), 0.0), at_least)
-    repeats = study.optuna_study.user_attrs.get(REPEATS, [])
-    spent += sum(costs.get(run_id, price) for run_id in repeats)
-    return study.settings.budget.dollars - spent
 
 
 def _begin(store: RunStore, study: Study) -> bool:

@@ -17,7 +17,7 @@ from finetune.config import Range
 from finetune.data import tables
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service
-from finetune.jobs.search import driver
+from finetune.jobs.search import driver, limits
 from finetune.jobs.search.driver import parts
 from finetune.jobs.search.study import ERROR, PARTS, REPEATS, Study, trial_run
 from finetune.messages import decode
@@ -70,7 +70,7 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         rows.append(
             TrialRow(
                 trial.number, run_id, state, dict(trial.params), score, curve,
-                driver.seconds(store, trial), reason,
+                limits.trial_seconds(store, trial), reason,
             )
         )  # fmt: skip
     return rows
@@ -157,21 +157,21 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
     ended = [row for row in rows if row.state in ("finished", "pruned")]
     settings, budget = study.settings, study.settings.budget
     spent = sum(row.seconds for row in rows)
-    dollars = max(0.0, driver.dollars_left(store, study)) if budget.dollars else None
+    dollars = max(0.0, limits.dollars_left(store, study)) if budget.dollars else None
     lacks_token = not study.is_stopped and driver.lacks_token(study)
     reached = Progress(study.is_over, bool(_repeating(store, study)), dollars, lacks_token)
     if study.is_stopped:  # what is at work goes on, but nobody knows for how long
         return reached
     typical = statistics.fmean(row.seconds for row in ended) if ended else 0.0
-    limits = [typical * (budget.trials - len(ended))] if budget.trials and typical else []
+    ends = [typical * (budget.trials - len(ended))] if budget.trials and typical else []
     if budget.minutes:
-        limits.append(60 * budget.minutes - spent)
+        ends.append(60 * budget.minutes - spent)
     if not typical:
-        expected = driver.expected_seconds(
+        expected = limits.expected_seconds(
             store, study.config, dict(settings.space), budget, settings.ticket.place
         )
-        limits += [expected] if expected is not None else []
-    return replace(reached, seconds=max(0.0, min(limits)) if limits else None)
+        ends += [expected] if expected is not None else []
+    return replace(reached, seconds=max(0.0, min(ends)) if ends else None)
 
 
 def _repeating(store: RunStore, study: Study) -> list[Run]:
@@ -218,8 +218,8 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         raise JobError("No trial of the search has finished.", "Wait for the first one.")
     if not best.run_id:
         raise JobError("The run of the best trial was deleted.", "Search again.")
-    price = driver.trial_price(ticket)
-    if price and not driver.has_dollars(store, study, seeds):
+    price = limits.trial_price(ticket)
+    if price and not limits.has_dollars(store, study, seeds):
         raise JobError(
             "{n} runs may cost ${most:.2f}, and the search has less left of its ${dollars:.2f}.",
             "Open the best run and train it again with other seeds from the form.",

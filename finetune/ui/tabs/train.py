@@ -25,7 +25,7 @@ from finetune.hub.client import HubClient
 from finetune.jobs import cost, engines, evaluate, service
 from finetune.jobs.engines import HUB_JOB, LOCAL
 from finetune.jobs.engines.base import Ticket, read_ticket
-from finetune.jobs.search import driver
+from finetune.jobs.search import driver, limits
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -184,7 +184,7 @@ class TrainTab:
         choice, others = self._chosen(values[search_form.COUNT :])
         ticket = self.engine.checked(choice)
         space, budget, options = search_form.read(values[: search_form.COUNT])
-        driver.check_dollars(budget, ticket)
+        limits.check_dollars(budget, ticket)
         token = ""
         if ticket.engine == HUB_JOB:
             token = auth.hub_token(store, choice.typed, oauth) or ""
@@ -204,11 +204,11 @@ class TrainTab:
             space, budget, _options = search_form.read(values[: search_form.COUNT])
             config = form.read(others[several_runs.COUNT :])
             ticket = choice.ticket()
-            driver.check_dollars(budget, ticket)
+            limits.check_dollars(budget, ticket)
         except ConfigError as error:
             return {self.search.time: feedback.show_errors(error)}
-        seconds = driver.expected_seconds(store, config, space, budget, ticket.place)
-        billed = driver.trial_price(ticket) > 0
+        seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
+        billed = limits.trial_price(ticket) > 0
         return {self.search.time: search_form.expected(seconds, budget, billed)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:

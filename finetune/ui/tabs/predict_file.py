@@ -1,0 +1,187 @@
+"""The part of the Predict tab for whole files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from finetune.errors import DataError, FinetuneError, NoSuchRun
+from finetune.inference import file_request
+from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
+from finetune.jobs import predict
+from finetune.jobs.predict import PredictionJob, PredictionState
+from finetune.runs.store import RunStore
+from finetune.ui import elements, feedback, model_chooser, upload_limits
+from finetune.ui.elements import button
+from finetune.ui.feedback import Updates, handler
+from finetune.ui.html import macro
+from finetune.ui.i18n import gettext
+from finetune.ui.run_view import duration, when
+
+FILE = "file"  # the name of this part
+
+
+@dataclass
+class FilePredictions:
+    """A whole file of pairs: its columns, its progress, its first rows, its scores."""
+
+    store: RunStore
+
+    def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], part: gr.Radio) -> None:
+        """Lay out the part that `part` shows and wire its events; `run` chooses the model."""
+        self.part = part
+        self.job_id = gr.State("")
+        self.poller = elements.polling_element(1)
+        text = gettext(
+            "CSV, Excel, ODS, TSV, JSONL, JSON or Parquet. The same file comes back with the "
+            "prediction, the probability of each class and whether the model was trained on "
+            "the row; with a label column its scores too."
+        )
+        elements.note(text)
+        with gr.Row(equal_height=False):
+            with gr.Column(min_width=320):
+                self.file = elements.pairs_file(gettext("File"), "batch-file")
+                self.sheet = gr.Dropdown(
+                    [], label=gettext("Sheet"), elem_id="batch-sheet", visible=False,
+                    allow_custom_value=True,
+                )  # fmt: skip
+            with gr.Column(min_width=320), gr.Row():
+                self.columns = [
+                    gr.Dropdown(
+                        [], value=None, label=name,
+                        min_width=130, elem_id=f"batch-{name}", allow_custom_value=True,
+                    )
+                    for name in COLUMNS
+                ]  # fmt: skip
+        with gr.Row():
+            text = gettext("Predict the file")
+            self.start = button(text, "batch-start", 140, variant="primary")
+            self.cancel = button(gettext("Cancel"), "batch-cancel", interactive=False)
+        self.message = elements.notice("batch-message")
+        self.view = gr.HTML(elem_id="batch-view")
+        self._wire([run, self.file, self.sheet, *self.columns, *options])
+
+    def _wire(self, request: list[Any]) -> None:
+        quick, everything = feedback.QUICK, elements.components(self)
+        run, file, sheet = request[:3]
+        changes = [run.change, file.upload, sheet.input]
+        gr.on(changes, self.on_file, [run, file, sheet], everything, **feedback.LATEST)
+        chosen = [column.input for column in self.columns[:2]]
+        gr.on(chosen, self.on_sentence, self.columns, self.columns, **quick)
+        self.start.click(self.on_start, request, everything, **quick)
+        self.cancel.click(self.on_cancel, self.job_id, everything, **quick)
+        self.poller.submit(self.on_tick, self.job_id, everything, **quick)
+        self.opening = {"fn": self.on_open, "inputs": self.job_id, "outputs": everything}
+
+    @handler
+    def on_open(self, store: RunStore, job_id: str) -> Updates:
+        """The tab was opened: after a reload the newest file is shown again."""
+        newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
+        if newest is None:
+            return {}
+        running = predict.prediction_state(newest).running
+        front = {self.part: FILE} if running else {}
+        return self._shown(store, newest) | front
+
+    @handler
+    def on_file(
+        self, store: RunStore, run_id: str | None, path: str | None, sheet: str | None
+    ) -> Updates:
+        """A file came, another model or sheet was chosen: which columns of it are those of the
+        model. Of a workbook the sheet that was chosen, or that the model was trained on."""
+        trained = model_chooser.columns(store, run_id)
+        names, matches, sheets = file_request.FileColumns([], ("", "", ""), [])
+        if path:
+            received, name = upload_limits.path(store.visitor, path), Path(path).name
+            names, matches, sheets = file_request.file_columns(received, name, trained)
+            wished = [str(sheet or "")]
+            with suppress(FinetuneError):  # the run is gone
+                wished.append(store.get(run_id).config().sheet)
+            sheet = next((wish for wish in wished if wish in sheets), "")
+            if sheet:
+                names, matches, _ = file_request.file_columns(received, name, trained, sheet)
+        choices = [(gettext("the first with a table"), ""), *((one, one) for one in sheets)]
+        updates: Updates = {
+            self.message: "",
+            self.sheet: gr.update(choices=choices, value=sheet, visible=len(sheets) > 1),
+        }
+        for chooser, own, match in zip(self.columns, trained, matches, strict=True):
+            is_label = chooser is self.columns[2]
+            none = [(gettext("none"), NONE)] if is_label and names else []
+            updates[chooser] = gr.update(
+                label=gettext("Column for {name}", name=own),
+                choices=[*none, *((name, name) for name in names)],
+                value=match or (NONE if none else None),
+                visible=bool(own),
+            )
+        return updates
+
+    @handler
+    def on_sentence(self, store: RunStore, *columns: str | None) -> Updates:
+        """A sentence's column was chosen: it is not the label's."""
+        return {self.columns[2]: NONE} if columns[2] in columns[:2] else {}
+
+    @handler
+    def on_start(
+        self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
+    ) -> Updates:
+        """Predict the file; `choices`: its sheet, its three columns and the three options."""
+        if not path:
+            raise DataError("There is no file.", "Choose one.")
+        sheet, first, second, label = (str(choice or "") for choice in choices[:4])
+        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[4:])
+        request = PredictionRequest(run.id, name, first, second, label, *options, sheet=sheet)
+        job = predict.start_prediction(store, request, upload_limits.path(store.visitor, path))
+        upload_limits.kept(path, job.input)
+        return self._shown(store, job)
+
+    @handler
+    def on_cancel(self, store: RunStore, job_id: str) -> Updates:
+        """It shall end; what is predicted by then is kept."""
+        predict.cancel_prediction(predict.get_prediction(store, job_id))
+        text = gettext("Cancelling: what is judged by then is kept.")
+        return {self.message: feedback.note(text)}
+
+    @handler
+    def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
+        """How far it is, and once what it came to."""
+        try:
+            return self._shown(store, predict.get_prediction(store, job_id), event)
+        except FinetuneError as error:
+            stop = {self.poller: elements.stop_polling(event)}
+            return {self.view: feedback.show_errors(error), **stop}
+
+    def _shown(
+        self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
+    ) -> Updates:
+        """What the page shows of a file; `event` is the tick that this answers."""
+        state = predict.prediction_state(job)
+        updates: Updates = {
+            self.view: view(store, job, state),
+            self.cancel: gr.update(interactive=state.running),
+            self.poller: elements.polling_value(state.running, event),
+        }
+        return updates if event else updates | {self.job_id: job.id, self.message: ""}
+
+
+def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
+    """Which file it is, its progress, what it came to, and its first rows.
+
+    Raises:
+        DataError: when it is gone.
+    """
+    request = job.prediction_request()
+    try:
+        model = store.get(request.run).title()
+    except NoSuchRun:
+        model = gettext("a deleted run")
+    shown = {"id": job.id, "file": request.file, "model": model, "when": when(job.created)}
+    seconds = state.report.get("seconds")
+    time = duration(seconds) if seconds else ""
+    return macro("prediction_file.html", "view")(shown, state, time)
