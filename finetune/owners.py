@@ -31,6 +31,7 @@ NOBODY = (
     "Allow them and load the page again, or sign in. A program sends what POST /finetune/visitor "
     "gives it.",
 )
+ANY_CHECKPOINT = "FINETUNE_ANY_CHECKPOINT"
 KEY = ".identity-key"  # a file beside the runs: identities outlive a restart
 _KEY_BYTES = 32
 _MEGABYTE = 2**20
@@ -73,6 +74,12 @@ LOCAL_USER = Visitor(alone=True)
 def is_shared() -> bool:
     """Whether several people use this app, each with runs of their own."""
     return bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
+
+
+def any_checkpoint() -> bool:
+    """True if any checkpoint may be chosen: always on one's own machine; in a shared app, which
+    offers a list, only if its owner has set `FINETUNE_ANY_CHECKPOINT=1`."""
+    return not is_shared() or os.environ.get(ANY_CHECKPOINT) == "1"
 
 
 def identify(user: str = "", browser: str = "") -> Visitor:

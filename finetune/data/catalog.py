@@ -6,10 +6,11 @@ import os
 import re
 from dataclasses import dataclass
 
-from finetune import uploads
+from finetune import owners, uploads
 from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
 from finetune.environment import project
 from finetune.errors import DataError
+from finetune.messages import message as _
 
 _NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
@@ -122,6 +123,18 @@ def may_be_fetched(name: str) -> bool:
     """Whether a checkpoint's name can only mean the bundled one or one of the Hub."""
     of_hub = bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
     return of_hub or name == BUNDLED_CHECKPOINT
+
+
+def checkpoint_problem(name: str) -> str | None:
+    """Why a visitor of a shared app may not choose a checkpoint; None if they may."""
+    if find_checkpoint(name) is not None:
+        return None
+    if is_local_path(name):
+        return _("is on this machine's disk, which is not its visitors'; choose one of the Hub")
+    if not owners.any_checkpoint():
+        offered = ", ".join(entry.name for entry in CHECKPOINTS)
+        return _("is not offered in this shared app; choose one of {offered}", offered=offered)
+    return None if may_be_fetched(name) else _("is no name of the Hub; give it as owner/name")
 
 
 def needs_hub(dataset: str, checkpoint: str) -> bool:

@@ -73,7 +73,7 @@ def local_folder(checkpoint: str) -> Path | None:
     if checkpoint == BUNDLED_CHECKPOINT:
         return _bundled_folder()
     shared = owners.is_shared()
-    if shared and not catalog.may_be_fetched(checkpoint):
+    if shared and catalog.checkpoint_problem(checkpoint):
         return None
     if (folder := Path(checkpoint)).is_dir():
         return folder
@@ -91,18 +91,19 @@ def local_folder(checkpoint: str) -> Path | None:
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
-    """The folder or Hub id to load a checkpoint from; ModelError as `bundled_folder`, in a shared
-    app also where the Hub does not give it to everybody now: no cache records who may read it."""
+    """The folder or Hub id to load a checkpoint from.
+
+    Raises:
+        ConfigError: if a visitor of a shared app may not choose it.
+        ModelError: as `bundled_folder`; in a shared app also if the Hub does not give it to
+            everybody now, for no cache records who may read it.
+    """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
     if not owners.is_shared() or catalog.find_checkpoint(checkpoint):
         return checkpoint
-    if not catalog.may_be_fetched(checkpoint):
-        raise ModelError(
-            "{checkpoint!r} is no name of the Hub.",
-            "Give it as owner/name: this machine's disk is not its visitors'.",
-            checkpoint=checkpoint,
-        )
+    if problem := catalog.checkpoint_problem(checkpoint):
+        raise ConfigError({"checkpoint": problem})
     if not hub_connection.hub_is_reachable():
         raise hub_access.silent("checkpoint", checkpoint)
     try:

@@ -87,11 +87,8 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
         store.uploads.files(config.dataset)
     if store.visitor.alone:
         return
-    if catalog.is_local_path(config.checkpoint):
-        problem = _("is on this machine's disk, which is not its visitors'; choose one of the Hub")
+    if problem := catalog.checkpoint_problem(config.checkpoint):
         raise ConfigError({"checkpoint": problem})
-    if not catalog.may_be_fetched(config.checkpoint):
-        raise ConfigError({"checkpoint": _("is no name of the Hub; give it as owner/name")})
 
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:

@@ -108,7 +108,8 @@ def visitors_environment() -> dict[str, str]:
         return {}
     limits = {name: text for name, text in os.environ.items() if name.startswith("FINETUNE_MAX_")}
     no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
-    return limits | no_token | {"FINETUNE_VISITORS": "1"}
+    any_checkpoint = {owners.ANY_CHECKPOINT: "1"} if owners.any_checkpoint() else {}
+    return limits | no_token | any_checkpoint | {"FINETUNE_VISITORS": "1"}
 
 
 def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) -> None:

@@ -12,6 +12,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
+from finetune import owners
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.data.check_report import shorten
@@ -113,7 +114,7 @@ def _control(name: str) -> gr.components.Component:
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
     if name == "checkpoint":
         choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
-        return gr.Dropdown(choices, allow_custom_value=True, **common)
+        return gr.Dropdown(choices, allow_custom_value=owners.any_checkpoint(), **common)
     if is_column or name in ("positive_label", "sheet"):
         unset = gettext("guessed") if is_column else gettext("default")
         return gr.Dropdown([(unset, "")], allow_custom_value=True, **common)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from finetune import owners
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import checkpoints
 from finetune.data.sources import LABELS
 from finetune.environment import hub_connection
-from finetune.errors import ModelError
+from finetune.errors import ConfigError, FinetuneError, ModelError
 from finetune.runs.run import Run
 from finetune.training import model
 from tests.conftest import TOKEN
@@ -82,13 +83,19 @@ def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
         model.load_classifier(name, LABELS, 32)
         assert checkpoints.local_folder(name) is not None
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    for name in names:
+        assert checkpoints.local_folder(name) is None
+        with pytest.raises(ConfigError, match="is not offered in this shared app; choose one of"):
+            model.load_classifier(name, LABELS, 32)
+    monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
     assert [checkpoints.local_folder(name) is not None for name in names] == [False, False, True]
     for name, fact in (
         ("ada/hidden", "The checkpoint ada/hidden is not on the Hub, or it is private"),
         ("ada/locked-up", "ada/locked-up is gated"),
-        (str(toy_checkpoint), "is no name of the Hub"),
+        (str(toy_checkpoint), "is on this machine's disk"),
+        ("ada/of/three", "is no name of the Hub"),
     ):
-        with pytest.raises(ModelError, match=fact):
+        with pytest.raises(FinetuneError, match=fact):
             model.load_classifier(name, LABELS, 32)
     model.load_classifier("ada/public", LABELS, 32)
     monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda timeout=2.0: False)

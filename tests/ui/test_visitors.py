@@ -225,6 +225,7 @@ def test_nobody_causes_no_fetch_from_the_hub(
 ) -> None:
     """Neither pairs nor a checkpoint to look at."""
     monkeypatch.setattr(background, "start_job", lambda *values: pytest.fail("it was started"))
+    monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
     nobody, refused, tab = asks("x" * 43), "keeps no cookies", data_tab(store)
     for values in ({"dataset": "ada/pairs"}, {"dataset": "paws"}, {"checkpoint": "ada/bert"}):
         for cause in ("chosen", "pressed"):

@@ -17,6 +17,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
+from finetune import owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection, project
@@ -101,10 +102,12 @@ class TrainTab:
                 label=gettext("Preset"),
                 info=gettext("Sets the hyperparameters; the pairs and the checkpoint stay."),
             )  # fmt: skip
-            search = HubSearch(self.store, "model")
-            search.draw()
+            search = HubSearch(self.store, "model") if owners.any_checkpoint() else None
+            if search:
+                search.draw()
             self.form = form.draw_advanced(drawn | common)
-            search.wire([self.form["checkpoint"]], {})
+            if search:
+                search.wire([self.form["checkpoint"]], {})
             self.load = gr.UploadButton(
                 gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
                 variant="secondary", file_types=[".json"],
