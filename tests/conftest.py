@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sys
@@ -33,6 +34,7 @@ import pytest
 from finetune import config
 from finetune.config import RunConfig
 from finetune.data import splits
+from finetune.data.sources import LABELS
 from finetune.jobs import workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -103,7 +105,8 @@ def toy_pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy_pairs(toy_pairs_folder: Path) -> splits.Pairs:
-    return toys.load(toy_pairs_folder)
+    """Of the toy checkpoint's classes, so that training begins with its own output layer."""
+    return dataclasses.replace(toys.load(toy_pairs_folder), labels=LABELS)
 
 
 @pytest.fixture

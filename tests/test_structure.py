@@ -17,7 +17,7 @@ HEAVY_MODULES = {
     "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",
     "finetune.inference.files", "finetune.inference.model_cache",
     "finetune.inference.micro_batcher", "finetune.inference.threads",
-    "finetune.hub.onnx", "finetune.jobs.engines.ray_files",
+    "finetune.training.head", "finetune.hub.onnx", "finetune.jobs.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer",
 }  # fmt: skip
@@ -75,6 +75,19 @@ def test_light_modules_load_no_torch() -> None:
         and ".templates" not in name and name != "finetune.__main__"
     )  # fmt: skip
     assert loaded_by(f"import {', '.join(light)}", HEAVY | {"gradio"}) == "[]"
+
+
+def test_checkpoints_are_loaded_in_one_place() -> None:
+    """Elsewhere what stands in their files would be believed; scripts for others are no part."""
+    scripts = ROOT / "finetune" / "hub" / "templates"
+    calls = [
+        str(path.relative_to(ROOT / "finetune"))
+        for path in [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "from_pretrained"
+        and scripts not in path.parents
+    ]  # fmt: skip
+    assert calls == ["data/checkpoint_files.py"]
 
 
 def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 __all__ = [
     "catalog",
     "check_report",
+    "checkpoint_files",
     "checkpoints",
     "checks",
     "columns",

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from finetune import hub_errors
 from finetune.config import RunConfig
-from finetune.data import checkpoints
+from finetune.data import checkpoint_files, checkpoints
 from finetune.data.check_report import TokenLengths
+from finetune.errors import FinetuneError
 from finetune.messages import message as _
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
     if not len(rows):
         return TokenLengths(note=_("There is no row to measure."))
     try:
-        path = checkpoints.resolve_checkpoint(config.checkpoint)
-        tokenizer = hub_errors.retried(lambda: AutoTokenizer.from_pretrained(path))
-    except Exception as error:  # the libraries raise whatever their readers do
-        explained = hub_errors.explained("checkpoint", config.checkpoint, error)
-        reason = (explained.fact if explained else hub_errors.first_line(error))[:200].rstrip(".")
+        folder = checkpoint_files.fetch(config.checkpoint, weights=False)
+        with checkpoint_files.open_files(folder, config.checkpoint) as files:
+            tokenizer = files.load(AutoTokenizer)
+    except FinetuneError as error:
+        reason = error.fact[:200].rstrip(".")
         note = _(
             "The lengths are missing, for the tokenizer of {checkpoint} cannot be loaded "
             "({reason}): choose another checkpoint under Train, and press Examine again.",

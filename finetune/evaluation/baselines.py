@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import disk
-from finetune.data import checkpoints
+from finetune.data import checkpoint_files
+from finetune.errors import FinetuneError
 from finetune.messages import message as _
 from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 from finetune.runs.summary import MAJORITY
@@ -190,18 +191,11 @@ def predict_by_threshold(
 
 def _sentence_encoder(checkpoint: str) -> Path | None:
     """The folder of a checkpoint that is a sentence encoder, which has a `modules.json`
-    (https://sbert.net); fetched where it is on the Hub. None for others."""
-    from huggingface_hub import snapshot_download
-
-    folder = Path(checkpoints.resolve_checkpoint(checkpoint))
-    if not folder.is_dir():
-        files = ["*.json", "*.txt", "*.model", "1_Pooling/*"]
-        try:
-            folder = Path(snapshot_download(checkpoint, allow_patterns=files))
-            if (folder / "modules.json").is_file():
-                snapshot_download(checkpoint, allow_patterns=[*files, "*.safetensors"])
-        except Exception:  # no network, no such repository: there is no such baseline then
-            return None
+    (https://sbert.net); None for others, and if it cannot be had."""
+    try:
+        folder = checkpoint_files.fetch(checkpoint)
+    except FinetuneError:
+        return None
     return folder if (folder / "modules.json").is_file() else None
 
 
@@ -213,12 +207,13 @@ def cosine_similarity(
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    with torch.random.fork_rng():  # new weights are drawn for what a checkpoint lacks
-        model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
+    # New weights are drawn for what a checkpoint lacks.
+    with checkpoint_files.open_files(folder) as files, torch.random.fork_rng():
+        tokenizer = files.load(AutoTokenizer)
+        model = files.load(AutoModel, use_safetensors=True).eval()
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
-    pooling = disk.read_json(folder / "1_Pooling" / "config.json")
+    pooling = files.contents.get("1_Pooling/config.json", {})
     texts = first + second
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = []

@@ -133,6 +133,7 @@ def _script_config(
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,
         "pad_to_multiple_of": dataloaders.padding_multiple(config, precision, length),
+        "head": prepared.head.model_dump(),
         "cpu": device.type == "cpu",
         "mixed_precision": precision,
         "attn_implementation": None if attention == "auto" else attention,

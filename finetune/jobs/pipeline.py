@@ -196,7 +196,7 @@ class _Training:
             config.attn_implementation, accelerator.device, half, config.max_length
         )
         with accelerator.main_process_first():
-            self.tokenizer, classifier = model.load_classifier(
+            self.tokenizer, classifier, self.head = model.load_classifier(
                 config.checkpoint, self.pairs.labels, config.max_length, config.dropout, attention
             )
             self.classifier = model.apply_config(classifier, config)
@@ -238,6 +238,7 @@ class _Training:
             fingerprint=pairs.fingerprint,
             data=pairs.origin,
             majority=majority_scores(counts["train"], counts["validation"], pairs.positive),
+            head=self.head,
         )
 
     def measure_baselines(self) -> Iterator[events.Event]:

@@ -352,7 +352,8 @@ def describe_event(event: events.Event) -> str:
                 "flatter the model; --drop_leaked leaves them out"
                 for split, count in event.data.get("leaked", {}).items()
             ]
-            warnings = [counts, *unreadable, *leaks]
+            head = [event.head.text] if event.head.text else []
+            warnings = [counts, *head, *unreadable, *leaks]
             if event.data.get("positive_assumed"):
                 warnings.append(
                     f"warning: F1 is of {event.data['positive_label']!r}, for nothing says which "

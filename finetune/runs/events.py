@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from finetune.errors import some
 from finetune.messages import Text, message
 
 
@@ -103,6 +104,34 @@ class Progressed(Event):
     detail: str = ""
 
 
+class Head(BaseModel):
+    """The output layer a run began with."""
+
+    layer: str = ""  # its name in the model
+    rows: list[int] = []  # by class, its row in the checkpoint; empty if the layer was new
+    known: list[str] = []  # the checkpoint's classes, if it was a classifier of as many
+
+    @property
+    def text(self) -> str:
+        """What became of the checkpoint's own output layer; empty if it had none of that size."""
+        if not self.known:
+            return ""
+        if not self.rows:
+            return message(
+                "The checkpoint is a classifier of other classes ({known}), so its output layer "
+                "was replaced by a new one.",
+                known=some(self.known),
+            )
+        if self.rows != sorted(self.rows):
+            return message(
+                "The checkpoint is a classifier of the same classes in another order: its output "
+                "layer is kept, its rows in the order of these classes."
+            )
+        return message(
+            "The checkpoint is a classifier of the same classes: its output layer is kept."
+        )
+
+
 class Prepared(Event):
     """Data and model are ready; steps are the optimizer's."""
 
@@ -118,6 +147,7 @@ class Prepared(Event):
     gradient_accumulation_steps: int = 0
     fingerprint: str = ""  # of the pairs
     data: dict[str, Any] = {}  # source, revision, columns, rows and what is left out
+    head: Head = Head()
     majority: Scores = {}  # on validation, of always answering training's most frequent class
 
     @property

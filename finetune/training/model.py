@@ -6,13 +6,10 @@ with a checkpoint is never run.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import (
@@ -23,13 +20,22 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from finetune import disk, hub_errors
+from finetune import disk
 from finetune.config import RunConfig
-from finetune.data import checkpoints
-from finetune.errors import FinetuneError, ModelError, some
-from finetune.hub_errors import retried
+from finetune.data import checkpoint_files, checkpoints
+from finetune.errors import ModelError, some
+from finetune.runs.events import Head
 from finetune.runs.run import NOTES
 from finetune.training import layers
+from finetune.training.head import fit_head
+
+
+class LoadedClassifier(NamedTuple):
+    """What training begins with."""
+
+    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel
+    head: Head
 
 
 def load_classifier(
@@ -38,8 +44,11 @@ def load_classifier(
     max_length: int,
     dropout: float = -1.0,
     attn_implementation: str = "auto",
-) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """A tokenizer, and a classifier with a new head of one output a label, in fp32.
+) -> LoadedClassifier:
+    """A tokenizer, and a classifier with one output a label, in fp32.
+
+    Its output layer is new, unless the checkpoint is a classifier of the same classes
+    (`training.head`).
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
@@ -50,59 +59,54 @@ def load_classifier(
         ConfigError: when it reads fewer than `max_length` tokens.
         ModelError: when it cannot be fetched or used.
     """
-    source = checkpoints.resolve_checkpoint(checkpoint)
-    # Else pickles are sent to be converted, and weights read that nobody has merged.
-    os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
     options = {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
-    with _explaining(checkpoint):
-        config = retried(lambda: AutoConfig.from_pretrained(source))
+    with checkpoint_files.open_files(checkpoint_files.fetch(checkpoint), checkpoint) as files:
+        config = files.load(AutoConfig)
         checkpoints.check_length(checkpoint, max_length, config.to_dict())
         # Families name their dropouts differently: numbers with the word in the name.
         for name, value in list(vars(config).items()) if dropout >= 0 else ():
             number = value is None or (isinstance(value, float | int) and value is not True)
             if number and ("dropout" in name or name.endswith("pdrop")):
                 setattr(config, name, dropout)
+        known = [str(name) for _, name in sorted(config.id2label.items())]
         config.id2label = dict(enumerate(labels))
         config.label2id = {name: index for index, name in enumerate(labels)}
         config.problem_type = "single_label_classification"
-        tokenizer = retried(lambda: AutoTokenizer.from_pretrained(source))
+        tokenizer = files.load(AutoTokenizer)
         checkpoints.check_tokenizer(checkpoint, tokenizer)
         tokenizer.model_max_length = max_length  # saved with the weights, as `length_of` reads it
         if tokenizer.pad_token is None:  # decoders of text have none
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id
-        model = retried(
-            lambda: AutoModelForSequenceClassification.from_pretrained(
-                source,
-                config=config,
-                use_safetensors=True,
-                dtype="float32",
-                ignore_mismatched_sizes=True,  # a head of another task is replaced
-                **options,
-            )
+        model, loading = files.load(
+            AutoModelForSequenceClassification,
+            config=config,
+            use_safetensors=True,
+            dtype="float32",
+            ignore_mismatched_sizes=True,  # a head of another number of classes is replaced
+            output_loading_info=True,
+            **options,
         )
-    return tokenizer, model
+    _check_weights(checkpoint, model, loading)
+    new = {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])}
+    return LoadedClassifier(tokenizer, model, fit_head(model, known, labels, new))
 
 
-@contextlib.contextmanager
-def _explaining(checkpoint: str) -> Iterator[None]:
-    """Turn what the Hub's clients and the readers of files raise into errors for people."""
-    try:
-        yield
-    except FinetuneError:
-        raise
-    except Exception as error:
-        if (explained := hub_errors.explained("checkpoint", checkpoint, error)) is not None:
-            raise explained from error
-        if not isinstance(error, OSError | ValueError | KeyError | ImportError):
-            raise
+def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
+    """Raise ModelError if the file has no weights for most of the encoder, which would be random:
+    one of another kind of model, or with other names."""
+    prefix = f"{model.base_model_prefix}."
+    sizes = {name: weights.numel() for name, weights in model.named_parameters()}
+    encoder = {name: size for name, size in sizes.items() if name.startswith(prefix)}
+    missing = sum(encoder.get(name, 0) for name in loading["missing_keys"])
+    if missing > sum(encoder.values()) / 2:
         raise ModelError(
-            "The checkpoint {checkpoint!r} cannot be loaded: {error}",
-            "Check its name; it must be a text encoder with safetensors weights.",
+            "The file of {checkpoint} has no weights for most of the model that its config.json "
+            "describes.",
+            "Choose another checkpoint: this one would begin with random weights.",
             checkpoint=checkpoint,
-            error=hub_errors.first_line(error),
-        ) from error
+        )
 
 
 def choose_attention(requested: str, device: torch.device, half: bool, max_length: int) -> str:
@@ -205,15 +209,14 @@ def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTr
             "This run has no saved model.", "Choose a run that was evaluated at least once."
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            folder, use_safetensors=True, output_loading_info=True
-        )
-    except Exception as error:  # safetensors and tokenizers raise bare Exceptions on damage
+        with checkpoint_files.open_files(Path(folder)) as files:
+            tokenizer = files.load(AutoTokenizer)
+            model, loading = files.load(
+                AutoModelForSequenceClassification, use_safetensors=True, output_loading_info=True
+            )
+    except ModelError as error:
         raise ModelError(
-            "The saved model cannot be loaded: {error}",
-            "Train it again.",
-            error=hub_errors.first_line(error),
+            "The saved model cannot be loaded: {error}", "Train it again.", error=error.fact
         ) from error
     checkpoints.check_tokenizer("this model", tokenizer)
     if missing := sorted(loading["missing_keys"]):

@@ -107,7 +107,7 @@ def _train(side: str, seed: int, pairs: int, mrpc: Path, folder: Path) -> Curve:
         engine.keep_freed_memory()
         half = accelerator.mixed_precision == "bf16"
         attention = models.choose_attention("auto", accelerator.device, half, config.max_length)
-    tokenizer, classifier = models.load_classifier(
+    tokenizer, classifier, _ = models.load_classifier(
         config.checkpoint, loaded.labels, config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)

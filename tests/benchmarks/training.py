@@ -120,7 +120,7 @@ def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any,
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     half = engine.choose_precision(config.mixed_precision) == "bf16"
     attention = models.choose_attention(config.attn_implementation, device, half, config.max_length)
-    tokenizer, classifier = models.load_classifier(
+    tokenizer, classifier, _ = models.load_classifier(
         config.checkpoint, pairs.labels, config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)

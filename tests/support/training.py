@@ -20,7 +20,7 @@ from finetune.training import dataloaders, loop, model
 
 def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
     """Tokenizer, model and batches of a configuration."""
-    tokenizer, classifier = model.load_classifier(
+    tokenizer, classifier, _ = model.load_classifier(
         config.checkpoint, pairs.labels, config.max_length, config.dropout,
         config.attn_implementation,
     )  # fmt: skip

@@ -28,7 +28,7 @@ INVALID = {"X-Error-Message": "Invalid credentials in Authorization header"}
 
 
 def test_the_bundled_checkpoint_is_the_official_one() -> None:
-    tokenizer, classifier = model.load_classifier(BUNDLED_CHECKPOINT, LABELS, 128)
+    tokenizer, classifier, _ = model.load_classifier(BUNDLED_CHECKPOINT, LABELS, 128)
     assert classifier.config.id2label == dict(enumerate(LABELS))
     assert classifier.num_parameters() > 22_000_000
     assert classifier.dtype == torch.float32
@@ -111,7 +111,7 @@ def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off before each call that changes what is on the disk, and after the last."""
-    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), LABELS, 32)
+    tokenizer, classifier, _ = model.load_classifier(str(toy_checkpoint), LABELS, 32)
     calls, limit = 0, 10**9
 
     def counting(real: Callable[..., Any]) -> Callable[..., Any]:

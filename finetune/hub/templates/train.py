@@ -54,6 +54,16 @@ model = transformers.AutoModelForSequenceClassification.from_pretrained(
     use_safetensors=True,
     attn_implementation=config.attn_implementation,
 )
+if config.head["known"]:  # the checkpoint has an output layer: its rows in our order, or a new one
+    rows = config.head["rows"]
+    with torch.no_grad():
+        for weights in model.get_submodule(config.head["layer"]).parameters():
+            if rows:
+                weights.copy_(weights[rows].clone())
+            elif weights.ndim > 1:
+                torch.nn.init.normal_(weights, std=getattr(model.config, "initializer_range", 0.02))
+            else:
+                torch.nn.init.zeros_(weights)
 if config.use_lora:  # the layers outside the pretrained encoder are new, and trained whole
     head = [name for name, layer in model.named_children() if list(layer.parameters())]
     head.remove(model.base_model_prefix)

@@ -1,0 +1,334 @@
+"""The files of a checkpoint, checked before a library reads them.
+
+A checkpoint is data, but the classes of transformers take what its JSON files hold as arguments,
+and some of these name files to open, repositories to load or code to run. So the files are fetched
+by known names, the JSON ones are read here first, and a library is given a folder of ours that
+holds nothing else. `CheckedFiles.load` is the only call of `from_pretrained`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from finetune import disk, hub_errors
+from finetune.data import checkpoints, hub_access
+from finetune.errors import FinetuneError, ModelError
+from finetune.hub_errors import Cause
+from finetune.runs.run import NOTES
+
+CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
+ENCODER_FILES = ("modules.json", "1_Pooling/config.json")  # of a sentence encoder
+_ADAPTER = "adapter_config.json"
+# Handed on as they are: nothing in them is taken as a name.
+_VOCABULARIES = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model",
+    "sentencepiece.bpe.model", "sentencepiece.model", "spm.model", "tokenizer.model",
+    "entity_vocab.json", "prophetnet.tokenizer",
+)  # fmt: skip
+_LARGEST_JSON = 64 * 2**20  # bytes
+_SHARD = re.compile(r"[\w.-]+\.safetensors")
+# What a tokenizer's settings may be, besides its tokens.
+_SETTINGS = {
+    "add_bos_token", "add_eos_token", "add_prefix_space", "clean_text",
+    "clean_up_tokenization_spaces", "do_basic_tokenize", "do_clean_text", "do_lower_case",
+    "do_lowercase", "do_lowercase_and_remove_accent", "extra_ids", "keep_accents", "legacy",
+    "legacy_behaviour", "max_length", "model_max_length", "normalization", "offset",
+    "pad_to_multiple_of", "pad_token_type_id", "remove_space", "split_by_punct",
+    "split_special_tokens", "spaces_between_special_tokens", "stride", "strip_accents",
+    "tokenize_chinese_chars", "trim_offsets", "unk_id",
+}  # fmt: skip
+_WORDS = {  # whose values are words
+    "backend", "errors", "language", "model_input_names", "never_split", "padding_side",
+    "src_lang", "task", "tgt_lang", "tokenizer_class", "truncation_side", "truncation_strategy",
+    "wordpieces_prefix",
+}  # fmt: skip
+_TOKENS = {"added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"}
+# Where former versions of the libraries have left paths of the machine that saved the checkpoint.
+_ORIGINS = {
+    "_name_or_path", "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file",
+    "merges_file", "spm_file", "base_model_name_or_path", "chat_template", "task_specific_params",
+}  # fmt: skip
+# What else of a configuration is no property of the weights.
+_UNUSED = _ORIGINS | {
+    "auto_map", "_commit_hash", "transformers_weights", "attn_implementation",
+    "_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset",
+    "experts_implementation", "_experts_implementation", "_experts_implementation_internal",
+    "custom_pipelines",
+}  # fmt: skip
+_NAMES = {"id2label", "label2id", "architectures", NOTES}  # may hold any text
+_DTYPES = {"float32", "float16", "bfloat16"}
+_PLACE = re.compile(r"[/~\\]|[A-Za-z]:[/\\]|\w+://|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
+
+
+def fetch(checkpoint: str, weights: bool = True) -> Path:
+    """The folder that has a checkpoint's files; what is missing is fetched from the Hub.
+
+    Args:
+        checkpoint: an offered name, a Hub id, or a folder.
+        weights: False if only the configuration and the tokenizer are needed.
+
+    Raises:
+        ConfigError, ModelError: if it cannot be had or used, as `checkpoints.resolve_checkpoint`
+            and `open_files` say.
+    """
+    place = checkpoints.resolve_checkpoint(checkpoint)
+    if Path(place).is_dir():
+        return Path(place)
+    with explaining(checkpoint):
+        folder = _snapshot(place, [CONFIG, _ADAPTER, INDEX, *_CHECKS, *ENCODER_FILES])
+        shards = _shards(_read_json_files(folder, checkpoint)) if weights else []
+        _snapshot(place, [*_VOCABULARIES, *shards], folder.name)
+    if weights and not any((folder / shard).exists() for shard in shards):
+        cause = "silent" if hub_access.is_offline() else "pickle"
+        raise hub_errors.refusal("checkpoint", checkpoint, Cause(cause))
+    return folder
+
+
+def _snapshot(repo: str, names: list[str], revision: str | None = None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    fetched = partial(snapshot_download, repo, revision=revision, allow_patterns=names)
+    return Path(hub_errors.retried(fetched))
+
+
+@contextlib.contextmanager
+def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
+    """The checked files of a checkpoint, for the time of a `with`.
+
+    Args:
+        folder: where its files are.
+        checkpoint: its name, for errors and for what is saved of it; the folder by default.
+
+    Raises:
+        ModelError: if a file holds what no checkpoint needs: the name of another file, of code or
+            of another model; if it is damaged, or a link that leads outside; if transformers
+            cannot load it.
+    """
+    name = checkpoint or str(folder)
+    with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
+        contents = _read_json_files(folder, name)
+        # transformers guesses the kind of a model from its name where its files do not say it.
+        checked = Path(temporary) / (re.sub(r"[^\w.-]", "_", Path(name).name) or "model")
+        checked.mkdir()
+        for file, content in contents.items():
+            if "/" not in file:
+                (checked / file).write_text(json.dumps(content), encoding="utf-8")
+        for file in [*_VOCABULARIES, *_shards(contents)]:
+            if (path := _inside(folder, file, name)) is not None:
+                (checked / file).symlink_to(path)
+        yield CheckedFiles(checked, name, contents)
+
+
+@dataclass(frozen=True)
+class CheckedFiles:
+    """A folder that holds only checked files, and what the JSON ones among them say."""
+
+    folder: Path
+    checkpoint: str
+    contents: Mapping[str, Any]  # file name -> the object in it
+
+    def load(self, auto: Any, **options: Any) -> Any:
+        """An object of an `Auto` class of transformers; `options` as its `from_pretrained` has."""
+        loaded = auto.from_pretrained(
+            self.folder, trust_remote_code=False, local_files_only=True, **options
+        )
+        main = loaded[0] if isinstance(loaded, tuple) else loaded
+        for part in (main, getattr(main, "config", None)):
+            if hasattr(part, "name_or_path"):
+                part.name_or_path = self.checkpoint  # it is saved with a model
+        return loaded
+
+
+@contextlib.contextmanager
+def explaining(checkpoint: str) -> Iterator[None]:
+    """Turn what the Hub's clients and the readers of files raise into errors for people."""
+    try:
+        yield
+    except (FinetuneError, MemoryError):
+        raise
+    except Exception as error:  # safetensors and tokenizers raise bare Exceptions on damage
+        if (explained := hub_errors.explained("checkpoint", checkpoint, error)) is not None:
+            raise explained from error
+        raise ModelError(
+            "The checkpoint {checkpoint!r} cannot be loaded: {error}",
+            "Check its name; it must be a text encoder with safetensors weights.",
+            checkpoint=checkpoint,
+            error=hub_errors.first_line(error),
+        ) from error
+
+
+def _inside(folder: Path, file: str, name: str) -> Path | None:
+    """Where a file of a checkpoint is; None if it has none of that name."""
+    path, root = folder / file, folder.resolve()
+    if not path.exists():
+        return None
+    if folder.parent.name == "snapshots":  # of the Hub's cache, whose files are links to `blobs`
+        root = root.parents[1]
+    if not (real := path.resolve()).is_relative_to(root) or not real.is_file():
+        raise ModelError(
+            "{file} of the checkpoint {name} leads outside of its folder.",
+            "Put the file itself there in place of the link.",
+            file=file,
+            name=name,
+        )
+    return real
+
+
+def _read_json_files(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON files of a checkpoint by their names, cleaned of what no library shall read."""
+    if (folder / _ADAPTER).exists():
+        raise ModelError(
+            "{name} is an adapter: it changes another model, and is none by itself.",
+            "Choose the model it belongs to, or merge it into that one and save the result.",
+            name=name,
+        )
+    contents = {}
+    for file in (CONFIG, INDEX, *_CHECKS, *ENCODER_FILES):
+        if (path := _inside(folder, file, name)) is None:
+            continue
+        try:
+            if path.stat().st_size > _LARGEST_JSON:
+                raise ValueError
+            content = disk.parse_json(path.read_bytes())
+            contents[file] = _CHECKS.get(file, _unchanged)(content, file, name)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ModelError(
+                "{file} of the checkpoint {name} is damaged.",
+                "Choose another, or fetch it again.",
+                file=file,
+                name=name,
+            ) from error
+    return contents
+
+
+def _shards(contents: Mapping[str, Any]) -> list[str]:
+    """The names of the files with the weights."""
+    index = contents.get(INDEX)
+    return sorted(set(index["weight_map"].values())) if index else [WEIGHTS]
+
+
+def _unchanged(content: Any, file: str, name: str) -> Any:
+    return content
+
+
+def _check_index(index: Any, file: str, name: str) -> Any:
+    for shard in index["weight_map"].values():
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise _names_a_place(file, name, "weight_map", shard)
+    return {"metadata": {}, "weight_map": index["weight_map"]}
+
+
+def _check_config(config: Any, file: str, name: str) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    kind = config.get("model_type")
+    if config.get("auto_map") and kind not in CONFIG_MAPPING:
+        raise ModelError(
+            "The checkpoint {name} needs code of its own, which is never run here.",
+            "Choose one of a kind that transformers has: it does not know {kind!r}.",
+            name=name,
+            kind=str(kind),
+        )
+    if config.get("quantization_config"):
+        raise ModelError(
+            "The weights of the checkpoint {name} are quantized, and such cannot be tuned.",
+            "Choose the checkpoint that it was made from.",
+            name=name,
+        )
+    return _without_places(config, file, name)
+
+
+def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, Any]:
+    """A configuration, and those within it, without what could be taken as the name of a file, a
+    repository or code."""
+    kept = {}
+    for key, value in config.items():
+        if key in _UNUSED or (key in ("dtype", "torch_dtype") and value not in _DTYPES):
+            continue
+        if isinstance(value, dict) and key not in _NAMES:
+            value = _without_places(value, file, name)
+        elif key not in _NAMES and _has_place(value, file, name, key):
+            continue
+        kept[key] = value
+    return kept
+
+
+def _has_place(value: Any, file: str, name: str, key: str) -> bool:
+    """True if a text within a value has a slash; a ModelError if one is a path."""
+    texts = list(_texts(value))
+    for text in texts:
+        if _PLACE.match(text):
+            raise _names_a_place(file, name, key, text)
+    return any("/" in text or "\\" in text for text in texts)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts within a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _names_a_place(file: str, name: str, key: str, value: object) -> ModelError:
+    return ModelError(
+        "{file} of the checkpoint {name} names a place outside of it: {key} is {value}.",
+        "A checkpoint needs none: choose another, or remove that entry if it is yours.",
+        file=file,
+        name=name,
+        key=key,
+        value=repr(value)[:80],
+    )
+
+
+def _check_tokenizer_config(config: Any, file: str, name: str) -> Any:
+    kept = _tokens_only(config, file, name)
+    for key, value in config.items():
+        if key in kept or key in _ORIGINS:
+            continue
+        if key in _SETTINGS:
+            if value is None or isinstance(value, bool | int | float):
+                kept[key] = value
+        elif not _has_place(value, file, name, key) and key in _WORDS:
+            kept[key] = value
+    return kept
+
+
+def _tokens_only(tokens: Any, file: str, name: str) -> Any:
+    """The special tokens of a tokenizer: texts, or objects with a text and how it is found."""
+    named = {key: value for key, value in tokens.items() if key in _TOKENS or key[-6:] == "_token"}
+    return {key: value for key, value in named.items() if _is_tokens(value)}
+
+
+def _is_tokens(value: Any) -> bool:
+    if isinstance(value, dict) and "content" in value:
+        flags = value.keys() - {"content", "__type"}
+        return isinstance(value["content"], str) and all(
+            type(value[flag]) is bool for flag in flags
+        )
+    if isinstance(value, dict | list):
+        return all(map(_is_tokens, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, str)
+
+
+def _check_added_tokens(tokens: Any, file: str, name: str) -> Any:
+    return {token: index for token, index in tokens.items() if type(index) is int}
+
+
+# By file: a function of its content, its name and the checkpoint's that returns what is kept of it.
+_CHECKS: dict[str, Callable[[Any, str, str], Any]] = {
+    CONFIG: _check_config,
+    INDEX: _check_index,
+    "tokenizer_config.json": _check_tokenizer_config,
+    "special_tokens_map.json": _tokens_only,
+    "added_tokens.json": _check_added_tokens,
+}

@@ -1,0 +1,68 @@
+"""The output layer of a checkpoint that is a classifier already: kept if it knows the classes.
+
+An NLI model, a reranker or a run's own model has an output layer with a row of weights a class. Its
+rows mean something only under the names they were trained for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from finetune.runs.events import Head
+
+_INITIAL = 0.02  # the deviation of new weights where a configuration names none
+
+
+def fit_head(model: Any, known: Sequence[str], labels: Sequence[str], new: Collection[str]) -> Head:
+    """Make the output layer of a loaded model one for these classes.
+
+    Where the checkpoint's classes have the same names, its rows are put into their order; an
+    output layer of other classes is drawn anew.
+
+    Args:
+        model: with as many outputs as labels.
+        known: the checkpoint's classes, in its order.
+        labels: the classes to learn, in theirs.
+        new: names of weights that the checkpoint did not have, or of another shape.
+    """
+    name, layer = _output_layer(model, len(labels))
+    if layer is None:
+        return Head()
+    if f"{name}.weight" in new:
+        return Head(layer=name)
+    rows = _matching(known, labels)
+    with torch.no_grad():
+        for weights in layer.parameters():
+            if rows:
+                weights.copy_(weights[rows].clone())
+            elif weights.ndim > 1:
+                nn.init.normal_(weights, std=getattr(model.config, "initializer_range", _INITIAL))
+            else:
+                nn.init.zeros_(weights)
+    return Head(layer=name, rows=rows, known=list(known))
+
+
+def _output_layer(model: Any, outputs: int) -> tuple[str, nn.Linear | None]:
+    """The last linear layer outside of the encoder with that many outputs, and its name."""
+    prefix, found = f"{model.base_model_prefix}.", ("", None)
+    for name, layer in model.named_modules():
+        of_head = isinstance(layer, nn.Linear) and not name.startswith(prefix)
+        if of_head and layer.out_features == outputs:
+            found = name, layer
+    return found
+
+
+def _matching(known: Sequence[str], labels: Sequence[str]) -> list[int]:
+    """By label, the place of its name among the known ones; empty unless the names agree. Capitals
+    and the signs between words do not count."""
+    names, wanted = (
+        [re.sub(r"[\s_-]+", " ", name.casefold()) for name in x] for x in (known, labels)
+    )
+    if len(set(names)) < len(names) or sorted(names) != sorted(wanted):
+        return []
+    return [names.index(name) for name in wanted]

@@ -1,0 +1,231 @@
+"""Hostile checkpoints: they open no file, load no other model and run no code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from finetune.data import checkpoint_files
+from finetune.environment.project import ROOT
+from finetune.errors import ModelError
+from finetune.inference.predictor import Predictor
+from finetune.training import model
+from tests.support import toys
+from tests.support.hub import LoopbackHub
+
+LABELS = ["no", "yes"]
+SECRET = "hush\nsecret\ntoken\n"
+
+
+@pytest.fixture
+def toy(toy_checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    return Path(shutil.copytree(toy_checkpoint, tmp_path / "checkpoints" / "toy"))
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(SECRET)
+    return path
+
+
+def change(folder: Path, file: str, **values: Any) -> None:
+    path = folder / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | values))
+
+
+def names_the_secret(toy: Path, secret: Path) -> None:
+    (toy / "tokenizer.json").unlink()
+    tokens = {str(n): {"content": word} for n, word in enumerate(["[UNK]", "a", "b", "c", "d"])}
+    (toy / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "BertTokenizer", "vocab": str(secret), "added_tokens_decoder": tokens}
+    ))  # fmt: skip
+
+
+def links_to_the_secret(toy: Path, secret: Path) -> None:
+    (toy / "tokenizer.json").unlink()
+    (toy / "vocab.txt").symlink_to(secret)
+
+
+def links_its_configuration(toy: Path, secret: Path) -> None:
+    (toy / "config.json").unlink()
+    (toy / "config.json").symlink_to(secret)
+
+
+def has_an_adapter(toy: Path, secret: Path) -> None:
+    other = toys.write_checkpoint(secret.parent / "other")
+    change(toy, "adapter_config.json", base_model_name_or_path=str(other), peft_type="LORA")
+
+
+def has_code(toy: Path, secret: Path) -> None:
+    change(toy, "config.json", model_type="own", auto_map={"AutoConfig": "own.Own"})
+    (toy / "own.py").write_text(f"open({str(secret)!r}, 'w').write('it ran')")
+
+
+def indexes_the_secret(toy: Path, secret: Path) -> None:
+    (toy / "model.safetensors").unlink()
+    change(toy, "model.safetensors.index.json", weight_map={"a": f"../../{secret.name}"})
+
+
+def passes_arguments(toy: Path, secret: Path) -> None:
+    change(toy, "tokenizer_config.json", init_inputs=[str(secret)])
+
+
+def maps_its_tokens(toy: Path, secret: Path) -> None:
+    change(toy, "tokenizer_config.json", mecab_kwargs={"mecab_option": f"-d {secret}", "a": "~/x"})
+
+
+def is_quantized(toy: Path, secret: Path) -> None:
+    change(toy, "config.json", quantization_config={"quant_method": "gptq"})
+
+
+def is_damaged(toy: Path, secret: Path) -> None:
+    (toy / "config.json").write_text('{"model_type": "bert"')
+
+
+HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
+    (names_the_secret, "names a place outside of it: vocab is"),
+    (links_to_the_secret, "vocab.txt of the checkpoint .* leads outside of its folder"),
+    (links_its_configuration, "config.json of the checkpoint .* leads outside of its folder"),
+    (has_an_adapter, "is an adapter: it changes another model"),
+    (has_code, "needs code of its own, which is never run"),
+    (indexes_the_secret, "names a place outside of it: weight_map is"),
+    (passes_arguments, "names a place outside of it: init_inputs is"),
+    (maps_its_tokens, "names a place outside of it: mecab_kwargs is"),
+    (is_quantized, "are quantized, and such cannot be tuned"),
+    (is_damaged, "config.json of the checkpoint .* is damaged"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"), HOSTILE, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_hostile_checkpoint_is_refused(
+    toy: Path, secret: Path, make: Callable[[Path, Path], None], words: str
+) -> None:
+    """As a folder that is tuned, and as a saved model that answers."""
+    make(toy, secret)
+    for load in (lambda: model.load_classifier(str(toy), LABELS, 32), lambda: Predictor(toy, 32)):
+        with pytest.raises(ModelError, match=words):
+            load()
+    assert secret.read_text() == SECRET
+
+
+@pytest.mark.parametrize("make", [names_the_secret, has_an_adapter, has_code, indexes_the_secret])
+def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(
+    hub: LoopbackHub, toy: Path, secret: Path, make: Callable[[Path, Path], None]
+) -> None:
+    make(toy, secret)
+    name = f"ada/{make.__name__.replace('_', '-')}"
+    hub.add_repo(name, files={path.name: path.read_bytes() for path in toy.iterdir()})
+    with pytest.raises(ModelError, match=r"names a place|is an adapter|code of its own"):
+        model.load_classifier(name, LABELS, 32)
+    asked = [path for _, path, _ in hub.requests if "/resolve/" in path]
+    assert asked
+    assert not [path for path in asked if path.endswith((".safetensors", ".py"))]
+
+
+def test_code_that_transformers_has_itself_is_not_asked_for(toy: Path, secret: Path) -> None:
+    """No question either: with a terminal the library would ask, and run it after a "y"."""
+    has_code(toy, secret)
+    change(toy, "config.json", model_type="bert")
+    change(toy, "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]})
+    load = (
+        f"from finetune.training import model; model.load_classifier({str(toy)!r}, ['a', 'b'], 32)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", load], cwd=ROOT, input="y\n" * 9, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[y/N]" not in done.stdout
+    assert secret.read_text() == SECRET
+
+
+def test_what_other_programs_leave_in_the_files_is_harmless(toy: Path) -> None:
+    """Paths of the machine that saved it, notes and pickles: none is read, nothing else changes."""
+    change(
+        toy, "tokenizer_config.json", name_or_path="/home/ada/bert", tokenizer_file="/root/x.json",
+        special_tokens_map_file="/root/.cache/map.json", chat_template="{{ '/etc/hosts' }}",
+    )  # fmt: skip
+    change(toy, "special_tokens_map.json", unk_token="[UNK]", sep_token={"content": "[SEP]"})
+    change(toy, "config.json", _name_or_path="/home/ada/bert", base_model="ada/bert", note="a/b")
+    (toy / "pytorch_model.bin").write_bytes(b"a pickle")
+    tokenizer, classifier, _ = model.load_classifier(str(toy), LABELS, 32)
+    sentence = "the cat sees a dog ."
+    assert (
+        tokenizer(sentence)["input_ids"]
+        == AutoTokenizer.from_pretrained(toy)(sentence)["input_ids"]
+    )
+    assert classifier.config.name_or_path == tokenizer.name_or_path == str(toy)
+    model.save_model(classifier, tokenizer, toy.parent / "best")
+    saved = "".join(path.read_text() for path in (toy.parent / "best").glob("*.json"))
+    assert "/home/ada" not in saved
+    assert "checkpoint-" not in saved
+
+
+def test_the_tokens_and_settings_of_a_tokenizer_stay(toy: Path) -> None:
+    (toy / "tokenizer.json").unlink()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "the", "cat", "<x>"]
+    (toy / "vocab.txt").write_text("\n".join(words))
+    settings: dict[str, Any] = {
+        "tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 17,
+        "truncation_side": "left", "additional_special_tokens": ["<x>"],
+    }  # fmt: skip
+    (toy / "tokenizer_config.json").write_text(json.dumps(settings))
+    with checkpoint_files.open_files(toy) as files:
+        ours = files.load(AutoTokenizer)
+    theirs = AutoTokenizer.from_pretrained(toy)
+    for tokenizer in (ours, theirs):
+        assert tokenizer("The cat <x>")["input_ids"] == [2, 5, 7, 8, 3]
+        assert (tokenizer.model_max_length, tokenizer.truncation_side) == (17, "left")
+    assert ours.all_special_tokens == theirs.all_special_tokens
+
+
+def test_weights_in_several_files_are_read(toy: Path) -> None:
+    _, whole, _ = model.load_classifier(str(toy), LABELS, 32)
+    whole.save_pretrained(toy, max_shard_size="20KB")
+    (toy / "model.safetensors").unlink()
+    assert len(list(toy.glob("model-*.safetensors"))) > 1
+    _, parts, _ = model.load_classifier(str(toy), LABELS, 32)
+    for name, weights in whole.named_parameters():
+        assert weights.equal(parts.get_parameter(name)), name
+
+
+def watched(toy: Path, tmp_path: Path, *kinds: str) -> dict[str, Any]:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("inotify is Linux's")
+    cwd = tmp_path / "watched"
+    cwd.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.canary", str(toy), *kinds],
+        cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def test_no_entry_opens_a_file(toy: Path, tmp_path: Path) -> None:
+    """Whatever names the file, in whichever way; the library itself does open it."""
+    found = watched(toy, tmp_path, "BertTokenizer")
+    assert found["opened"] == []
+    assert found["watch_works"]
+    assert found["loaded"] > 20
+    assert found["refused"] > 200
+
+
+@pytest.mark.long
+def test_no_entry_of_any_tokenizer_opens_a_file(toy: Path, tmp_path: Path) -> None:
+    found = watched(toy, tmp_path)
+    assert found["opened"] == []
+    assert found["loaded"] > 1000
