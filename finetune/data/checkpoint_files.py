@@ -141,7 +141,8 @@ class CheckedFiles:
             self.folder, trust_remote_code=False, local_files_only=True, **options
         )
         main = loaded[0] if isinstance(loaded, tuple) else loaded
-        for part in (main, getattr(main, "config", None)):
+        parts: list[Any] = [main, getattr(main, "config", None)]
+        for part in parts:
             if hasattr(part, "name_or_path"):
                 part.name_or_path = self.checkpoint  # it is saved with a model
         return loaded
