@@ -385,7 +385,7 @@ def test_dollars_alone_limit_nothing_where_nothing_is_billed(store: RunStore) ->
 def test_how_long_a_search_takes_is_said_by_the_speed_of_an_earlier_run(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, steps = RunConfig(num_train_epochs=2), cost.Steps(100, 10, 20, 1)
+    config, steps = RunConfig(num_train_epochs=2), cost.Steps(100, 10, 20)
     known: list[cost.Time | None] = [None]
     monkeypatch.setattr(cost, "estimate_cost", lambda *_: cost.Estimate(steps=steps, time=known[0]))
 
