@@ -179,7 +179,7 @@ class RunConfig(BaseModel):
     per_device_eval_batch_size: int = _evaluation(32, 1, 4096, label="Evaluation batch size")
     """Pairs a batch when scoring the validation split."""
     eval_steps: int = _evaluation(-1, -1, 10_000_000, label="Steps between evaluations")
-    """Score every so many steps; 0 after each epoch, -1 ten times if a tenth of the time allows."""
+    """Score every so many steps; 0 after each epoch, -1 ten times, fewer on a large split."""
     save_steps: int = _evaluation(0, 0, 10_000_000, label="Steps between checkpoints")
     """Write a checkpoint to resume from every so many steps; 0 as eval_steps says or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")

@@ -134,7 +134,8 @@ class CsvTable(_TextTable):
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names, width = self.columns if columns is None else columns, len(self.columns)
         indices = [(name, self.columns.index(name)) for name in names]
-        for line, cells in islice(self._records(on_bad_row), self.has_header, None):
+        records = dropwhile(lambda record: not any(record[1]), self._records(on_bad_row))
+        for line, cells in islice(records, self.has_header, None):
             if len(cells) == width or (len(cells) > width and not any(cells[width:])):
                 yield line, {name: cells[index] for name, index in indices}
             else:
@@ -175,7 +176,8 @@ class CsvTable(_TextTable):
                 continue
             if cells is None:
                 return
-            if any(cells):
+            is_blank = not record[0][1].strip(" \r\n")
+            if not is_blank if self.keep_empty_rows else any(cells):
                 yield record[0][0], cells
 
 

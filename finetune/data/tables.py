@@ -45,6 +45,7 @@ class Table(ABC):
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # remarks for the user on how the file was read
         self.has_header = True
+        self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
 
     def _read_header(self, line: list[str]) -> None:
         """Name the columns by a first line, unless it looks like data; without spaces around, an

@@ -52,7 +52,8 @@ class WorkbookTable(Table):
         indices = [(name, self.columns.index(name)) for name in names]
         sheet = CalamineWorkbook.from_path(self.path).get_sheet_by_name(self._sheet)
         for line, cells in enumerate(sheet.iter_rows(), 1):
-            if line <= self._skipped or not any(cell != "" for cell in cells):
+            is_empty = not self.keep_empty_rows and not any(cell != "" for cell in cells)
+            if line <= self._skipped or is_empty:
                 continue
             record = {name: _plain(cells[index]) for name, index in indices}
             if any(map(tables.is_too_long, record.values())):

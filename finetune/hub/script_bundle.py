@@ -112,7 +112,9 @@ def _script_config(
     from finetune.training import dataloaders, model, schedule
 
     config, total = run.config(), prepared.total_steps
-    interval = schedule.configured_interval(config, prepared.steps_per_epoch, total)
+    interval = schedule.eval_every(  # of a run that ended before it was planned
+        config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
+    )
     length, precision = checkpoints.length_of(run.folder), prepared.precision
     device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
     attention = model.choose_attention(
@@ -139,7 +141,7 @@ def _script_config(
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step,
         "total_steps": total,
-        "eval_steps": summary.interval or interval or total,
+        "eval_steps": summary.interval or interval,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
     }
 

@@ -7,5 +7,6 @@ __all__ = [
     "model_cache",
     "predictor",
     "quantized",
+    "result_files",
     "scorer",
 ]

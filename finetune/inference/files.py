@@ -1,11 +1,8 @@
 """Predicts every row of a file in bounded memory: the same rows are written with the prediction,
-every class's probability and, where a row cannot be predicted, the reason in `error`."""
+every class's probability and, if a row cannot be predicted, the reason."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,16 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoints, tables
 from finetune.data.columns import label_text
 from finetune.data.tables import Table, to_plain_value
-from finetune.inference import decision_rule, quantized
+from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
+from finetune.inference.result_files import TRAINED_ON, ColumnTypes, Line
 from finetune.inference.scorer import Precision, Scorer
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
@@ -33,8 +29,6 @@ FIRST = 64  # rows of the first window, which is soon predicted; each is four ti
 CHARACTERS = 2**22  # of a window's cells, beyond which it ends
 HEAD, _SHOWN = 100, 500  # first rows that a person is shown, and characters of their cells
 ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
-TRAINED_ON = "trained_on"
-Line = dict[str, Any]  # a row of the file or of the result: column -> cell
 InputRow = tuple[Line, str]  # and why it cannot be predicted
 
 
@@ -110,19 +104,22 @@ def predict_file(
     """Predict every row of a file: the report, and whether all rows were predicted.
 
     Args:
-        path, out: the file and the result, of the same kind (JSON becomes JSONL).
+        path, out: the file and the result, whose ending is one of `result_files.SUFFIXES`.
         on_progress: called with rows done and rows in all, 0 while unknown; it may raise
             `Cancelled`.
         on_head: called with the first rows of the result.
         scorer: of the run's model; one of this machine if absent.
     """
     table = tables.open_table(path, request.file, request.sheet)
+    table.keep_empty_rows = True
+    own = result_files.file_columns(table)
     scorer = scorer or LocalScorer(run)
-    predictor = _RowPredictor(run, request, scorer.labels)
+    predictor = _RowPredictor(run, request, scorer.labels, [*own, *table.unusable])
     row_count = _count_rows(path, table)
     head: list[Line] = []
     complete = True
-    with disk.writing(out), _open_writer(out, table, predictor.columns) as write:
+    added = predictor.added
+    with disk.writing(out), result_files.open_writer(out, table, own, added) as write:
         try:
             for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
                 lines = predictor.predict(window.rows, scores)
@@ -133,7 +130,8 @@ def predict_file(
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
         except Cancelled:
             complete = False
-    return predictor.report() | {"precision": scorer.precision}, complete
+    report = {"precision": scorer.precision, "left_out": [*table.unusable]}
+    return predictor.report() | report, complete
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -191,7 +189,9 @@ def _shorten(line: Line) -> Line:
 class _RowPredictor:
     """Adds predictions to rows, and counts them."""
 
-    def __init__(self, run: Run, request: PredictionRequest, labels: Sequence[str]) -> None:
+    def __init__(
+        self, run: Run, request: PredictionRequest, labels: Sequence[str], taken: Sequence[str]
+    ) -> None:
         self._labels = labels
         self._request = request
         self._rule = decision_rule.read_rule(run.best)
@@ -206,8 +206,8 @@ class _RowPredictor:
         # How many rows are among the run's training pairs, and of the others among its validation
         # pairs.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
-        self.columns = ["prediction", *(f"probability_{label}" for label in labels)]
-        self.columns += [*([TRAINED_ON] if self._pair_index else []), "error"]
+        self.added: ColumnTypes = result_files.added_columns(labels, bool(self._pair_index), taken)
+        *self._answered, self._error = self.added  # the last one says why there is no answer
         self.rows = self._errors = self._unknown_labels = 0
         self._examples: list[str] = []  # of errors
         # Confusion matrices of the rows that the run was not trained on, and of the others.
@@ -217,13 +217,13 @@ class _RowPredictor:
         """The rows of the result."""
         records = [record for record, error in window if not error]
         predictions = iter(self._predictions(records, scores) if records else ())
-        nothing = dict.fromkeys(self.columns)
+        nothing = dict.fromkeys(self._answered)
         self.rows += len(window)
         self._errors += len(window) - len(records)
         errors = [error for _, error in window if error]
         self._examples += errors[: 10 - len(self._examples)]
         return [
-            {**record, **(nothing if error else next(predictions)), "error": error}
+            {**record, **(nothing if error else next(predictions)), self._error: error}
             for record, error in window
         ]
 
@@ -239,7 +239,7 @@ class _RowPredictor:
         rounded = shares.astype(float).round(6).tolist()
         for answer, values, trained in zip(answers, rounded, trained_on.tolist(), strict=True):
             cells = [self._labels[answer], *values, trained]
-            yield dict(zip(self.columns[:-1], cells, strict=False))
+            yield dict(zip(self._answered, cells, strict=False))
 
     def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
         """Which rows stand among the run's training pairs, of shape (rows,); they are counted."""
@@ -269,7 +269,8 @@ class _RowPredictor:
         """The figures of all rows so far."""
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
-            "labels": self._labels, "positive": self._positive, **self._overlap,
+            "labels": self._labels, "positive": self._positive, "columns": [*self.added],
+            **self._overlap,
         }  # fmt: skip
         if self._request.label:
             report |= self._scores(self._counts.sum(axis=0), 1)
@@ -297,57 +298,3 @@ def _count_rows(path: Path, table: Table) -> int:
     with path.open("rb") as file:
         lines = sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
     return max(1, lines - 1)
-
-
-def result_suffix(path: Path) -> str:
-    """The ending of the result: that of the file, unpacked; JSON comes out as JSONL, a workbook as
-    CSV."""
-    ending = Path(path.name.lower().removesuffix(".gz")).suffix
-    kinds = dict.fromkeys((".txt", ".xlsx", ".xls", ".ods"), ".csv")
-    return (kinds | {".json": ".jsonl", ".ndjson": ".jsonl"}).get(ending, ending)
-
-
-@contextlib.contextmanager
-def _open_writer(
-    out: Path, table: Table, added: list[str]
-) -> Iterator[Callable[[list[Line]], None]]:
-    """A function that writes rows to the result: the columns of the table that is read, and those
-    added, which replace columns of the same name."""
-    own = [name for name in table.columns if name not in (*added, *table.unusable)]
-    if out.suffix == ".parquet":
-        assert table.schema is not None, "only Parquet files become Parquet"
-        kinds = {name: pa.float64() for name in added if name.startswith("probability_")}
-        kinds[TRAINED_ON] = pa.bool_()
-        fields = [pa.field(name, kinds.get(name, pa.string())) for name in added]
-        schema = pa.schema([*map(table.schema.field, own), *fields])
-        with pq.ParquetWriter(out, schema) as parquet:
-            yield lambda lines: parquet.write_table(pa.Table.from_pylist(lines, schema))
-        return
-    # What a workbook holds as text a spreadsheet would calculate in CSV, and misread as UTF-8.
-    escaped, encoding = ([*own, *added], "utf-8-sig") if table.sheets else (added, "utf-8")
-    with out.open("w", encoding=encoding, errors="replace", newline="") as file:
-        rows = csv.DictWriter(
-            file, [*own, *added], extrasaction="ignore", delimiter=table.delimiter or ","
-        )
-        if out.suffix != ".jsonl":
-            rows.writerow(
-                {name: name for name in own} | {name: _csv_cell(name) for name in escaped}
-            )
-
-        def write(lines: list[Line]) -> None:
-            if out.suffix == ".jsonl":
-                texts = (json.dumps(line, ensure_ascii=False, default=str) for line in lines)
-                file.writelines(f"{text}\n" for text in texts)
-            else:
-                rows.writerows(
-                    {**line, **{name: _csv_cell(line.get(name)) for name in escaped}}
-                    for line in lines
-                )
-            file.flush()
-
-        yield write
-
-
-def _csv_cell(cell: Any) -> object:
-    """A cell that is safe for a spreadsheet, as the names of classes may be another's."""
-    return str(cell).lower() if isinstance(cell, bool) else tables.escape_formula(cell)

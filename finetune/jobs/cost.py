@@ -45,12 +45,11 @@ _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "posi
 
 @dataclass(frozen=True)
 class Steps:
-    """Optimizer steps and evaluations."""
+    """Optimizer steps."""
 
     pairs: int  # training examples, both orders counted where both are trained on
     per_epoch: int
     total: int
-    evaluations: int  # at the most, that before the first step too
     about: bool = False  # whether the number of pairs is not exact
 
     @property
@@ -135,9 +134,15 @@ def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
     batches = math.ceil(pairs / config.per_device_train_batch_size)
     batches = math.ceil(batches / config.num_processes)
     per_epoch, total = schedule.count_steps(config, max(1, batches), config.num_processes)
-    interval = schedule.configured_interval(config, per_epoch, total)
-    evaluations = 1 + math.ceil(total / (interval or schedule.first_evaluation(total)))
-    return Steps(pairs, per_epoch, total, evaluations, about)
+    return Steps(pairs, per_epoch, total, about)
+
+
+def count_evaluations(config: RunConfig, steps: Steps, validation_pairs: int) -> int:
+    """Evaluations of a run, that before the first step too; at the most if 0 pairs are known."""
+    every = schedule.eval_every(
+        config, steps.per_epoch, steps.total, config.num_processes, validation_pairs
+    )
+    return 1 + math.ceil(steps.total / every)
 
 
 def with_checkpoints(store: RunStore, config: RunConfig) -> RunConfig:
@@ -232,21 +237,13 @@ class _Facts:
             return None
         same, _, run, summary = max(comparable, key=lambda past: past[:2])
         training = self.steps.epochs * self.steps.pairs / summary.samples_per_second
-        evaluation = summary.evaluation_seconds
-        if summary.prepared and not same:
-            rows = self._rows("validation")  # 0 where unknown
-            evaluation *= rows / max(1, summary.prepared.validation_examples)
-        seconds = training + self._evaluations(training, evaluation) * evaluation
+        scored = summary.prepared.validation_examples if summary.prepared else 0
+        rows = (scored if same else 0) or self._rows("validation")  # 0 if unknown
+        rows = min(rows, self.config.max_eval_samples or rows)
+        evaluation = summary.evaluation_seconds * (rows / scored if scored else 1)
+        seconds = training + count_evaluations(self.config, self.steps, rows) * evaluation
         device = summary.started.device if summary.started else ""
         return Time(seconds, summary.samples_per_second, run.title(), device, same)
-
-    def _evaluations(self, training: float, evaluation: float) -> int:
-        """How many there are where training and one evaluation take so many seconds."""
-        assert self.steps is not None
-        total = self.steps.total
-        if schedule.configured_interval(self.config, self.steps.per_epoch, total):
-            return self.steps.evaluations
-        return 1 + math.ceil(total / schedule.affordable_interval(total, training, evaluation))
 
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, place: str) -> bool:

@@ -1,7 +1,7 @@
 """Prediction jobs: every row of a file, by a run's model.
 
 The folder `batches/<id>` has the file as it was brought, `input.csv`, and gets `result.csv`, its
-first 100 rows in `head.json`, and counts and scores in `report.json`.
+first 100 rows in `head.json`, and the added columns, counts and scores in `report.json`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -135,7 +136,8 @@ def cancel_prediction(job: PredictionJob) -> None:
 def predict_job(folder: JobFolder) -> int:
     """Predict in the job's own process; the exit status."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
-    from finetune.inference.files import Cancelled, predict_file, result_suffix
+    from finetune.inference.files import Cancelled, predict_file
+    from finetune.inference.result_files import result_suffix
 
     job, began = PredictionJob(folder.folder), time.monotonic()
     progress = background.EventProgress(job, Phase.PREDICT)
@@ -167,13 +169,18 @@ def predict_job(folder: JobFolder) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Predict a file from a terminal."""
     caches.ensure_cache_folder()
-    about = "Predict every row of a file with a run's model."
+    about = (
+        "Predict every row of a file with a run's model. The result has the file's columns as they "
+        "are, then prediction, a probability_ of each class, trained_on and error; if the file has "
+        "one of these, all those added end in _2 (or _3, ...)."
+    )
     parser = argparse.ArgumentParser("python -m finetune predict", description=about)
     parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
     parser.add_argument("--runs", type=Path, default=default_root())
     formats = "CSV, TSV, JSONL, JSON (these also as .gz), Parquet, XLSX, XLS or ODS"
     parser.add_argument("--file", type=Path, required=True, help=formats)
-    parser.add_argument("--out", type=Path, required=True, help="where the result goes")
+    result = "where the result goes; its ending says as what: .csv, .tsv, .jsonl, .json, .parquet"
+    parser.add_argument("--out", type=Path, required=True, help=result)
     for name in ("sentence1", "sentence2", "label"):
         about = "by the name that the run was trained on, or guessed, if absent"
         parser.add_argument(f"--{name}_column", default="", help=about)
@@ -186,11 +193,13 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     from tqdm import tqdm
 
-    from finetune.inference.files import predict_file, result_suffix
+    from finetune.inference.files import predict_file
+    from finetune.inference.result_files import ERROR, SUFFIXES
 
-    ending = result_suffix(args.file)
-    if args.out.suffix != ending or args.out.resolve() == args.file.resolve():
-        parser.error(f"--out is {args.out}: name another file than --file, ending in {ending}")
+    if args.out.suffix.lower() not in SUFFIXES:
+        parser.error(f"--out is {args.out}: end its name in one of {', '.join(SUFFIXES)}")
+    if args.out.resolve() == args.file.resolve():
+        parser.error(f"--out is {args.out}, the file to predict: name another one")
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
     request = PredictionRequest(
@@ -203,6 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
             run, request, args.file, args.out,
             lambda done, total: bar.update(done - bar.n), scorer=scorer,
         )  # fmt: skip
+    if report["columns"][-1] != ERROR:
+        names = ", ".join(report["columns"])
+        print(f"{args.file} keeps its own columns; those added are {names}", file=sys.stderr)
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
 

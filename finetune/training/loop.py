@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, broadcast_object_list
+from accelerate.utils import DistributedType
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
@@ -69,7 +69,7 @@ def fit(
         resume: a checkpoint of a run of the same configuration; the rest of the run is then the
             same as if it had never ended.
         positive: of two classes the one whose F1 is meant; of more it is their mean.
-        interval: steps between evaluations, where the run has measured what it can afford before.
+        interval: steps between evaluations, if that was decided before; 0 decides it.
 
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
@@ -79,8 +79,7 @@ def fit(
     # 1. Go on from a checkpoint, which may have been the last thing to do; or begin with a score.
     if (yield from loop.resume(resume) if resume is not None else loop.score_untrained()):
         return
-    if loop.interval:
-        yield events.EvaluationsPlanned(interval=loop.interval)
+    yield events.EvaluationsPlanned(interval=loop.interval)
     yield PhaseStarted(phase=Phase.TRAIN)
     loop.reset_meter()
     while progress.step < loop.total:
@@ -90,7 +89,6 @@ def fit(
             # 2. Forward and backward; with the last batch of a step, the optimizer's step.
             if not loop.train_batch(batch):
                 continue
-            yield from loop.plan_evaluations()
             # 3. After each step: report, stop, evaluate, write a checkpoint, each when it is due.
             if progress.step in (1, loop.total) or progress.step % config.logging_steps == 0:
                 yield loop.report()
@@ -126,7 +124,6 @@ class LoopProgress:
         self.waited = 0  # evaluations since that one
         self.evaluated = 0  # the step of the last evaluation
         self.validation_loss = math.inf  # of that evaluation
-        self.evaluation_seconds = 0.0  # that it took, or the one before training
         self.begin_epoch()
 
     @property
@@ -170,9 +167,10 @@ class _Loop:
         self.per_epoch, self.total = schedule.count_steps(
             config, len(self.train), accelerator.num_processes
         )
-        configured = schedule.configured_interval(config, self.per_epoch, self.total)
-        self.interval = interval or configured  # of evaluations; 0 until it is measured
-        self.measured: tuple[int, float] | None = None  # step and time at which that begins
+        validation_pairs = len(batches.validation.dataset)  # type: ignore[arg-type]
+        self.interval = interval or schedule.eval_every(  # steps between evaluations
+            config, self.per_epoch, self.total, accelerator.num_processes, validation_pairs
+        )
         self.scheduler = build_scheduler(self.optimizer, config, self.total)
         weights = batches.class_weights
         self.class_weights = None if weights is None else weights.to(accelerator.device)
@@ -272,26 +270,9 @@ class _Loop:
             self.accelerator.set_trigger()
         return bool(self.accelerator.check_trigger())
 
-    def plan_evaluations(self) -> Iterator[Event]:
-        """Choose their interval once it must be known, by the steps since the first, which warms
-        the device up; all ranks choose what the main process has measured."""
-        step, begins = self.progress.step, self.measured is None
-        due = step >= schedule.first_evaluation(self.total)
-        if self.interval or not (begins or due):
-            return
-        self.losses[-1].item()  # waits for the device
-        first_step, began = self.measured = self.measured or (step, time.monotonic())
-        if due:
-            seconds = (time.monotonic() - began) / max(1, step - first_step) * self.total
-            affordable = schedule.affordable_interval(
-                self.total, seconds, self.progress.evaluation_seconds
-            )
-            (self.interval,) = broadcast_object_list([affordable])
-            yield events.EvaluationsPlanned(interval=self.interval)
-
     def evaluation_due(self) -> bool:
         step = self.progress.step
-        return step == self.total or (self.interval > 0 and step % self.interval == 0)
+        return step == self.total or step % self.interval == 0
 
     def checkpoint_due(self) -> bool:
         every = self.config.save_steps or max(0, self.config.eval_steps) or self.per_epoch
@@ -361,17 +342,14 @@ class _Loop:
     def _predict_validation(self) -> tuple[Logits, Labels] | None:
         """The validation split's, each example once; None when a stop was requested meanwhile."""
         self.model.eval()
-        batches, ends = [], [time.monotonic()]
+        batches = []
         for batch in self.validation:
             with torch.no_grad():
                 logits = self.model(**batch).logits.float()
             gathered = self.accelerator.gather_for_metrics((logits, batch["labels"]))
             batches.append([tensor.cpu() for tensor in gathered])
-            ends.append(time.monotonic())
             if self.stop_requested():
                 return None
-        # By the median, for the first batch warms the device up.
-        self.progress.evaluation_seconds = float(np.median(np.diff(ends))) * len(batches)
         logits, labels = (torch.cat(parts).numpy() for parts in zip(*batches, strict=True))
         return logits, labels
 

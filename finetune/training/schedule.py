@@ -6,11 +6,13 @@ import math
 
 from finetune.config import RunConfig
 
-COUNTS = (10, 7, 5, 3, 2, 1)  # evaluations of a run; few choices, so that two runs agree
-SHARE = 0.1  # of the training time that evaluations may take together
+MOST_EVALUATIONS = 10  # of a run
+# Validation pairs that all evaluations of a run may score together, by the pairs trained on. One
+# takes a fifth to a half of the time of the other, so evaluations take about a tenth.
+SHARE = 0.2
+FREE_PAIRS = 500  # that may always be scored
 _EPOCHS = 167  # of one pair, where they are left open: 4 of the bundled pairs, 3 of MRPC
 _MOST_EPOCHS = 10
-FREE_SECONDS = 1.0  # that they may always take: a tenth of what a run takes to load
 
 
 def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tuple[int, int]:
@@ -23,30 +25,25 @@ def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tu
     return per_epoch, per_epoch * (config.num_train_epochs or chosen)
 
 
-def first_evaluation(total: int) -> int:
-    """The first step at which an evaluation may be due where `eval_steps` is automatic."""
-    return math.ceil(total / COUNTS[0])
+def eval_every(
+    config: RunConfig, per_epoch: int, total: int, processes: int, validation_pairs: int
+) -> int:
+    """Optimizer steps between evaluations.
 
+    Where `eval_steps` leaves it open there are ten of them, or fewer if the validation split is
+    large beside what is trained on. No clock decides on that: the same run keeps its best of the
+    same models on any machine. Ten there are where the scores decide on the rate or the end.
 
-def configured_interval(config: RunConfig, per_epoch: int, total: int) -> int:
-    """Optimizer steps between evaluations; 0 where the run measures what it can afford.
-
-    Where evaluations decide the learning rate or the end, no clock decides on them.
+    Args:
+        per_epoch, total: as `count_steps` returns them.
+        validation_pairs: 0 if unknown.
     """
     if config.eval_steps >= 0:
         return config.eval_steps or per_epoch
+    count = MOST_EVALUATIONS
     follows_scores = config.lr_scheduler_type == "reduce_lr_on_plateau"
-    fixed = config.deterministic or config.early_stopping_patience or follows_scores
-    return first_evaluation(total) if fixed else 0
-
-
-def affordable_interval(total: int, training_seconds: float, evaluation_seconds: float) -> int:
-    """Optimizer steps between evaluations: ten in all, or as many as take a tenth of the time.
-
-    Args:
-        training_seconds: of all `total` steps without evaluations.
-        evaluation_seconds: of one.
-    """
-    allowed = max(FREE_SECONDS, SHARE * training_seconds)
-    count = next((n for n in COUNTS if n * evaluation_seconds <= allowed), 1)
+    if validation_pairs and not (config.early_stopping_patience or follows_scores):
+        batch = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        affordable = max(FREE_PAIRS, SHARE * total * batch * processes) // validation_pairs
+        count = min(count, max(1, int(affordable)))
     return math.ceil(total / count)

@@ -132,7 +132,9 @@ class Api:
 
         Returns at once; batch_status says how far it is and where the result is. That has the
         file's own columns, `prediction`, a `probability_` of each class, `trained_on` (whether the
-        row is one of the run's training pairs, in either order) and `error`.
+        row is one of the run's training pairs, in either order) and `error`; if the file has one of
+        these, all those added end in `_2`, or the next free number. The report has their names in
+        `columns`, and in `left_out` the nested columns of Parquet, which the result does not have.
 
         Args:
             run_id: a run of yours.

@@ -10,8 +10,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
-from finetune.config import Choices, Range
-from finetune.jobs.search.space import DEFAULT, Budget, Space, read_space, searchable
+from finetune.jobs.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.ui import elements, feedback
 from finetune.ui.cost_view import rough_duration
 from finetune.ui.i18n import gettext
@@ -77,18 +76,11 @@ def draw() -> SearchForm:
 
 
 def _box(name: str) -> gr.Textbox:
-    usual = _text(searchable()[name])
+    usual = describe(searchable()[name])
     return gr.Textbox(
         usual if name in DEFAULT else "", label=run_config.knobs()[name].label,
         elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
     )  # fmt: skip
-
-
-def _text(drawn: Range | Choices) -> str:
-    """A range or values as `read_space` reads them."""
-    if isinstance(drawn, Range):
-        return f"{drawn.low:g}..{drawn.high:g}"
-    return ", ".join(map(str, drawn))
 
 
 def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
@@ -100,9 +92,14 @@ def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
     return space, Budget(int(trials), float(minutes), float(dollars)), options
 
 
-def expected(seconds: float | None, budget: Budget, billed: bool) -> Markup:
-    """How long a search takes of which `seconds` of training are expected, None if unknown, and
-    what it costs where it is billed."""
+def expected(seconds: float | None, budget: Budget, billed: bool, apart: str = "") -> Markup:
+    """What a search will do: how long it takes, what it costs if it is billed, and whether its
+    first trial lies outside of what is searched.
+
+    Args:
+        seconds: of training, None if unknown.
+        apart: the values that lie outside.
+    """
     texts, limit = [], 60 * budget.minutes
     if limit and (seconds is None or seconds >= limit):
         text = gettext("No trial begins after {time} of training.", time=rough_duration(limit))
@@ -118,4 +115,10 @@ def expected(seconds: float | None, budget: Budget, billed: bool) -> Markup:
     if billed:
         most = budget.dollars
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
+    if apart:
+        text = gettext(
+            "The first trial is the form as it is, outside of what is searched: {values}. Nothing "
+            "else is drawn outside.", values=apart,
+        )  # fmt: skip
+        texts.append(text)
     return feedback.note(" ".join(texts)) if texts else Markup()

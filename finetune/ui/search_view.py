@@ -118,6 +118,7 @@ def _curves(rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
 def parallel_lines(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, TrialRow]]:
     """Trials as lines across one axis a field and one of the score, from 0 to 100 each: SVG points,
     the best trial last."""
+    scored = [row for row in scored if results.has_position(study, row)]
     scores = [row.score for row in scored if row.score is not None]
     if len(scores) < 2:
         return []

@@ -342,15 +342,3 @@ def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
     path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *lines])
     report = judged(run, path, tmp_path / "out.csv", label="label")
     assert (report["labelled"], report["unknown_labels"]) == (known, 3 - known)
-
-
-def test_the_command_refuses_a_result_that_would_lose_the_file_or_be_another_kind(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *PAIRS])
-    content = path.read_bytes()
-    for out in (path, tmp_path / "out.parquet", tmp_path / "out.tsv"):
-        with pytest.raises(SystemExit):
-            predict.main(["--run", str(run.folder), "--file", str(path), "--out", str(out)])
-        assert "name another file than --file, ending in .csv" in capsys.readouterr().err
-    assert path.read_bytes() == content

@@ -102,11 +102,12 @@ def test_the_steps_are_those_the_run_takes(
 def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
     toy_config: RunConfig, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "FREE_SECONDS", 1e9)
+    monkeypatch.setattr(schedule, "FREE_PAIRS", 100)  # four evaluations
     for values in ({}, {"eval_steps": 5, "max_steps": 11}, {"eval_steps": -1}):
         config = toy_config.changed(**values)
         stream, _ = training.fit(config, toy_pairs)
-        assert cost.count_steps(config, 64).evaluations == 1 + len(training.evaluations(stream))
+        counted = cost.count_evaluations(config, cost.count_steps(config, 64), 24)
+        assert counted == 1 + len(training.evaluations(stream))
     for processes, pairs in itertools.product((1, 2, 3), (1, 63, 64, 65, 1746)):
         config = RunConfig(num_processes=processes, gradient_accumulation_steps=3)
         steps = cost.count_steps(config, pairs)
@@ -140,11 +141,13 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
     assert time(each_epoch) == cost.Time(60 + 4 * 4, 10.0, "other pairs", "CPU", False)
     timed(store, PAIRS.changed(name="same pairs"), rate=50.0)
     assert time(each_epoch) == cost.Time(600 / 50 + 4 * 2, 50.0, "same pairs", "CPU", True)
-    # Before the first step, and as often as a tenth of the time allows.
-    assert time(PAIRS) == cost.Time(600 / 50 + 2 * 2, 50.0, "same pairs", "CPU", True)
+    # Before the first step, and as often as its pairs allow.
+    assert time(PAIRS) == cost.Time(600 / 50 + 11 * 2, 50.0, "same pairs", "CPU", True)
+    fewer = cost.Time(600 / 50 + 11 * 1, 50.0, "same pairs", "CPU", True)
+    assert time(PAIRS.changed(max_eval_samples=10)) == fewer
     timed(store, PAIRS.changed(per_device_train_batch_size=12), rate=99.0)
     longer = time(PAIRS.changed(num_train_epochs=30))
-    assert longer == cost.Time(6000 / 50 + 6 * 2, 50.0, "same pairs", "CPU", True)
+    assert longer == cost.Time(6000 / 50 + 11 * 2, 50.0, "same pairs", "CPU", True)
     for values in (
         {"checkpoint": "roberta-base"},
         {"mixed_precision": "no"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from finetune.ui import run_view
 from tests.jobs.test_service import start, until
 from tests.support import course, toys
 from tests.support.hub import LoopbackHub
-from tests.support.training import evaluations, fit, losses, prepared
+from tests.support.training import evaluations, fit, losses, prepared, stream
 
 
 def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -95,7 +96,6 @@ def test_neither_the_score_before_training_nor_how_often_one_evaluates_changes_a
     toy_config: RunConfig, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch,
     values: dict[str, Any],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(schedule, "FREE_SECONDS", 1e9)
     config = toy_config.changed(eval_steps=-1, dropout=0.1, **values)
     happened, classifier = fit(config, toy_pairs)
     untrained, *scored = [event for event in happened if isinstance(event, events.Evaluated)]
@@ -125,18 +125,45 @@ def test_a_stop_before_the_first_step_keeps_no_model(
     assert summary.RunSummary().fold(happened).best is None
 
 
-def test_evaluations_are_as_many_as_a_tenth_of_the_time_allows() -> None:
-    """And where the scores decide on the rate or the end, the clock does not."""
-    for training, evaluation, interval in (
-        (1000.0, 9.9, 100), (1000.0, 10.1, 143), (100.0, 5.0, 500), (100.0, 60.0, 1000),
-        (0.5, 0.09, 100),  # short runs have a second
-    ):  # fmt: skip
-        assert schedule.affordable_interval(1000, training, evaluation) == interval
-    for values, interval in (
-        ({}, 0), ({"eval_steps": 0}, 20), ({"eval_steps": 7}, 7), ({"deterministic": True}, 6),
-        ({"early_stopping_patience": 2}, 6), ({"lr_scheduler_type": "reduce_lr_on_plateau"}, 6),
-    ):  # fmt: skip
-        assert schedule.configured_interval(RunConfig(**values), 20, 60) == interval
+@pytest.mark.parametrize(
+    ("values", "validation_pairs", "every"),
+    [
+        # 1,000 steps of 16 pairs, a fifth of which may be scored.
+        ({}, 320, 100), ({}, 321, 112), ({}, 1500, 500), ({}, 100_000, 1000), ({}, 0, 100),
+        ({"gradient_accumulation_steps": 2}, 640, 100), ({"eval_steps": 7}, 100_000, 7),
+        ({"eval_steps": 0}, 100_000, 20),
+        # Where the scores decide on the rate or the end.
+        ({"early_stopping_patience": 2}, 100_000, 100),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, 100_000, 100),
+    ],
+)  # fmt: skip
+def test_evaluations_are_fewer_the_larger_the_validation_split_is(
+    values: dict[str, Any], validation_pairs: int, every: int
+) -> None:
+    assert schedule.eval_every(RunConfig(**values), 20, 1000, 1, validation_pairs) == every
+
+
+def test_short_runs_are_scored_too() -> None:
+    config = RunConfig(per_device_train_batch_size=8)
+    assert schedule.eval_every(config, 3, 10, 1, 50) == 1
+    assert schedule.eval_every(config, 3, 10, 1, 250) == 5
+    assert schedule.eval_every(config, 3, 1000, 2, 320) == 100  # two processes train on 16 a step
+
+
+def test_a_slow_machine_scores_the_same_steps(
+    toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    def steps(slow_training: float, slow_evaluation: float) -> list[int]:
+        happening, model = stream(toy_config.changed(eval_steps=-1), toy_pairs)
+
+        def wait(module: torch.nn.Module, inputs: Any) -> None:
+            time.sleep(slow_training if module.training else slow_evaluation)
+
+        model.register_forward_pre_hook(wait)
+        return [event.step for event in evaluations(list(happening))]
+
+    # Ten evaluations that wait take longer than a second, and than the rest.
+    assert steps(0.05, 0.0) == steps(0.0, 0.1) == [2, 4, 6, 8, 10, 12, 14, 16]
 
 
 def test_steps_are_counted_when_the_last_batch_is_small() -> None:

@@ -25,7 +25,7 @@ from finetune.jobs import train
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.training import model, schedule
+from finetune.training import model
 from tests.support import toys
 from tests.support.training import evaluations, losses, stream, work_in_this_process
 
@@ -114,11 +114,9 @@ def scores(history: list[events.Event]) -> list[dict[str, float]]:
     ids=lambda values: next(iter(values)),
 )
 def test_the_rest_is_as_if_it_had_never_ended(
-    values: dict[str, Any], toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    values: dict[str, Any], toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
+) -> None:
     """Stopped, killed, and stopped again."""
-    monkeypatch.setattr(schedule, "FREE_SECONDS", 1e9)
     config = toy_config.changed(**values)
     whole = live(store.create(config), toy_pairs)
     last = last_step(whole.history)

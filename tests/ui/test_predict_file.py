@@ -86,6 +86,13 @@ def tab(store: RunStore) -> FilePredictions:
          ["408 rows"], "trained on"),
         ("finished", {"trained_on": None, "validated_on": None, "not_trained_on": None},
          ["408 rows"], "trained on"),
+        # The file has columns of the names that are added.
+        ("finished",
+         {"errors": 2, "columns": ["prediction_2", "error_2"], "left_out": ["parts"]},
+         ["are left out: parts.",
+          "keeps it as it was; added are prediction_2, error_2.",
+          "the column error_2 says why"],
+         "Download"),
         ("running", {"rows": 20, "trained_on": 5}, ["5 of 20 rows were trained on"], "Download"),
         ("running", {"trained_on": None, "validated_on": None}, ["20 of about 408 rows"],
          "trained on"),

@@ -46,6 +46,22 @@ def test_a_search_on_jobs_needs_a_sum_and_a_token_before_it_is_made(
     assert studies(store) == []
 
 
+def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: RunStore) -> None:
+    tab = draw_train(store)
+
+    def said(epochs: int, drawn: str) -> str:
+        config = RunConfig(num_train_epochs=epochs)
+        others = [*[control.value for control in tab.several], *form_values(config)]
+        boxes = [drawn if name == "num_train_epochs" else "" for name in search_form.FIELDS]
+        updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 0, 1, False, *others, *Choice())
+        return str(updates[tab.search.time])
+
+    told = "as it is, outside of what is searched: num_train_epochs 10 (1..3). Nothing else is"
+    assert told in said(10, "1..3")
+    assert "outside" not in said(10, "1..10")
+    assert "num_train_epochs 4 (1..3)" in said(0, "1..3")  # chosen by the pairs
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_published(

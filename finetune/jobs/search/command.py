@@ -19,7 +19,13 @@ from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search import results
 from finetune.jobs.search.driver import advance, begin_search, describe_values
 from finetune.jobs.search.limits import check_dollars
-from finetune.jobs.search.space import Budget, default_space, read_space, searchable
+from finetune.jobs.search.space import (
+    Budget,
+    default_space,
+    describe_outside,
+    read_space,
+    searchable,
+)
 from finetune.jobs.search.study import Study, find_study
 from finetune.messages import message as _
 from finetune.runs.store import RunStore, default_root
@@ -49,6 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
             pruning=args.pruning, keep_pruned=args.keep_pruned,
         )  # fmt: skip
     print(f"search {study.id}: python -m finetune search --study {study.id} goes on with it")
+    if study.outside:
+        apart = describe_outside(dict(study.settings.space), study.outside)
+        print(f"trial 0 is the configuration as it is, outside of what is searched: {apart}")
     told: set[int] = set()
     try:
         while advance(store, study):

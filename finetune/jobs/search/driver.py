@@ -88,11 +88,16 @@ def begin_search(
         raise JobError("Your last search still goes on.", "Wait for its end, or stop it.")
     config = catalog.with_absolute_paths(config)
     service.check_start(store, [config], ticket)
-    if "num_train_epochs" in space and not config.num_train_epochs:  # chosen by the pairs
-        steps = cost.estimate_cost(store, config).steps
-        config = config.changed(num_train_epochs=max(1, round(steps.epochs)) if steps else 3)
     options |= {"ticket": ticket, "parallel": parallel}
-    return create_study(store, config, space, budget, token, **options)
+    return create_study(store, first_trial(store, config, space), space, budget, token, **options)
+
+
+def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
+    """The configuration as the first trial has it: with a number of epochs if that is searched."""
+    if "num_train_epochs" not in space or config.num_train_epochs:
+        return config
+    steps = cost.estimate_cost(store, config).steps  # by the pairs
+    return config.changed(num_train_epochs=max(1, round(steps.epochs)) if steps else 3)
 
 
 def lacks_token(study: Study) -> bool:
@@ -299,7 +304,7 @@ def _begin(store: RunStore, study: Study) -> bool:
 def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Queue the run of a trial; whether it is at work, or waits for room in the queue."""
     try:
-        config = trial_config(store, study.config, dict(trial.params), trial.number)
+        config = trial_config(store, study.config, study.values(trial), trial.number)
         run = _lost_run(store, study, config.name)
         if run is None and study.is_stopped:
             _fail(study, trial)

@@ -17,7 +17,7 @@ from finetune.config import Range
 from finetune.data import tables
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service
-from finetune.jobs.search import driver, limits
+from finetune.jobs.search import driver, limits, space
 from finetune.jobs.search.driver import parts
 from finetune.jobs.search.study import ERROR, PARTS, REPEATS, Study, trial_run
 from finetune.messages import decode
@@ -69,7 +69,7 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         reason = decode(trial.user_attrs.get(ERROR, []))
         rows.append(
             TrialRow(
-                trial.number, run_id, state, dict(trial.params), score, curve,
+                trial.number, run_id, state, study.values(trial), score, curve,
                 limits.trial_seconds(store, trial), reason,
             )
         )  # fmt: skip
@@ -107,7 +107,8 @@ def importance(study: Study) -> dict[str, Importance] | None:
 def _finished(study: Study) -> list[Any]:
     from optuna.trial import TrialState
 
-    return [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
+    drawn = [trial for trial in study.trials() if trial.params]  # see `Study.outside`
+    return [trial for trial in drawn if trial.state == TrialState.COMPLETE]
 
 
 @functools.lru_cache(maxsize=32)
@@ -277,6 +278,11 @@ def trials_csv(store: RunStore, study: Study) -> str:
     return tables.to_csv(table)
 
 
+def has_position(study: Study, row: TrialRow) -> bool:
+    """Whether a trial has a place on the axis of every field; the first may lie outside of them."""
+    return not space.outside(dict(study.settings.space), row.values)
+
+
 def position(study: Study, name: str, value: object) -> float:
     """Where a value lies on the axis of its field, from 0 to 100."""
     drawn = study.settings.space[name]
@@ -315,7 +321,8 @@ def trials_png(store: RunStore, study: Study) -> bytes:
         look: Any = {"color": _BEST if row is winner else _OTHER, "alpha": alpha}
         points = sorted(row.curve.items())
         curves.plot([part for part, _ in points], [score for _, score in points], **look)
-        across.plot([position(study, name, row.values[name]) for name in fields], **look)
+        if has_position(study, row):
+            across.plot([position(study, name, row.values[name]) for name in fields], **look)
     found = dict(reversed((importance(study) or {}).items()))
     shares.set_title("Importance and its 90% interval", loc="left")
     for place, share in enumerate(found.values()):

@@ -96,18 +96,29 @@ def _value(name: str, text: str) -> Any:
     return getattr(RunConfig().changed(**{name: text.strip()}), name)
 
 
-def containing(space: Space, values: Mapping[str, Any]) -> Space:
-    """A space that these values lie in: a search begins with what the person had. 0 has no
-    logarithm, so a range that is widened to it is drawn from evenly."""
-    wider: Space = {}
-    for name, drawn in space.items():
-        value = values[name]
-        if isinstance(drawn, Range):
-            low, high = min(drawn.low, value), max(drawn.high, value)
-            wider[name] = Range(low, high, drawn.log and low > 0)
-        else:
-            wider[name] = tuple(dict.fromkeys([*drawn, value]))
-    return wider
+def outside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, of those of a trial or a configuration, that a search does not draw."""
+    return {
+        name: values[name]
+        for name, drawn in space.items()
+        if not (
+            drawn.low <= values[name] <= drawn.high
+            if isinstance(drawn, Range)
+            else values[name] in drawn
+        )
+    }
+
+
+def describe_outside(space: Space, values: Mapping[str, Any]) -> str:
+    """Such values, and what is drawn instead: `lora_r 4 (8, 16)`."""
+    return ", ".join(f"{name} {value} ({describe(space[name])})" for name, value in values.items())
+
+
+def describe(drawn: Range | Choices) -> str:
+    """A range or values as `read_space` reads them."""
+    if isinstance(drawn, Range):
+        return f"{drawn.low:g}..{drawn.high:g}"
+    return ", ".join(map(str, drawn))
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:

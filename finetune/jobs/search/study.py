@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from finetune.config import Choices, Range, RunConfig
 from finetune.errors import JobError, StoreError
 from finetune.jobs import scheduler
 from finetune.jobs.engines.base import Ticket
-from finetune.jobs.search.space import Budget, Space, containing, distributions
+from finetune.jobs.search.space import Budget, Space, distributions, outside
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
 
@@ -52,7 +53,8 @@ class Settings(BaseModel, frozen=True):
 
     owner: str = ""
     created: float
-    config: dict[str, Any]  # of the first trial; the others differ in the fields of the space
+    config: dict[str, Any]  # of the first trial; the others differ in the fields of the space,
+    # which need not contain its values
     space: dict[str, Range | Choices]
     budget: Budget
     parallel: int = 1  # trials at work at a time
@@ -85,6 +87,16 @@ class Study:
     @property
     def config(self) -> RunConfig:
         return RunConfig(**self.settings.config)
+
+    @functools.cached_property
+    def outside(self) -> dict[str, Any]:
+        """Values of the first trial that the search does not draw; if there are any, Optuna knows
+        that trial without values and learns nothing from it."""
+        return outside(dict(self.settings.space), self.config.to_dict())
+
+    def values(self, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
+        """What a trial trains with, of the fields that are searched."""
+        return trial.params or {name: getattr(self.config, name) for name in self.settings.space}
 
     @property
     def metric(self) -> str:
@@ -150,22 +162,29 @@ class Study:
             ) from error
 
     def draw(self) -> optuna.Trial:
-        """The next trial."""
+        """The next trial: the configuration, while that waits, or one that is drawn."""
         import optuna
+        from optuna.trial import TrialState
 
-        # By its number, so that another process does not draw the same again.
-        self.optuna_study.sampler = optuna.samplers.TPESampler(
-            seed=self.config.seed + len(self.trials()), n_startup_trials=_RANDOM, multivariate=True
-        )
+        trials, apart = self.trials(), bool(self.outside)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # By its number, so that another process does not draw the same again.
+            self.optuna_study.sampler = optuna.samplers.TPESampler(
+                seed=self.config.seed + len(trials), n_startup_trials=_RANDOM, multivariate=True,
+                group=apart,  # else a trial without values would have fields drawn one by one
+            )  # fmt: skip
+        is_first = apart and any(trial.state == TrialState.WAITING for trial in trials)
         with self._reading():
-            return self.optuna_study.ask(distributions(dict(self.settings.space)))
+            space = {} if is_first else distributions(dict(self.settings.space))
+            return self.optuna_study.ask(space)
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
         """All trials, in the order in which they were drawn; raises StoreError where they were
         drawn from another space."""
         with self._reading():
             trials = self.optuna_study.get_trials(deepcopy=False)
-            drawn = trials[0].distributions if trials else {}
+            drawn = next((t.distributions for t in trials if t.distributions), {})
             if drawn and drawn != distributions(dict(self.settings.space)):
                 raise ValueError("it has trials of another space than study.json")
             return trials
@@ -208,7 +227,6 @@ def create_study(
     """
     study = Study(store.root / "studies" / new_id())
     values = config.to_dict()
-    space = containing(space, values)
     settings = Settings(
         owner=store.visitor.name, created=time.time(), config=values, space=space,
         budget=budget, **options,
@@ -219,7 +237,9 @@ def create_study(
     with study.lock():  # an app's scheduler would draw before the configuration is enqueued
         text = settings.model_dump_json(indent=2) + "\n"
         disk.write_atomically(study.folder / "study.json", text)
-        study.optuna_study.enqueue_trial({name: values[name] for name in space})
+        study.optuna_study.enqueue_trial(
+            {} if study.outside else {name: values[name] for name in space}
+        )
     return study
 
 

@@ -27,6 +27,7 @@ from finetune.jobs import cost, engines, evaluate, service
 from finetune.jobs.engines import HUB_JOB, LOCAL
 from finetune.jobs.engines.base import Ticket, read_ticket
 from finetune.jobs.search import driver, limits
+from finetune.jobs.search.space import describe_outside, outside
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -126,7 +127,9 @@ class TrainTab:
         self.start.click(self.on_start, [self.moved, *values], everything, **quick)
         searched = [*self.search.inputs, *values]
         self.search.begin.click(self.on_search, searched, everything, **quick)
-        gr.on(self.search.changes, self.on_search_time, searched, everything, **latest)
+        fields: list[Any] = [self.form[name] for name in search_form.FIELDS if name in self.form]
+        changes = [*self.search.changes, *(field.change for field in fields)]
+        gr.on(changes, self.on_search_time, searched, everything, **latest)
         updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
         unfold = f"() => {json.dumps(updates)}"
         shown = [self.folded, self.setup, self.moved, self.message]
@@ -201,7 +204,7 @@ class TrainTab:
 
     @reports_errors_in("message")
     def on_search_time(self, store: RunStore, *values: Any) -> Updates:
-        """Say how long the search of the form takes."""
+        """Say how long the search of the form takes, and what of the form lies outside of it."""
         try:
             choice, others = self._chosen(values[search_form.COUNT :])
             space, budget, _options = search_form.read(values[: search_form.COUNT])
@@ -212,7 +215,9 @@ class TrainTab:
             return {self.search.time: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
         billed = limits.trial_price(ticket) > 0
-        return {self.search.time: search_form.expected(seconds, budget, billed)}
+        first = driver.first_trial(store, config, space)
+        apart = describe_outside(space, outside(space, first.to_dict()))
+        return {self.search.time: search_form.expected(seconds, budget, billed, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """What is chosen of the engine, and the values of the other controls."""

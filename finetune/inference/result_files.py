@@ -1,0 +1,197 @@
+"""Writes the rows of a predicted file as CSV, TSV, JSON lines, JSON or Parquet.
+
+The file's own columns keep their names and cells; those that a prediction adds make room for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from finetune.data import tables
+from finetune.data.tables import Table, to_plain_value
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # of what can be written
+PREDICTION, TRAINED_ON, ERROR = "prediction", "trained_on", "error"
+Line = dict[str, Any]  # a row of the file or of the result: column -> cell
+ColumnTypes = dict[str, pa.DataType]
+WriteLines = Callable[[list[Line]], None]
+
+
+def result_suffix(path: Path) -> str:
+    """The ending of a file's result unless another is asked for: its own, unpacked; JSON becomes
+    JSONL, a workbook CSV."""
+    ending = _unpacked_suffix(path)
+    kinds = dict.fromkeys((".txt", ".xlsx", ".xls", ".ods"), ".csv")
+    return (kinds | {".json": ".jsonl", ".ndjson": ".jsonl"}).get(ending, ending)
+
+
+def _unpacked_suffix(path: Path) -> str:
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def file_columns(table: Table) -> ColumnTypes:
+    """The columns of a file that its result has too, with their types.
+
+    Formats that declare no columns (JSON, workbooks) are read once for this: a key or a type may
+    first occur in the last row.
+    """
+    if table.schema is not None:
+        usable = [name for name in table.columns if name not in table.unusable]
+        return {name: table.schema.field(name).type for name in usable}
+    if table.delimiter:
+        return dict.fromkeys(table.columns, pa.string())
+    types: dict[str, set[type]] = {name: set() for name in table.columns}
+    for _, record in table.rows(lambda line, reason: None):
+        for name, cell in record.items():
+            if cell is not None and cell != "":
+                types.setdefault(name, set()).add(_type(cell))
+    return {name: _column_type(found) for name, found in types.items()}
+
+
+def _type(cell: Any) -> type:
+    return str if isinstance(cell, int) and not -(2**63) <= cell < 2**63 else type(cell)
+
+
+def _column_type(found: set[type]) -> pa.DataType:
+    """The narrowest type that holds cells of these Python types; text holds any."""
+    kinds = ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64()))
+    exact = {frozenset([kind]): arrow for kind, arrow in kinds}
+    return (exact | {frozenset([int, float]): pa.float64()}).get(frozenset(found), pa.string())
+
+
+def added_columns(labels: Sequence[str], trained_on: bool, taken: Iterable[str]) -> ColumnTypes:
+    """The columns that a prediction adds: `prediction`, a `probability_` of each class,
+    `trained_on` if that is known, and `error`.
+
+    If the file has one of these names, in capitals or not, all of them end in `_2`, or in the next
+    number that is free.
+
+    Args:
+        taken: all columns of the file.
+    """
+    columns = {PREDICTION: pa.string()} | {f"probability_{name}": pa.float64() for name in labels}
+    columns |= {TRAINED_ON: pa.bool_()} if trained_on else {}
+    columns |= {ERROR: pa.string()}
+    used = {name.casefold() for name in taken}
+    endings = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
+    free = (
+        ending
+        for ending in endings
+        if used.isdisjoint(f"{name}{ending}".casefold() for name in columns)
+    )
+    ending = next(free)
+    return {f"{name}{ending}": kind for name, kind in columns.items()}
+
+
+@contextmanager
+def open_writer(
+    out: Path, table: Table, own: ColumnTypes, added: ColumnTypes
+) -> Iterator[WriteLines]:
+    """Open a result, in the format that its ending names; gives a function that writes rows.
+
+    Args:
+        table: that is predicted.
+        own, added: the columns of the file and of the prediction, in their order.
+    """
+    suffix = out.suffix.lower()
+    if suffix == ".parquet":
+        columns = own | added
+        fields = [pa.field(_valid(name), kind) for name, kind in columns.items()]
+        if table.schema is not None:
+            fields[: len(own)] = map(table.schema.field, own)
+        schema = pa.schema(fields)
+        with pq.ParquetWriter(out, schema) as parquet:
+            yield lambda lines: parquet.write_table(_to_arrow(lines, columns, schema))
+        return
+    # What a workbook holds as text a spreadsheet would calculate in CSV, and misread as UTF-8.
+    is_csv = suffix in (".csv", ".tsv")
+    encoding = "utf-8-sig" if is_csv and table.sheets else "utf-8"
+    with out.open("w", encoding=encoding, errors="replace", newline="") as file:
+        if is_csv:
+            yield _csv_writer(file, _delimiter(out, table), table, [*own], [*added])
+            return
+        begins = (
+            itertools.repeat("")
+            if suffix == ".jsonl"
+            else itertools.chain("[", itertools.repeat(","))
+        )
+
+        def write(lines: list[Line]) -> None:
+            file.writelines(f"{next(begins)}{_to_json(line)}\n" for line in lines)
+            file.flush()
+
+        yield write
+        if suffix == ".json":
+            file.write("]\n" if next(begins) == "," else "[]\n")
+
+
+def _delimiter(out: Path, table: Table) -> str:
+    """That of the file if the result has the same ending, else the one which that stands for."""
+    if table.delimiter and _unpacked_suffix(table.path) == out.suffix.lower():
+        return table.delimiter
+    return "\t" if out.suffix.lower() == ".tsv" else ","
+
+
+def _csv_writer(
+    file: Any, delimiter: str, table: Table, own: list[str], added: list[str]
+) -> WriteLines:
+    escaped = {*own, *added} if table.sheets else {*added}
+    rows = csv.writer(file, delimiter=delimiter)
+
+    def cell(name: str, value: Any) -> object:
+        """A cell as it is written; texts that are not the person's own become no formula."""
+        if not isinstance(value, str):
+            return _to_text(value)
+        return tables.escape_formula(value) if name in escaped else value
+
+    rows.writerow([cell(name, name) for name in (*own, *added)])
+
+    def write(lines: list[Line]) -> None:
+        rows.writerows([cell(name, line.get(name)) for name in (*own, *added)] for line in lines)
+        file.flush()
+
+    return write
+
+
+def _to_text(cell: Any) -> str:
+    """A cell of any type as text; lists and objects as JSON."""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, dict | list):
+        return json.dumps(cell, ensure_ascii=False, default=str)
+    return "" if cell is None else str(to_plain_value(cell))
+
+
+def _to_json(line: Line) -> str:
+    """A row as JSON, which has no name for numbers that are not finite."""
+    cells = {
+        name: None if isinstance(cell, float) and not math.isfinite(cell) else cell
+        for name, cell in line.items()
+    }
+    return json.dumps(cells, ensure_ascii=False, default=to_plain_value)
+
+
+def _to_arrow(lines: list[Line], columns: ColumnTypes, schema: pa.Schema) -> pa.Table:
+    cells = ([line.get(name) for line in lines] for name in columns)
+    texts = (
+        [None if cell is None else _valid(_to_text(cell)) for cell in column]
+        if field.type == pa.string()
+        else [None if cell == "" and pa.types.is_primitive(field.type) else cell for cell in column]
+        for column, field in zip(cells, schema, strict=True)
+    )
+    return pa.table([pa.array(*column) for column in zip(texts, schema.types, strict=True)], schema)
+
+
+def _valid(text: str) -> str:
+    """A text without lone surrogates, which Arrow does not take."""
+    return text.encode("utf-8", "replace").decode()
