@@ -7,7 +7,7 @@ function put(root, value, scores, exact) {
   root.querySelector('output').textContent = finetune.number(value.toFixed(digits));
   for (const [name, score] of Object.entries(scores)) {
     root.querySelector(`[data-score="${name}"]`).textContent =
-      finetune.number(score.toFixed(3));
+      score === null ? '–' : finetune.number(score.toFixed(3));
   }
   const cursor = element.querySelector('#panel-thresholds .ft-cursor');
   if (cursor) cursor.style.left = `${100 * value}%`;

@@ -55,6 +55,21 @@ def ordered_pair_hash(first: Integers, second: Integers) -> Integers:
     return first * np.int64(-7046029254386353131) + second
 
 
+def sentence_groups(first: Integers, second: Integers) -> Integers:
+    """The number of each row's group: rows that share a sentence, directly or through others. Shape
+    (rows,), as both."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not len(first):
+        return np.zeros(0, np.int64)
+    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
+    ends = nodes[: len(first)], nodes[len(first) :]
+    graph = coo_array((np.ones(len(first), np.int8), ends), shape=(nodes.max() + 1,) * 2)
+    groups: Integers = connected_components(graph, directed=False)[1][ends[0]]
+    return groups
+
+
 def unordered_pair_hash(first: Integers, second: Integers) -> Integers:
     """One hash a pair, the same when its sentences swap. Shape (rows,), as both."""
     return ordered_pair_hash(np.minimum(first, second), np.maximum(first, second))

@@ -25,6 +25,7 @@ from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
 from finetune.messages import message as _
 from finetune.metrics import classification, intervals
+from finetune.metrics.classification import metric_name
 from finetune.runs.events import Phase
 from finetune.text_hashes import Integers
 
@@ -365,7 +366,7 @@ def _class_balance(report: CheckReport) -> Iterator[Finding]:
         "on validation. {advice}",
         accuracy=report.majority["accuracy"],
         f1=report.majority["f1"],
-        metric="F1" if classes == 2 else "macro F1",
+        metric=metric_name("f1", classes),
         advice=advice,
     )
     yield Finding("balance", "warns" if severe else "notes", title, max(counts), action)
@@ -395,18 +396,17 @@ def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
         yield Finding("few", "warns", title, train, action)
     if not validation:
         return
-    interval = intervals.wilson_interval(validation // 2, validation)
-    half_width = (interval.high - interval.low) / 2
-    if half_width > SLIGHTLY_UNCERTAIN:
+    margin = intervals.accuracy_margin(validation)
+    if margin > SLIGHTLY_UNCERTAIN:
         title = _(
             "Only {rows} validation rows: they tell accuracy to \u00b1{points:.0f} points",
             rows=validation,
-            points=100 * half_width,
+            points=100 * margin,
         )
         action = _(
             "That is half the 95% interval of an accuracy near 0.5; scores that differ by less "
             "tell nothing. Bring more validation rows, or raise validation_share where they "
             "are cut from train."
         )
-        severe = half_width > UNCERTAIN
+        severe = margin > UNCERTAIN
         yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)

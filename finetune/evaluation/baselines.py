@@ -18,7 +18,7 @@ from finetune import disk
 from finetune.data import checkpoint_files
 from finetune.errors import FinetuneError
 from finetune.messages import message as _
-from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+from finetune.metrics.classification import accuracy_and_f1, confusion_matrix, metric_name
 from finetune.runs.summary import MAJORITY
 
 if TYPE_CHECKING:
@@ -86,17 +86,24 @@ def measure_tfidf(pairs: Pairs) -> dict[str, float]:
     return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), measure)
 
 
-def untrained_suffices(baselines: Mapping[str, Mapping[str, float]]) -> str:
-    """A sentence for a person where the checkpoint's similarity alone reaches 0.95, and more than
-    one constant answer does: training may not be needed. Else empty."""
-    cosine, constant = baselines.get(COSINE, {}), baselines.get(MAJORITY, {})
-    for metric, name in (("accuracy", "accuracy"), ("f1", "F1")):
-        value = cosine.get(metric, 0.0)
+def why_no_training(baselines: Mapping[str, Mapping[str, float]], classes: int) -> str:
+    """A sentence for a person if a simple method is right on every validation pair, or if the
+    checkpoint's similarity alone reaches 0.95 and more than one constant answer does; else
+    empty."""
+    constant = baselines.get(MAJORITY, {})
+    for name, text in (
+        (TFIDF, _("Counting words is already right on every pair: no transformer is needed.")),
+        (COSINE, _("The checkpoint is already right on every pair: it needs no training.")),
+    ):
+        if baselines.get(name, {}).get("accuracy") == 1 != constant.get("accuracy"):
+            return text
+    for metric in ("accuracy", "f1"):
+        value = baselines.get(COSINE, {}).get(metric, 0.0)
         if value >= ENOUGH and value > constant.get(metric, 0.0):
             return _(
                 "Training may not be needed: the checkpoint's cosine similarity alone, with one "
                 "threshold, reaches {metric} {value:.3f}.",
-                metric=name,
+                metric=metric_name(metric, classes),
                 value=value,
             )
     return ""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.report import RunEvaluation
+from finetune.inference import decision_rule
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
@@ -102,7 +103,9 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     if table is None or summary.best is None or summary.prepared is None:
         return []
     scored = saved_predictions.read_logits(run, summary.best.step)
-    right = (scored.logits.argmax(axis=1) == scored.labels).tolist()
+    rule = decision_rule.read_rule(run.best)
+    answers = decision_rule.decided_answers(scored.logits, summary.prepared.labels, rule)
+    right = (answers == scored.labels).tolist()
     ranked = []
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right
     for row in random.sample(range(len(right)), len(right)):

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.evaluation import test_set
-from finetune.inference import quantized
+from finetune.inference import decision_rule, quantized
+from finetune.inference.decision_rule import DecisionRule
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
 from finetune.metrics import classification, intervals
@@ -49,7 +50,8 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     names, positive = (prepared.labels, prepared.positive) if prepared else ([], 0)
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, device="cpu", aside=True)
-    answers = _answers(plain, rows)
+    rule = decision_rule.read_rule(run.best)
+    answers = _answers(plain, rows, rule)
     reports: list[tuple[QuantizationReport, Path]] = []
     folder = run.best / Path(quantized.MODEL).parent
     folder.mkdir(exist_ok=True)
@@ -59,7 +61,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
             file = Path(temporary) / f"{kind}.onnx"
             quantized.quantize(source, file, kind, calibration)
             small = Scorer(run.best, length, "int8", "cpu", aside=True, quantized=file)
-            report = _compare(plain, small, rows, labels, answers, positive, len(names))
+            report = _compare(plain, small, rows, labels, answers, positive, len(names), rule)
             reports.append((replace(report, kind=kind, step=step), file))
             small.free()
         plain.free()
@@ -75,16 +77,16 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     return report
 
 
-def _answers(scorer: Scorer, rows: _Rows) -> NDArray[np.int64]:
+def _answers(scorer: Scorer, rows: _Rows, rule: DecisionRule) -> NDArray[np.int64]:
     logits = np.concatenate([block.logits for block in scorer.stream(rows)])
-    return np.asarray(logits.argmax(axis=1))
+    return decision_rule.decided_answers(logits, scorer.labels, rule)
 
 
 def _compare(
     plain: Scorer, small: Scorer, rows: _Rows, labels: NDArray[np.int64], before: NDArray[np.int64],
-    positive: int, classes: int,
+    positive: int, classes: int, rule: DecisionRule,
 ) -> QuantizationReport:  # fmt: skip
-    after = _answers(small, rows)
+    after = _answers(small, rows, rule)
     scores = [
         classification.accuracy_and_f1(
             classification.confusion_matrix(labels, answers, classes), positive
@@ -95,7 +97,7 @@ def _compare(
     for _ in range(_ROUNDS):  # in turns: others use this machine too
         for scorer, times in seconds.items():
             began = time.perf_counter()
-            _answers(scorer, rows[:_TIMED])
+            _answers(scorer, rows[:_TIMED], rule)
             times.append(time.perf_counter() - began)
     timed = min(len(rows), _TIMED)
     speeds = [timed / statistics.median(times) for times in seconds.values()]
@@ -108,4 +110,5 @@ def _compare(
         p=intervals.mcnemar_test(labels, before, after).p,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),
+        classes=classes,
     )

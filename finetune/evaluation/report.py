@@ -6,8 +6,9 @@ Everything is computed from the logits and examples in the run's `predictions/`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,19 +16,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from finetune import text_hashes
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions, slices
 from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
-from finetune.metrics import calibration, classification, intervals
+from finetune.inference import decision_rule
+from finetune.inference.decision_rule import DecisionRule
+from finetune.metrics import calibration, classification, cross_fitting, intervals
 from finetune.metrics.calibration import Calibration, Reliability
 from finetune.metrics.classification import ClassScores, Counts, Curve, ThresholdSweep
+from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
-WORTHWHILE = 0.01  # of F1, for another threshold to be named
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
 _MOST_NUMBERS = 200_000_000  # of all evaluations read for them together
 
@@ -46,6 +50,15 @@ class OrderConsistency:
 
 
 @dataclass(frozen=True)
+class KeptScores:
+    """The scores of the kept model at the threshold saved with it."""
+
+    threshold: float
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]  # of 95%
+
+
+@dataclass(frozen=True)
 class Analysis:
     """The kept model on the validation split, or on the opened test split."""
 
@@ -54,17 +67,32 @@ class Analysis:
     positive: int  # index of the class whose F1 is meant, of two
     examples: int  # how many were scored
     broken: int  # examples of which a logit was not a number
+    # The saved threshold, at which all answers are given; None for the most probable class.
+    threshold: float | None
     scores: dict[str, Interval]  # accuracy and F1
+    most_probable: dict[str, float]  # the same of the most probable class
     confusion: Counts  # a row a true class, a column an answer
     classes: list[ClassScores]
     matthews: float  # Matthews' correlation, -1 to 1
     roc: Curve | None  # of the positive class of two; None too where one class is missing
     precision_recall: Curve | None
     sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
-    reliability: Reliability  # as the model is
-    calibration: Calibration | None  # after temperature scaling; None for few examples
+    fitted: CrossFittedThreshold | None  # the best threshold; None for few examples
+    reliability: Reliability  # of the most probable class, as the model is
+    calibration: Calibration  # after temperature scaling
     order: OrderConsistency | None  # None where it was not measured
     slices: list[Slice]  # empty where the texts were not kept
+
+    @property
+    def kept_scores(self) -> KeptScores | None:
+        """The scores at the saved threshold; None without one."""
+        if self.threshold is None:
+            return None
+        return KeptScores(
+            self.threshold,
+            {name: score.value for name, score in self.scores.items()},
+            {name: (score.low, score.high) for name, score in self.scores.items()},
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +126,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     if best is None or summary.prepared is None:
         raise StoreError("Nothing was evaluated yet.", "Wait for the first evaluation.")
     names = summary.prepared.labels
+    rule = replace(decision_rule.read_rule(run.best), temperature=None)  # which changes no answer
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
     version = saved_predictions.files_version(run)
     return _evaluate(
@@ -107,6 +136,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         tuple(sorted(steps)),
         tuple(names),
         summary.prepared.positive,
+        rule,
         version,
     )
 
@@ -119,6 +149,7 @@ def _evaluate(
     other_steps: tuple[int, ...],
     classes: tuple[str, ...],
     positive: int,
+    rule: DecisionRule,
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
@@ -126,21 +157,25 @@ def _evaluate(
     truth, labels = scored.labels, list(classes)
     # 1. The answers.
     shares = calibration.probabilities(scored.logits)
-    answers = shares.argmax(axis=1).astype(np.int64)
+    answers = decision_rule.decided_answers(scored.logits, labels, rule)
     confidence = shares[np.arange(len(truth)), answers]
     confusion = classification.confusion_matrix(truth, answers, len(labels))
+    most_probable = shares.argmax(axis=1)
+    plain = classification.confusion_matrix(truth, most_probable, len(labels))
     # 2. The texts, and how often each label was predicted.
     table, traits = saved_predictions.read_examples(run, split), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
-    doubt, never_right = _label_doubts(run, scored, other_steps)
-    # 3. The curves, which only two classes have.
-    curves, sweep = None, None
+    doubt, never_right = _label_doubts(run, scored, other_steps, labels, rule)
+    # 3. The curves and the threshold, which only two classes have.
+    curves, sweep, fitted = None, None, None
     if len(labels) == 2:
         scores, positives = shares[:, positive], truth == positive
         curves = classification.ranking_curves(scores, positives)
         sweep = classification.threshold_sweep(scores, positives)
+        groups = _sentence_groups(table)
+        fitted = cross_fitting.cross_fit_threshold(scores, positives, groups)
     roc, precision_recall = curves or (None, None)
     analysis = Analysis(
         step=scored.step,
@@ -148,23 +183,34 @@ def _evaluate(
         positive=positive,
         examples=len(truth),
         broken=scored.broken,
+        threshold=rule.threshold_for(labels),
         scores=intervals.bootstrap_intervals(confusion, positive),
+        most_probable=classification.accuracy_and_f1(plain, positive),
         confusion=confusion,
         classes=classification.class_scores(confusion),
         matthews=classification.matthews_corrcoef(confusion),
         roc=roc,
         precision_recall=precision_recall,
         sweep=sweep,
-        reliability=calibration.reliability(confidence, answers == truth),
+        fitted=fitted,
+        reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
         calibration=calibration.calibrate(scored.logits, truth),
-        order=_order_consistency(run, scored, positive) if split == "validation" else None,
+        order=(
+            _order_consistency(run, scored, labels, positive, rule)
+            if split == "validation"
+            else None
+        ),
         slices=slices.score_slices(traits, truth, answers, labels) if traits else [],
     )
     return RunEvaluation(analysis, truth, answers, confidence, doubt, never_right, traits, table)
 
 
 def _label_doubts(
-    run: Run, best: SavedLogits, other_steps: tuple[int, ...]
+    run: Run,
+    best: SavedLogits,
+    other_steps: tuple[int, ...],
+    classes: Sequence[str],
+    rule: DecisionRule,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """The doubt of each example's label, and whether no evaluation got it right; of all
     evaluations, or evenly chosen ones where they are many."""
@@ -175,28 +221,47 @@ def _label_doubts(
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
             saved = best if step == best.step else saved_predictions.read_logits(run, step)
-            never_right &= saved.logits.argmax(axis=1) != truth
+            never_right &= decision_rule.decided_answers(saved.logits, classes, rule) != truth
             total += calibration.probabilities(saved.logits)[np.arange(len(truth)), truth]
             count += 1
     return (1 - total / count).astype(np.float32), never_right
 
 
-def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderConsistency | None:
+def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
+    """The group of each example: those that share a sentence, directly or through others. Only
+    equal pairs are together if such a group holds more than a tenth of them. None without texts."""
+    if table is None:
+        return None
+    names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
+    hashes = [
+        np.array([text_hashes.text_hash(text) for text in table.column(name).to_pylist()], np.int64)
+        for name in names
+    ]
+    groups = text_hashes.sentence_groups(hashes[0], hashes[-1])
+    if np.unique(groups, return_counts=True)[1].max(initial=0) * cross_fitting.FOLDS > len(groups):
+        return text_hashes.unordered_pair_hash(hashes[0], hashes[-1])
+    return groups
+
+
+def _order_consistency(
+    run: Run, scored: SavedLogits, classes: Sequence[str], positive: int, rule: DecisionRule
+) -> OrderConsistency | None:
     """None where it was not measured, or of a model that was replaced since."""
     swapped = saved_predictions.read_swapped_logits(run)
     if swapped is None or swapped.step != scored.step:
         return None
-    labels, classes = scored.labels[swapped.rows], swapped.given.shape[1]
+    labels, rows = scored.labels[swapped.rows], np.arange(len(swapped.rows))
     given, other = map(calibration.probabilities, (swapped.given, swapped.swapped))
-    rows, answers = np.arange(len(labels)), given.argmax(axis=1)
-    flips = other.argmax(axis=1) != answers
+    answers = decision_rule.decided_answers(swapped.given, classes, rule)
+    flips = decision_rule.decided_answers(swapped.swapped, classes, rule) != answers
+    both = decision_rule.decided_answers(swapped.given, classes, rule, swapped.swapped)
     change = np.abs(given[rows, answers] - other[rows, answers])
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (
         classification.accuracy_and_f1(
-            classification.confusion_matrix(labels, shares.argmax(axis=1), classes), positive
+            classification.confusion_matrix(labels, decided, len(classes)), positive
         )
-        for shares in (given, given + other)
+        for decided in (answers, both)
     )
     return OrderConsistency(
         pairs=len(labels),
@@ -210,17 +275,45 @@ def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderCon
 
 
 @dataclass(frozen=True)
+class ChosenThreshold:
+    """The threshold saved with a model."""
+
+    threshold: float
+    before: float  # F1 of the most probable class
+    expected: Interval | None  # F1 on new examples; None unless it is the fitted threshold
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What an evaluation comes to."""
 
-    score: Interval  # F1
+    measure: str  # what the score is called: F1, or macro F1
+    score: Interval
     baseline: str  # the best one's name; empty where none was measured
     gain: Interval | None  # of the model over the baseline
     always: str | None  # the class that it always answers, if so
     errors: int
     examples: int
-    # A threshold with a better F1 on the same examples, and that F1; None where none is.
-    better_threshold: tuple[float, float] | None
+    # A threshold that is worth choosing; None if none is, or one was chosen.
+    better_threshold: CrossFittedThreshold | None
+    chosen: ChosenThreshold | None  # the saved threshold
+
+
+def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
+    """The kept model's validation scores at the threshold saved with it, or of the most probable
+    class without one; empty before the first evaluation."""
+    best, prepared = summary.best, summary.prepared
+    if best is None or prepared is None:
+        return dict(best.metrics) if best else {}
+    rule = decision_rule.read_rule(run.best)
+    if rule.threshold_for(prepared.labels) is None:
+        return dict(best.metrics)
+    with contextlib.suppress(StoreError):
+        scored = saved_predictions.read_logits(run, best.step)
+        answers = decision_rule.decided_answers(scored.logits, prepared.labels, rule)
+        counts = classification.confusion_matrix(scored.labels, answers, len(prepared.labels))
+        return best.metrics | classification.accuracy_and_f1(counts, prepared.positive)
+    return dict(best.metrics)
 
 
 def run_verdict(run: Run, summary: RunSummary) -> Verdict:
@@ -241,16 +334,21 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
         gain = intervals.newcombe_interval(score, level, measured_on)
     answered = analysis.confusion.sum(axis=0).nonzero()[0]
     occurring = analysis.confusion.sum(axis=1).nonzero()[0]
-    best = analysis.sweep.best if analysis.sweep is not None else {"f1": 0.0, "threshold": 0.5}
-    better = best["f1"] - score.value >= WORTHWHILE
+    fitted, saved = analysis.fitted, analysis.threshold
+    chosen = None
+    if saved is not None:
+        expected = fitted.f1 if fitted and math.isclose(saved, fitted.threshold) else None
+        chosen = ChosenThreshold(saved, analysis.most_probable["f1"], expected)
     return Verdict(
+        measure=classification.metric_name("f1", len(analysis.labels)),
         score=score,
         baseline=baseline,
         gain=gain,
         always=analysis.labels[answered[0]] if len(answered) == 1 < len(occurring) else None,
         errors=examples - int(analysis.confusion.trace()),
         examples=examples,
-        better_threshold=(best["threshold"], best["f1"]) if better else None,
+        better_threshold=fitted if fitted and fitted.is_recommended and not chosen else None,
+        chosen=chosen,
     )
 
 

@@ -70,9 +70,9 @@ def open_test_set(run: Run) -> None:
     run.append(
         events.TestSetOpened(
             step=step,
-            metrics=metrics(PredictOptions()),
+            metrics=metrics(PredictOptions(threshold=False)),
             threshold=rule.threshold,
-            at_threshold=metrics(PredictOptions(threshold=True)) if rule.threshold else {},
+            at_threshold=metrics(PredictOptions()) if rule.threshold else {},
         )
     )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 
+from finetune.metrics.classification import metric_name
 from finetune.runs.summary import RunSummary
 
-_SCORES = (("accuracy", "accuracy", "#009e73", "o"), ("f1", "F1", "#d55e00", "D"))
+_SCORES = (("accuracy", "#009e73", "o"), ("f1", "#d55e00", "D"))
 
 
 def curves_png(summary: RunSummary) -> bytes | None:
@@ -21,7 +22,8 @@ def curves_png(summary: RunSummary) -> bytes | None:
     loss.plot([e.step for e in summary.train], [e.loss for e in summary.train], color="#0072b2")
     loss.set_ylim(bottom=0)
     scores.set_title("Validation", loc="left")
-    for name, label, colour, marker in _SCORES:
+    for name, colour, marker in _SCORES:
+        label = metric_name(name, summary.classes)
         points = [(e.step, e.metrics[name]) for e in summary.curve if name in e.metrics]
         scores.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker)
     if summary.best is not None:

@@ -25,6 +25,7 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import report
 from finetune.evaluation.report import Analysis
 from finetune.inference import decision_rule, quantized
+from finetune.metrics.classification import metric_name, metric_title
 from finetune.runs import grids
 from finetune.runs.events import Prepared
 from finetune.runs.grids import SeedSpread
@@ -38,7 +39,7 @@ EXAMPLES = (
     ("Your refund will arrive within five days.", "Your refund takes at most fifteen days."),
 )
 PICTURE = "training.png"
-TITLES = {"accuracy": "Accuracy", "f1": "F1"}
+METRICS = ("accuracy", "f1")
 _MARKUP = re.compile(r"[\\`*_~$<>\[\]|#&@]|://|www\.", re.IGNORECASE)
 
 
@@ -102,6 +103,7 @@ def _template() -> jinja2.Template:
         "code": _code,
         "cell": _cell,
         "number": "{:,}".format,
+        "named": metric_name,
         "counted": lambda count, noun: f"{count:,} {noun}" + "s" * (count != 1),
     }
     return environment.get_template("model_card.md.jinja")
@@ -138,7 +140,7 @@ class _Card:
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
-        self.titles = TITLES if len(prepared.labels) <= 2 else {**TITLES, "f1": "Macro F1"}
+        self.titles = {name: str(metric_title(name, len(prepared.labels))) for name in METRICS}
         about = run.about()
         study = about.study
         others = RunStore(run.folder.parent).runs() if study else []
@@ -173,6 +175,12 @@ class _Card:
             return report.evaluate_run(self._run, self.summary, split).analysis
         return None
 
+    def kept_metrics(self, split: str, most_probable: dict[str, float]) -> dict[str, float]:
+        """The scores at the saved threshold; without one, those of the most probable class."""
+        analysis = self.analysis(split)
+        kept = analysis.kept_scores if analysis else None
+        return kept.metrics if kept else most_probable
+
 
 def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
     """The scores that other runs with the same hyperparameters and other seeds came to."""
@@ -187,14 +195,16 @@ def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:
     summary = card.summary
-    scores = {"validation": summary.best.metrics} if summary.best else {}
+    scores: dict[str, dict[str, float]] = {}
+    if summary.best:
+        scores["validation"] = card.kept_metrics("validation", summary.best.metrics)
     if summary.opened and summary.best and summary.opened[-1].step == summary.best.step:
-        scores["test"] = summary.opened[-1].metrics
+        scores["test"] = card.kept_metrics("test", summary.opened[-1].metrics)
     return ModelCardData(
         license=licence or None,
         base_model=card.base_model or None,
         datasets=[card.hub_dataset] if card.hub_dataset else None,
-        metrics=list(TITLES),
+        metrics=list(METRICS),
         pipeline_tag="text-classification",
         library_name="transformers",
         tags=["sentence-pairs" if card.noun == "pairs" else "sentences", "finetune"],

@@ -36,13 +36,18 @@ class DecisionRule:
     temperature: float | None = None  # calibrated probabilities are softmax(logits / temperature)
     positive: str = ""  # name of a class, of two
 
+    def threshold_for(self, labels: Sequence[str]) -> float | None:
+        """The threshold, or None if these classes have none: it takes two, one of them
+        `positive`."""
+        return self.threshold if len(labels) == 2 and self.positive in labels else None
+
 
 @dataclass(frozen=True)
 class PredictOptions:
     """How logits become an answer."""
 
     both_orders: bool = False  # average the probabilities of both orders of the sentences
-    threshold: bool = False  # use the threshold saved with the model
+    threshold: bool = True  # use the threshold saved with the model, if there is one
     calibrated: bool = False  # use the temperature saved with the model
 
 
@@ -63,14 +68,24 @@ def decide(
     shares = probabilities(logits, temperature)
     if options.both_orders and swapped is not None:
         shares = (shares + probabilities(swapped, temperature)) / np.float32(2)
-    usable = options.threshold and rule.positive in labels and len(labels) == 2
-    if not usable or rule.threshold is None:
+    level = rule.threshold_for(labels) if options.threshold else None
+    if level is None:
         return shares, shares.argmax(axis=1)
     positive = labels.index(rule.positive)
-    # The calibrated probability at which the plain one is the threshold.
-    odds = math.log(rule.threshold / (1 - rule.threshold))
-    level = 1 / (1 + math.exp(-odds / temperature))
-    return shares, np.where(shares[:, positive] >= level, positive, 1 - positive)
+    if temperature != 1:  # the calibrated probability at which the plain one is the threshold
+        odds = math.log(level / (1 - level))
+        level = 1 / (1 + math.exp(-odds / temperature))
+    called = shares[:, positive].astype(np.float64) >= level  # float32 would round the threshold
+    return shares, np.where(called, positive, 1 - positive)
+
+
+def decided_answers(
+    logits: Logits, labels: Sequence[str], rule: DecisionRule, swapped: Logits | None = None
+) -> NDArray[np.int64]:
+    """The answers as class indices of shape (pairs,): at the threshold if one is saved, else the
+    most probable class. `swapped` averages both orders."""
+    options = PredictOptions(both_orders=swapped is not None)
+    return decide(logits, labels, rule, options, swapped)[1]
 
 
 def read_rule(folder: Path) -> DecisionRule:

@@ -26,7 +26,7 @@ class PredictionRequest:
     sentence2: str = ""
     label: str = ""
     both_orders: bool = False
-    threshold: bool = False
+    threshold: bool = True  # use the saved one
     calibrated: bool = False
     # Of a workbook; empty for its first with a table.
     sheet: str = field(default="", kw_only=True)

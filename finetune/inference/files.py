@@ -272,6 +272,8 @@ class _RowPredictor:
             "labels": self._labels, "positive": self._positive, "columns": [*self.added],
             **self._overlap,
         }  # fmt: skip
+        if self._request.threshold and self._rule.threshold_for(self._labels):
+            report["threshold"] = self._rule.threshold
         if self._request.label:
             report |= self._scores(self._counts.sum(axis=0), 1)
             report["unknown_labels"] = self._unknown_labels

@@ -45,6 +45,7 @@ class QuantizationReport:
     step: int | None = None  # that the model had taken
     kept: bool = False  # whether it is used
     bound: float = 0.005  # by which accuracy and F1 may differ
+    classes: int = 2  # by which F1 is named
 
     @property
     def as_good(self) -> bool:

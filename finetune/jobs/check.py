@@ -26,6 +26,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
 from finetune.messages import message as _
+from finetune.metrics.classification import metric_name
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
@@ -201,8 +202,9 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
+    f1 = metric_name("f1", len(report.labels))
     for name, scores in report.baselines.items():
-        print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, F1 {scores['f1']:.3f}")
+        print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, {f1} {scores['f1']:.3f}")
     for finding in report.findings:
         rows = f" ({finding.count:,})" if finding.count else ""
         severity = "done" if finding.done else finding.severity

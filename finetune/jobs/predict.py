@@ -185,8 +185,12 @@ def main(arguments: list[str] | None = None) -> int:
         about = "by the name that the run was trained on, or guessed, if absent"
         parser.add_argument(f"--{name}_column", default="", help=about)
     parser.add_argument("--sheet", default="", help="of a workbook; the first if absent")
-    for name in ("both_orders", "threshold", "calibrated"):
+    for name in ("both_orders", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument(
+        "--threshold", action=argparse.BooleanOptionalAction, default=True,
+        help="use the threshold saved with the model (default)",
+    )  # fmt: skip
     about = "where rows are scored; all machines of a Ray cluster share the folder of the runs"
     parser.add_argument("--engine", choices=(LOCAL, RAY), default=LOCAL, help=about)
     parser.add_argument("--address", default="", help="of the cluster; RAY_ADDRESS if absent")

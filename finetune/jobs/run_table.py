@@ -14,6 +14,8 @@ from typing import Any
 from finetune import config
 from finetune.config import RunConfig
 from finetune.errors import StoreError
+from finetune.evaluation import report
+from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.jobs.scheduler import Queue
 from finetune.runs import grids
@@ -24,7 +26,7 @@ from finetune.runs.summary import ENDED, RunSummary
 CURVE = 30  # points of a run's curve in the table
 MOST_DIFFERENCES = 4  # in a run's name
 _OFF = {"-1", "''", "None", "False"}  # how the value of a setting is written that changes nothing
-_FILES = ("events.jsonl", "about.json", "config.json")
+_FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
 # What a person may sort by -> whether the greatest comes first when it is chosen.
@@ -43,8 +45,11 @@ class RunRow:
     status: str
     dataset: str = ""
     checkpoint: str = ""
-    f1: float | None = None  # of the model kept; None while nothing was scored
+    # Of the model kept, at the threshold saved with it; None while nothing was scored.
+    f1: float | None = None
     accuracy: float | None = None
+    threshold: float | None = None  # None without a saved one
+    classes: int = 0  # 0 while unknown
     best_epoch: float | None = None
     seconds: float | None = None  # of training so far; None before it began
     samples_per_second: float | None = None
@@ -115,14 +120,17 @@ def run_row(store: RunStore, run: Run) -> RunRow:
             if name != "name" and value != _defaults()[name]
         }
     if (best := summary.best) and not summary.discarded:
-        scores = {name: best.metrics.get(name) for name in ("f1", "accuracy")}
-        values |= {**scores, "best_epoch": best.epoch}
+        metrics, rule = report.kept_metrics(run, summary), decision_rule.read_rule(run.best)
+        scores = {name: metrics.get(name) for name in ("f1", "accuracy")}
+        labels = summary.prepared.labels if summary.prepared else []
+        values |= {**scores, "best_epoch": best.epoch, "threshold": rule.threshold_for(labels)}
     curve = [scored.metrics["f1"] for scored in summary.validation if "f1" in scored.metrics]
     stride = -(-len(curve) // CURVE) or 1
     return RunRow(
         id=run.id,
         name=run.title(),
         status=summary.status,
+        classes=summary.classes,
         seconds=training_seconds(summary),
         samples_per_second=summary.samples_per_second or None,
         created=about.created,

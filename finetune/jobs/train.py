@@ -29,6 +29,7 @@ from finetune.jobs.engines.options import check_config
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
+from finetune.metrics.classification import metric_name
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -54,7 +55,7 @@ def train_job(job: JobFolder) -> int:
         return engines.carry_out(run, sys.stdin.readline().strip())
     if _needs_several_processes(run):
         distributed.exec_launcher(run)
-    return carry_out_run(run, print_event)
+    return carry_out_run(run, EventLog())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     run = _open_run(args, engine_arguments.ticket_from_arguments(args))
     distributed.check_accelerate_config(run.config())
-    show = TerminalBar() if sys.stderr.isatty() or not args.run else print_event
+    show = TerminalBar() if sys.stderr.isatty() or not args.run else EventLog()
     if attempt.is_attempt():
         return _leave(_carry_out_attempt(run, show))
     if not distributed.is_main_process():
@@ -309,6 +310,7 @@ class TerminalBar:
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
+        self._classes = 0
 
     def __call__(self, event: events.Event) -> None:
         from tqdm import tqdm
@@ -316,23 +318,35 @@ class TerminalBar:
         if isinstance(event, events.Stepped) and self._bar is not None:
             self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
             self._bar.update(event.step - self._bar.n)
-        elif text := describe_event(event):
+        elif text := describe_event(event, self._classes):
             tqdm.write(text, file=sys.stderr)
         if isinstance(event, events.Prepared):
+            self._classes = len(event.labels)
             self._bar = tqdm(total=event.total_steps, unit="step")
         ended = isinstance(event, (events.Finished, events.Stopped, events.Failed))
         if ended and self._bar is not None:
             self._bar.close()
 
 
-def print_event(event: events.Event) -> None:
-    """One line an event, for the log that a page shows."""
-    if text := describe_event(event):
-        print(text, flush=True)
+class EventLog:
+    """Prints one line an event, for the log that a page shows."""
+
+    def __init__(self) -> None:
+        self._classes = 0
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.Prepared):
+            self._classes = len(event.labels)
+        if text := describe_event(event, self._classes):
+            print(text, flush=True)
 
 
-def describe_event(event: events.Event) -> str:
-    """Lines for a person; empty for what is not worth a line."""
+def describe_event(event: events.Event, classes: int = 0) -> str:
+    """Lines for a person; empty for what is not worth a line.
+
+    Args:
+        classes: how many classes the run has, by which F1 is named; 0 while unknown.
+    """
     match event:
         case events.Started():
             return f"on {event.device}, {event.processes} process(es)"
@@ -364,10 +378,12 @@ def describe_event(event: events.Event) -> str:
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
         case events.Evaluated():
             best = " (best so far)" if event.best else " (before training)" * (not event.step)
-            return f"step {event.step}: validation {_scores(event.metrics)}{best}"
+            return f"step {event.step}: validation {_scores(event.metrics, classes)}{best}"
         case events.BaselinesMeasured():
             baselines = event.baselines.items()
-            return "\n".join(f"baseline {name}: {_scores(scores)}" for name, scores in baselines)
+            return "\n".join(
+                f"baseline {name}: {_scores(scores, classes)}" for name, scores in baselines
+            )
         case events.Resumed():
             return f"going on from step {event.step}"
         case events.Stopped():
@@ -381,5 +397,9 @@ def describe_event(event: events.Event) -> str:
     return ""
 
 
-def _scores(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != "examples")
+def _scores(scores: dict[str, float], classes: int) -> str:
+    return ", ".join(
+        f"{metric_name(name, classes)} {value:.4f}"
+        for name, value in scores.items()
+        if name != "examples"
+    )

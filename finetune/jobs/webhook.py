@@ -17,6 +17,8 @@ import threading
 from typing import Any
 from urllib.parse import urlsplit
 
+from finetune.evaluation import report
+from finetune.metrics.classification import metric_name
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
@@ -62,11 +64,12 @@ def send(address: str, run: Run, summary: RunSummary) -> None:
 
 def message(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
     """The news as Slack, Discord or another service reads it."""
-    scores = summary.best.metrics if summary.best else {}
+    scores = report.kept_metrics(run, summary)
     name = run.title(public=True)
     text = f"{name}: {summary.status}"
     if "f1" in scores:
-        text += f", F1 {scores['f1']:.3f}, accuracy {scores['accuracy']:.3f}"
+        measure = metric_name("f1", summary.classes)
+        text += f", {measure} {scores['f1']:.3f}, accuracy {scores['accuracy']:.3f}"
     if host == "hooks.slack.com":
         return {"text": html.escape(text, quote=False)}
     if host in ("discord.com", "discordapp.com"):

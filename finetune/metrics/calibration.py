@@ -6,20 +6,21 @@ A temperature divides the logits: above 1 it makes a model less sure, below 1 su
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.classification import Floats, Indices, Truths, ratio
+from finetune.metrics.cross_fitting import assign_folds
 
 Logits = NDArray[np.floating[Any]]
 
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures
+FEWEST_ERRORS = 10  # of fewer, a temperature is fitted to chance
 BINS = 15  # of confidence, of equal width
 _FITTED_ON = 3_000_000  # logits at most
 _FOLDS = 5
-_LEAST = 10  # examples in a fold
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,13 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibration after temperature scaling."""
+    """Calibration after temperature scaling, or why no temperature is offered."""
 
-    temperature: float  # fitted on all examples; the one to use
-    after: Reliability  # each fold at the temperature fitted on the other folds
-    folds: int
+    errors: int  # examples whose most probable class is wrong
+    temperature: float | None = None  # fitted to all examples; the one to use
+    after: Reliability | None = None  # each fold at the temperature fitted to the other folds
+    folds: int = _FOLDS
+    refusal: Literal["", "few errors", "bound", "no gain"] = ""
 
 
 def probabilities(
@@ -100,17 +103,28 @@ def fit_temperature(logits: Logits, labels: Indices) -> float:
     return 1 / float(brentq(slope, 1 / HOTTEST, 1 / COLDEST, rtol=1e-7))
 
 
-def calibrate(logits: Logits, labels: Indices) -> Calibration | None:
-    """Calibration after temperature scaling; None for fewer than 10 examples. Each of 5 folds, or
-    fewer of 10 examples each, is judged at the temperature fitted on the others."""
-    if len(labels) < _LEAST:
-        return None
-    folds = max(2, min(_FOLDS, len(labels) // _LEAST))
-    fold_of = np.random.default_rng(0).permutation(len(labels)) % folds
+def calibrate(logits: Logits, labels: Indices) -> Calibration:
+    """Calibration after temperature scaling; each of 5 folds is judged at the temperature fitted to
+    the others.
+
+    No temperature is offered with fewer than 10 errors, if the fit ends at a bound (without errors
+    it would be ever colder), or if it does not lower the expected calibration error.
+    """
+    wrong = logits.argmax(axis=1) != labels
+    errors = int(wrong.sum())
+    if errors < FEWEST_ERRORS:
+        return Calibration(errors, refusal="few errors")
+    temperature = fit_temperature(logits, labels)
+    if temperature in (COLDEST, HOTTEST):
+        return Calibration(errors, refusal="bound")
+    fold_of = assign_folds(wrong, _FOLDS)
     temperatures = np.empty((len(labels), 1), np.float32)
-    for fold in range(folds):
+    for fold in range(_FOLDS):
         others = fold_of != fold
         temperatures[~others] = fit_temperature(logits[others], labels[others])
-    confidence = probabilities(logits, temperatures).max(axis=1)
-    after = reliability(confidence, logits.argmax(axis=1) == labels)
-    return Calibration(fit_temperature(logits, labels), after, folds)
+    before, after = (
+        reliability(probabilities(logits, at).max(axis=1), ~wrong) for at in (1.0, temperatures)
+    )
+    if after.ece >= before.ece:
+        return Calibration(errors, refusal="no gain")
+    return Calibration(errors, temperature, after)

@@ -1,8 +1,7 @@
 """Confusion matrices, scores of classes, curves over thresholds, and the best threshold.
 
 scikit-learn is imported when it is first needed: that takes a second. An example is called positive
-where its score is at least the threshold; a ratio of nothing, as the precision where nothing is
-called positive, is 0.
+where its score is at least the threshold.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.messages import message
+
 Indices = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
 Floats = NDArray[np.float64]
@@ -23,11 +24,12 @@ Truths = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One class against all others: `support` examples are of it, `predicted` were put into it."""
+    """One class against all others: `support` examples are of it, `predicted` were put into it. A
+    score of no example is None."""
 
-    precision: float
-    recall: float
-    f1: float
+    precision: float | None
+    recall: float | None
+    f1: float | None
     support: int
     predicted: int
 
@@ -43,7 +45,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class ThresholdSweep:
-    """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best of all."""
+    """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best of all; nan where
+    a metric is of no example."""
 
     thresholds: Floats
     accuracy: Floats
@@ -58,6 +61,20 @@ def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
     out = np.zeros(np.broadcast_shapes(np.shape(above), np.shape(below)))
     np.divide(above, below, out=out, where=np.asarray(below) > 0)
     return out
+
+
+def metric_name(metric: str, classes: int) -> str:
+    """What a metric is called in a sentence: `f1` of more than two classes is their mean."""
+    if metric == "f1":
+        return message("macro F1") if classes > 2 else "F1"
+    return message("accuracy") if metric == "accuracy" else metric
+
+
+def metric_title(metric: str, classes: int) -> str:
+    """What a metric is called at the head of a column."""
+    if metric == "f1":
+        return message("Macro F1") if classes > 2 else "F1"
+    return message("Accuracy") if metric == "accuracy" else metric
 
 
 def mean_f1(hits: Counts, sizes: Counts) -> Floats:
@@ -98,9 +115,14 @@ def majority_scores(
 def class_scores(confusion: Counts) -> list[ClassScores]:
     """Precision, recall and F1 of each class, in order."""
     hits, support, predicted = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
-    precision, recall = ratio(hits, predicted), ratio(hits, support)
-    columns = (precision, recall, ratio(2 * hits, support + predicted), support, predicted)
-    return [ClassScores(*row) for row in zip(*(values.tolist() for values in columns), strict=True)]
+
+    def shares(above: Counts, below: Counts) -> list[float | None]:
+        return [a / b if b else None for a, b in zip(above.tolist(), below.tolist(), strict=True)]
+
+    precision, recall = shares(hits, predicted), shares(hits, support)
+    f1 = shares(2 * hits, support + predicted)
+    columns = (precision, recall, f1, support.tolist(), predicted.tolist())
+    return [ClassScores(*row) for row in zip(*columns, strict=True)]
 
 
 def matthews_corrcoef(confusion: Counts) -> float:
@@ -143,15 +165,15 @@ def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
     The best threshold is fitted to these very examples, so the F1 there is better than what new
     examples will show."""
     exact: Floats = np.asarray(scores, np.float64)
-    thresholds = np.append(np.arange(101) / 100, _best_threshold(exact, positives))
+    thresholds = np.append(np.arange(101) / 100, best_threshold(exact, positives))
     called = exact >= thresholds[:, None]
     hits, predicted = called[:, positives].sum(axis=1), called.sum(axis=1)
     support, examples = positives.sum(), np.array(len(positives))
     metrics = {
         "accuracy": ratio(examples - predicted - support + 2 * hits, examples),
-        "precision": ratio(hits, predicted),
-        "recall": ratio(hits, support),
-        "f1": ratio(2 * hits, predicted + support),
+        "precision": np.where(predicted > 0, ratio(hits, predicted), np.nan),
+        "recall": np.where(support > 0, ratio(hits, support), np.nan),
+        "f1": np.where(predicted + support > 0, ratio(2 * hits, predicted + support), np.nan),
     }
     best = {name: float(values[-1]) for name, values in metrics.items()}
     best["threshold"] = float(thresholds[-1])
@@ -159,7 +181,7 @@ def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
     return ThresholdSweep(thresholds[:-1], **grid, best=best)
 
 
-def _best_threshold(scores: Floats, positives: Truths) -> float:
+def best_threshold(scores: Floats, positives: Truths) -> float:
     """The threshold of the best F1, midway between two neighbouring scores (or 0 and the lowest);
     of several the one nearest to a half."""
     from sklearn import metrics

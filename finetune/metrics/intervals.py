@@ -165,6 +165,13 @@ def wilson_interval(right: int, n: int) -> Interval:
     return Interval(right / n, float(low), float(high))
 
 
+def accuracy_margin(examples: int) -> float:
+    """Half of the 95% interval of an accuracy of a half: the most that so many examples leave open
+    of an accuracy that is not known yet."""
+    interval = wilson_interval(examples // 2, examples)
+    return (interval.high - interval.low) / 2
+
+
 def newcombe_interval(score: Interval, other: float, examples: int) -> Interval:
     """The difference `score` - `other`, the latter without an interval of its own. Both are taken
     as independent proportions, which makes it too wide, if anything.

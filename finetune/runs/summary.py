@@ -131,6 +131,11 @@ class RunSummary(JobState):
         return ColumnNames(**(self.prepared.data.get("columns", {}) if self.prepared else {}))
 
     @property
+    def classes(self) -> int:
+        """How many classes the pairs have; 0 while unknown."""
+        return len(self.prepared.labels) if self.prepared else 0
+
+    @property
     def paired(self) -> bool:
         """Whether the model reads two sentences; True while unknown."""
         return bool(self.columns.sentence2)

@@ -70,7 +70,7 @@ class Api:
         sentence1: str,
         sentence2: str = "",
         both_orders: bool = False,
-        threshold: bool = False,
+        threshold: bool = True,
         calibrated: bool = False,
     ) -> dict:
         """Ask a model about two sentences, or about one where it learned from such.
@@ -85,7 +85,8 @@ class Api:
                 names of its columns.
             sentence2: what the second one holds; empty for a model of single sentences.
             both_orders: average the probabilities of both orders.
-            threshold: use the threshold saved with the model, if there is one.
+            threshold: use the threshold saved with the model, if there is one; otherwise, or if
+                false, the most probable class is the answer.
             calibrated: use the temperature saved with the model, if there is one.
         """
         options = PredictOptions(both_orders, threshold, calibrated)
@@ -99,7 +100,7 @@ class Api:
         sentence1: str,
         sentence2: str = "",
         both_orders: bool = False,
-        threshold: bool = False,
+        threshold: bool = True,
         calibrated: bool = False,
     ) -> dict:
         """Why a model answers as it does: what each word brought, and what changes its mind.
@@ -124,7 +125,7 @@ class Api:
         sentence2_column: str = "",
         label_column: str = "",
         both_orders: bool = False,
-        threshold: bool = False,
+        threshold: bool = True,
         calibrated: bool = False,
         sheet: str = "",
     ) -> dict:

@@ -16,7 +16,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from finetune.runs.summary import RunSummary
-from finetune.ui.html import fixed, render
+from finetune.ui.html import fixed, in_words, render
 from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
@@ -62,16 +62,24 @@ def smoothed(points: Sequence[Point]) -> list[Point]:
     return list(zip(steps, pd.Series(losses).ewm(span=15).mean(), strict=True))
 
 
-def score_chart(summary: RunSummary) -> Markup:
-    """Accuracy and F1 on the validation split over steps, with the baselines'."""
-    lines = []
-    for metric, name in (("accuracy", "accuracy"), ("f1", "F1")):
+def score_chart(summary: RunSummary, threshold: float | None = None) -> Markup:
+    """Accuracy and F1 on the validation split over steps, with the baselines'.
+
+    Args:
+        threshold: saved with the kept model; the curves are of the most probable class all the
+            same, and say so.
+    """
+    lines, f1 = [], in_words("f1", summary.classes)
+    for metric, name in (("accuracy", gettext("accuracy")), ("f1", f1)):
         scores = summary.baselines.items()
         levels = [(gettext(baseline), of[metric]) for baseline, of in scores if metric in of]
         points = metric_points(summary, metric)
         lines.append(Series(name, metric, points, markers=True, baselines=tuple(levels)))
+    title = gettext("Validation accuracy and {f1}", f1=f1)
+    if threshold is not None:
+        title = gettext("Validation accuracy and {f1}, of the most probable class", f1=f1)
     return chart(
-        gettext("Validation accuracy and F1"),
+        title,
         lines,
         summary.total_steps,
         gettext("Scores appear once the model is scored, the first time before its first step."),

@@ -19,7 +19,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts, evaluation_view, feedback, run_view
 from finetune.ui.charts import Series
-from finetune.ui.html import macro, render
+from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext
 
 _LETTERS = "ABCDEFGH"
@@ -41,6 +41,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
     first, second = _study(*compared[0]), _study(*compared[1])
     paired = report.compare_runs(first, second) if first and second else None
+    f1 = in_words("f1", max(row.classes for row in rows))
     swatch = macro("macros.html", "swatch")
     html = render(
         "compare.html",
@@ -52,14 +53,16 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         comparison=paired,
         same_answers=paired is not None and paired.same_answers,
         examples=first.analysis.examples if first else 0,
+        f1=f1,
+        at_thresholds=any(row.threshold is not None for row in rows),
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
         knobs=config.knobs(),
-        columns=_differing_columns(rows),
+        columns=_differing_columns(rows, f1),
         cell=run_view.cell_text,
         charts=[
-            _chart(summaries, gettext("Validation F1"), "f1"),
+            _chart(summaries, gettext("Validation {f1}", f1=f1), "f1"),
             _chart(summaries, gettext("Training loss, smoothed"), ""),
             _chart(summaries, gettext("Validation accuracy"), "accuracy"),
             _chart(summaries, gettext("Validation loss"), "loss"),
@@ -96,10 +99,10 @@ def _below_baseline(
     return {"baseline": baseline, "level": level, "letters": below} if below else None
 
 
-def _differing_columns(rows: Sequence[RunRow]) -> dict[str, str]:
+def _differing_columns(rows: Sequence[RunRow], f1: str) -> dict[str, str]:
     """The results in which runs differ -> what they are called."""
     titles = {
-        "f1": gettext("F1, best model"),
+        "f1": gettext("{f1}, best model", f1=f1),
         "accuracy": gettext("accuracy, best model"),
         "status": gettext("status"),
         "best_epoch": gettext("best epoch"),

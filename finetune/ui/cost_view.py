@@ -13,8 +13,10 @@ from finetune.config import RunConfig
 from finetune.data.check_report import CheckReport
 from finetune.environment import devices
 from finetune.errors import DataError
+from finetune.evaluation import baselines
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
+from finetune.runs.summary import MAJORITY
 from finetune.ui import theme
 from finetune.ui.html import render
 from finetune.ui.run_view import duration
@@ -61,7 +63,10 @@ def pairs_card(report: CheckReport | None, store: RunStore) -> Markup:
         rows = dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
     except DataError:
         return Markup()
-    return render("pairs_card.html", report=report, rows=rows)
+    remark = baselines.why_no_training(
+        {MAJORITY: report.majority, **report.baselines}, len(report.labels)
+    )
+    return render("pairs_card.html", report=report, rows=rows, remark=remark)
 
 
 def rough_duration(seconds: float) -> str:

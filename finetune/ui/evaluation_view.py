@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from finetune.data.check_report import shorten
 from finetune.evaluation import report
@@ -16,6 +16,7 @@ from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.inference.decision_rule import DecisionRule
+from finetune.metrics import calibration, intervals
 from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.ui import charts
@@ -64,6 +65,8 @@ def view(
         widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
         classes=classes,
         labels=[shorten(analysis.labels[n]) for n in classes],
+        margin=intervals.accuracy_margin(analysis.examples),
+        least_errors=calibration.FEWEST_ERRORS,
         slices=_weak_first(analysis.slices, never),
         tested=TESTED,
         ranking=_ranking_charts(analysis),
@@ -72,7 +75,7 @@ def view(
         changed_pairs=changed_pairs,
         orders=orders,
         measurable=order is None and summary.paired and summary.status in ENDED,
-        curves=[charts.loss_chart(summary), charts.score_chart(summary)],
+        curves=[charts.loss_chart(summary), charts.score_chart(summary, analysis.threshold)],
         test_set=test_set,
     )
 
@@ -144,8 +147,8 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     now = 0.5 if decision.threshold is None else decision.threshold
     nearest = np.abs(sweep.thresholds - now).argmin()
     thresholds = sweep.thresholds.tolist()
-    values = {name: getattr(sweep, name).round(4).tolist() for name in metrics}
-    best = {name: round(sweep.best[name], 4) for name in metrics}
+    values = {name: _rounded(getattr(sweep, name)) for name in metrics}
+    best = {name: _rounded([sweep.best[name]])[0] for name in metrics}
     data = {
         "thresholds": thresholds,
         "values": values,
@@ -154,7 +157,8 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     }
     lines = []
     for name, scores in values.items():
-        points = list(zip(thresholds, scores, strict=True))
+        pairs = zip(thresholds, scores, strict=True)
+        points = [(at, score) for at, score in pairs if score is not None]
         lines.append(Series("F1" if name == "f1" else name, name, points, latest=False))
     look = gettext(
         "Left of the line more pairs are called positive: recall rises, precision falls. A "
@@ -166,10 +170,15 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     return {"data": json.dumps(data), "now": now, "scores": at_now, "chart": chart}
 
 
+def _rounded(scores: ArrayLike) -> list[float | None]:
+    """Scores to four digits; None for those of no example."""
+    return [None if np.isnan(score) else round(float(score), 4) for score in np.asarray(scores)]
+
+
 def _calibration_chart(analysis: Analysis) -> Markup:
     lines = []
     bins = [(gettext("as trained"), "run1", analysis.reliability)]
-    if analysis.calibration is not None:
+    if analysis.calibration.after is not None:
         bins.append((gettext("calibrated"), "run0", analysis.calibration.after))
     for name, style, reliability in bins:
         # Five examples are enough to say something, or all where no bin has so many.

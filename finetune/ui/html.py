@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from finetune.data.check_report import shorten
 from finetune.messages import message
+from finetune.metrics.classification import metric_name, metric_title
 from finetune.runs.events import Phase
 from finetune.ui.i18n import gettext, gettext_html, number
 
@@ -46,7 +47,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
-    for function in (fixed, exact, count, size, number, code, measure, shorten, printable):
+    numbers = (fixed, exact, count, size, number)
+    for function in (*numbers, code, measure, in_words, shorten, printable):
         templates.filters[function.__name__] = function
     return templates
 
@@ -88,9 +90,15 @@ def code(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def measure(metric: str) -> str:
-    """What a metric is called at the head of a column: `F1`."""
-    return {"accuracy": "Accuracy", "f1": "F1"}.get(metric, metric)
+def measure(metric: str, classes: int) -> str:
+    """What a metric is called at the head of a column: `F1`, or `Macro F1` with more than two
+    classes."""
+    return gettext(metric_title(metric, classes))
+
+
+def in_words(metric: str, classes: int) -> str:
+    """What a metric is called in a sentence: `F1`, `macro F1`, `accuracy`."""
+    return gettext(metric_name(metric, classes))
 
 
 def printable(text: str) -> str:

@@ -19,6 +19,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.errors import StoreError
+from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.runs.events import FirstBatch, Phase
 from finetune.runs.run import Run
@@ -96,25 +97,26 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         dataset, damaged = "", feedback.show_errors(error)
     now = moment(summary, dataset)
     state = (summary.status, place, run.stop_requested())
+    rule_file = _changed(run.best / "config.json")
     batch, total, ended = summary.first_batch, summary.total_steps, summary.status in ENDED
     # Part -> what it depends on, and how it is drawn.
     current: dict[str, tuple[Any, Any]] = {
         "verdict": (
-            (summary.count if ended else 0, ended, damaged, _changed(run.best / "config.json")),
+            (summary.count if ended else 0, ended, damaged, rule_file),
             lambda: damaged + run_view.verdict(run, summary),
         ),
         "bar": ((state, summary.count), lambda: run_view.bar(run, summary, place)),
         "action": (state, lambda: run_view.action(run, summary)),
         "progress": ((summary.step, total), lambda: run_view.progress(summary)),
-        "cards": ((state, summary.count), lambda: run_view.cards(summary)),
+        "cards": ((state, summary.count, rule_file), lambda: run_view.cards(run, summary)),
         "announced": (
             (state, summary.phase, run_view.quarters(summary)),
             lambda: run_view.announcement(summary, place),
         ),
         "loss": ((summary.step, total, len(summary.train)), lambda: charts.loss_chart(summary)),
         "scores": (
-            (len(summary.curve), total, len(summary.baselines)),
-            lambda: charts.score_chart(summary),
+            (len(summary.curve), total, len(summary.baselines), rule_file),
+            lambda: charts.score_chart(summary, decision_rule.read_rule(run.best).threshold),
         ),
         "lesson-tab": ("", lambda: gettext("What is happening")),
         "batch-tab": ("", lambda: gettext("First batch")),

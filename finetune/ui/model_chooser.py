@@ -10,10 +10,11 @@ from markupsafe import Markup
 
 from finetune.data import checkpoints
 from finetune.errors import FinetuneError
+from finetune.evaluation import report
 from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
-from finetune.ui.html import fixed, macro
+from finetune.ui.html import fixed, in_words, macro
 from finetune.ui.i18n import gettext
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ def choices(
     options = []
     for run in store.runs():
         if run.has_model():
-            best = service.run_summary(store, run).best
-            score = f"F1 {fixed(best.metrics.get('f1', 0))}" if best else gettext("not scored")
+            summary = service.run_summary(store, run)
+            score, f1 = gettext("not scored"), report.kept_metrics(run, summary).get("f1")
+            if f1 is not None:
+                score = f"{in_words('f1', summary.classes)} {fixed(f1)}"
             options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in options]
     value = wanted if wanted in ids else newest(store)

@@ -98,7 +98,7 @@ def _news(store: RunStore, request: Request) -> Response:
     if run is None:
         return Response(status_code=204, headers=headers)
     summary = service.run_summary(store, run)
-    news = {"run": run.id, "name": run.title(), "title": run_view.brief(summary)}
+    news = {"run": run.id, "name": run.title(), "title": run_view.brief(run, summary)}
     return JSONResponse(news | {"ended": summary.status in ENDED}, headers=headers)
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.errors import StoreError
-from finetune.evaluation import baselines, report
+from finetune.evaluation import advice, baselines, report
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.engines import LABELS, LOCAL, spending
@@ -23,7 +23,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import feedback
-from finetune.ui.html import fixed, macro, phase_text, render
+from finetune.ui.html import fixed, in_words, macro, phase_text, render
 from finetune.ui.i18n import gettext
 
 MAX_COMPARED = 8  # colours and dashes that can be told apart
@@ -80,21 +80,26 @@ def progress(summary: RunSummary) -> Markup:
     return macro("macros.html", "progress_bar")(gettext("training steps"), share)
 
 
-def cards(summary: RunSummary) -> Markup:
+def cards(run: Run, summary: RunSummary) -> Markup:
     """The latest loss, the scores of the best model, and whether training was worth while."""
-    remark = baselines.untrained_suffices(summary.baselines)
-    return render("run_cards.html", summary=summary, remark=remark)
+    remark = baselines.why_no_training(summary.baselines, summary.classes)
+    kept = None
+    with contextlib.suppress(StoreError, OSError):
+        if decision_rule.read_rule(run.best).threshold is not None:
+            kept = report.evaluate_run(run, summary).analysis.kept_scores
+    return render("run_cards.html", summary=summary, remark=remark, kept=kept)
 
 
 def verdict(run: Run, summary: RunSummary) -> Markup:
     """How the run ended and what to do next; empty while it goes on."""
     if summary.status not in ENDED:
         return Markup()
-    judged, threshold = None, None
+    judged, advised = None, None
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
-        judged = report.run_verdict(run, summary) if summary.saved_step is not None else None
-        threshold = decision_rule.read_rule(run.best).threshold
-    values = {"run": run, "summary": summary, "verdict": judged, "threshold": threshold}
+        if summary.saved_step is not None:
+            judged = report.run_verdict(run, summary)
+            advised = advice.advise(summary, run.config(), judged)
+    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised}
     return render("run_verdict.html", **values)
 
 
@@ -106,13 +111,14 @@ def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> 
     return Markup('<span id="announced">{}</span>').format(text)
 
 
-def brief(summary: RunSummary) -> str:
+def brief(run: Run, summary: RunSummary) -> str:
     """How a run goes, in the few words of a browser's title."""
     if summary.status == "running" and summary.step and summary.total_steps:
         return f"{100 * summary.step // summary.total_steps}%"
-    f1 = summary.best.metrics.get("f1") if summary.best else None
-    if summary.status == "finished" and f1 is not None:
-        return gettext("Done: F1 {f1:.2f}", f1=f1)
+    f1 = report.kept_metrics(run, summary).get("f1") if summary.status == "finished" else None
+    if f1 is not None:
+        name = in_words("f1", summary.classes)
+        return gettext("Done: {measure} {f1:.2f}", measure=name, f1=f1)
     if summary.status == "waiting":
         return gettext("Waiting")
     return _headline(replace(summary, detail=""), (0, 0))
@@ -188,6 +194,7 @@ def table(
     """
     matching = run_table.filter_rows(rows, text)
     lines: list[RunRow | RunGroup] = []
+    kinds = {in_words("f1", row.classes) for row in matching if row.f1 is not None}
     for line in run_table.sort_rows(matching, by, descending, rows):
         lines += [line, *line.rows] if isinstance(line, RunGroup) else [line]
     page = max(0, min(page, (len(lines) - 1) // PAGE))
@@ -208,6 +215,8 @@ def table(
         most=MAX_COMPARED,
         cell=cell_text,
         sparkline=_sparkline(matching),
+        most_classes=max((row.classes for row in matching), default=0) if len(kinds) == 1 else 0,
+        mixed=len(kinds) > 1,
     )
 
 

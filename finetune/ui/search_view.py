@@ -40,12 +40,13 @@ def page(store: RunStore, study_id: str) -> Markup:
     scored.sort(key=lambda row: row.score or 0.0, reverse=not study.minimize)
     best = results.best_trial(rows, study.minimize)
     spread = results.repeats(store, study)
+    metric = measure(study.metric, results.class_count(store, rows))
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
     return render(
         "search.html",
         study=study,
         settings=study.settings,
-        metric=measure(study.metric),
+        metric=metric,
         parts=PARTS,
         progress=results.progress(store, study, rows),
         counts=counts,
@@ -59,7 +60,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         value_text=_short_value,
         duration=duration,
         importance=results.importance(study),
-        best_chart=_best_chart(study, rows),
+        best_chart=_best_chart(study, rows, metric),
         curves=_curves(rows, best),
         parallel=parallel_lines(study, scored),
     )
@@ -76,9 +77,9 @@ def _refused(rows: Sequence[TrialRow]) -> TrialRow | None:
     return refused[-1] if refused else None
 
 
-def _best_chart(study: Study, rows: Sequence[TrialRow]) -> Markup:
+def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:
     """The best score of the finished trials so far."""
-    points, best, metric = [], None, measure(study.metric)
+    points, best = [], None
     for row in rows:
         if row.state == "finished" and row.score is not None:
             best = row.score if best is None else (min if study.minimize else max)(best, row.score)

@@ -88,7 +88,27 @@ def test_texts_without_a_word_have_none(tmp_path: Path) -> None:
 def test_where_the_similarity_alone_is_enough_it_is_said(
     cosine: dict[str, float], constant: dict[str, float], words: str
 ) -> None:
-    text = baselines.untrained_suffices({COSINE: cosine, MAJORITY: constant, TFIDF: {"f1": 1.0}})
+    measured = {COSINE: cosine, MAJORITY: constant, TFIDF: {"f1": 1.0}}
+    text = baselines.why_no_training(measured, 2)
+    assert bool(text) == bool(words)
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("tfidf", "cosine", "constant", "words"),
+    [
+        (1.0, 0.5, 0.6, "Counting words is already right on every pair"),
+        (0.9, 1.0, 0.6, "The checkpoint is already right on every pair"),
+        (1.0, 1.0, 1.0, ""),  # so is one answer for all
+        (0.99, 0.5, 0.6, ""),
+    ],
+)
+def test_where_a_simple_method_makes_no_error_it_is_said(
+    tfidf: float, cosine: float, constant: float, words: str
+) -> None:
+    accuracies = {TFIDF: tfidf, COSINE: cosine, MAJORITY: constant}
+    measured = {name: {"accuracy": value, "f1": value} for name, value in accuracies.items()}
+    text = baselines.why_no_training(measured, 3)
     assert bool(text) == bool(words)
     assert words in text
 

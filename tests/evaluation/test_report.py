@@ -196,8 +196,8 @@ def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStor
     assert verdict.gain is not None
     assert verdict.gain.value == pytest.approx(verdict.score.value - 0.6)
     assert verdict.better_threshold is not None
-    threshold, f1 = verdict.better_threshold
-    assert f1 == 1.0 > verdict.score.value
+    assert verdict.better_threshold.f1.value == 1.0 > verdict.score.value
+    threshold = verdict.better_threshold.threshold
     assert 1 / (1 + np.exp(2)) < threshold < 1 / (1 + np.exp(0.2))
 
 

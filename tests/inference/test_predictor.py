@@ -125,19 +125,20 @@ def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
 
     pair = ("the ant finds a owl .", "a ant loses the owl .")
     predictor = Predictor(toys.overwrite(best, grow), 32, precision="fp32")
-    plain = predictor(*pair, PredictOptions(both_orders=both))
+    unset = PredictOptions(both_orders=both, threshold=False)
+    plain = predictor(*pair, unset)
     assert plain.label == "not_equivalent"
     threshold = plain.probabilities["equivalent"] - 1e-4
     decision_rule.write_rule(best, threshold=threshold, temperature=2.0, positive="equivalent")
-    assert predictor(*pair).label == plain.label
-    options = PredictOptions(both_orders=both, threshold=True, calibrated=True)
+    assert predictor(*pair, unset).label == plain.label
+    options = PredictOptions(both_orders=both, calibrated=True)
     answer = predictor(*pair, options)
     assert answer.label == "equivalent"  # a temperature changes no answer
     assert answer.probabilities["equivalent"] != pytest.approx(threshold, abs=1e-3)
     label, explanation = predictor.explain(*pair, options)
     assert label == answer.label == predictor.labels[explanation.label_index]
     assert [word.text for word in explanation.words if word.sentence == 1] == pair[0].split()
-    other = predictor.explain(*pair)[1]
+    other = predictor.explain(*pair, PredictOptions(threshold=False))[1]
     assert explanation.target == pytest.approx(-other.target, abs=1e-4)  # of two classes
     flips, tried = predictor.flips(*pair, options)
     assert 0 < len(flips) < tried

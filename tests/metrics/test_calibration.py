@@ -70,10 +70,7 @@ def test_separated_data_gets_the_coldest_and_nonsense_the_hottest() -> None:
     logits = np.array([[4.0, -4.0]] * 20 + [[-4.0, 4.0]] * 20)
     labels = np.repeat([0, 1], 20)
     for scale in (1, 1000):
-        fitted = calibration.calibrate(logits * scale, labels)
-        assert fitted is not None
-        assert fitted.temperature == calibration.COLDEST
-        assert fitted.after.ece == pytest.approx(0, abs=1e-3)
+        assert calibration.fit_temperature(logits * scale, labels) == calibration.COLDEST
     assert calibration.fit_temperature(logits, 1 - labels) == calibration.HOTTEST
     assert calibration.fit_temperature(np.full((5, 3), 2.0), np.arange(5) % 3) == 1
 
@@ -84,13 +81,36 @@ def test_overconfident_data_gets_better_on_examples_not_fitted_on(seed: int) -> 
     shares = softmax(logits, axis=1)
     before = calibration.reliability(shares.max(axis=1), shares.argmax(axis=1) == labels)
     fitted = calibration.calibrate(logits, labels)
-    assert fitted is not None
+    assert fitted.refusal == ""
+    assert fitted.after is not None
     assert fitted.temperature == calibration.fit_temperature(logits, labels)
     assert fitted.after.ece < before.ece
     assert fitted.after.counts.sum() == 408
 
 
-@pytest.mark.parametrize(("n", "folds"), [(9, None), (10, 2), (35, 3), (5000, 5)])
-def test_small_sets_have_fewer_folds(n: int, folds: int | None) -> None:
-    fitted = calibration.calibrate(*drawn(n, 2, 2.0))
-    assert (fitted and fitted.folds) == folds
+def erring(errors: int, n: int = 200, scale: float = 4.0) -> tuple[Floats, Labels]:
+    """Equally sure logits of two classes, of which so many are wrong."""
+    labels = np.arange(n) % 2
+    answers = np.where(np.arange(n) < errors, 1 - labels, labels)
+    return scale * np.eye(2)[answers], labels
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "refusal"),
+    [
+        (*erring(0), "few errors"),
+        (*erring(9), "few errors"),
+        (*erring(10), ""),  # 98% sure, right in 95%
+        (*erring(200), "bound"),
+        (*erring(20, scale=math.log(9)), "no gain"),  # 90% sure, right in 90%
+        (*drawn(9, 2, 2.0), "few errors"),
+        (np.full((30, 3), 2.0), np.arange(30) % 3, "no gain"),
+    ],
+)
+def test_a_temperature_is_offered_where_errors_determine_it(
+    logits: Floats, labels: Labels, refusal: str
+) -> None:
+    fitted = calibration.calibrate(logits, labels)
+    assert fitted.refusal == refusal
+    assert (fitted.temperature is None) == (fitted.after is None) == bool(refusal)
+    assert fitted.errors == (logits.argmax(axis=1) != labels).sum()

@@ -28,6 +28,7 @@ from finetune.evaluation import report, saved_predictions
 from finetune.evaluation.report import Verdict
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Prediction
+from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -185,20 +186,22 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     gain: tuple[float, float, float], always: str | None, words: str,
 ) -> None:  # fmt: skip
     score = Interval(0.8, 0.75, 0.85)
-    verdict = Verdict(score, "TF-IDF", Interval(*gain), always, 12, 60, (0.465, 0.872))
+    better = CrossFittedThreshold(0.465, Interval(0.872, 0.83, 0.9), Interval(0.07, 0.02, 0.1))
+    verdict = Verdict("F1", score, "TF-IDF", Interval(*gain), always, 12, 60, better, None)
     monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
     drawn = run_view.verdict(finished, train.store.summary(finished))
     assert words in drawn
     assert ("ft-good" in drawn) == (gain[1] > 0)
-    assert "Use the threshold 0.465: F1 0.800 becomes 0.872" in drawn
+    assert "threshold 0.465: on new pairs F1 0.800 becomes about 0.872 (0.830 to 0.900)" in drawn
     assert "See the 12 errors" in drawn
     # The buttons.
     train.on_press(NOBODY, gr.EventData(None, {"do": "threshold", "what": "0.465"}), finished.id)
-    drawn = run_view.verdict(finished, train.store.summary(finished))
-    assert "The threshold 0.465 is saved" in drawn
-    assert "Use the threshold" not in drawn
-    longer = train.on_press(NOBODY, gr.EventData(None, {"do": "longer"}), finished.id)
-    assert longer[train.form["num_train_epochs"]] == 2  # it had one, which was left open
+    assert decision_rule.read_rule(finished.best).threshold == 0.465
+    once = not always and gain[2] > 0  # it was evaluated once, which says nothing of its course
+    assert ("Evaluate more often" in drawn) == once
+    assert ("Try another learning_rate" in drawn) != once
+    advised = train.on_press(NOBODY, gr.EventData(None, {"do": "advice"}), finished.id)
+    assert advised[train.form["eval_steps"]] == (1 if once else -1)
 
 
 def marks(parts: live_updates.Parts) -> dict[str, str]:

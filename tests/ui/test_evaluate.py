@@ -30,8 +30,11 @@ FILTERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def evaluated(app: App | Evaluation, checkpoint: Path, seed: int, skill: float) -> Run:
-    """A finished run whose model is the toy, with saved logits of its own."""
+def evaluated(
+    app: App | Evaluation, checkpoint: Path, seed: int, skill: float, scale: float = 1.0
+) -> Run:
+    """A finished run whose model is the toy, with saved logits of its own; their `scale` makes it
+    too sure of itself."""
     run = app.store.create(RunConfig(checkpoint=str(checkpoint), max_length=32, seed=seed))
     rows = toys.rows(60, seed=3)
     truth = np.array([label for _, _, label in rows])
@@ -49,6 +52,7 @@ def evaluated(app: App | Evaluation, checkpoint: Path, seed: int, skill: float) 
     for step in (8, 16):
         logits = draw.normal(0, 1, (60, 2)).astype(np.float32)
         logits[np.arange(60), truth] += skill * step / 16
+        logits *= scale
         logits[5] = [9, 0] if truth[5] else [0, 9]  # surely wrong, each time
         saved_predictions.save_logits(run, step, logits, truth)
         run.append(
@@ -130,7 +134,7 @@ def test_examples_are_filtered_and_an_unusable_threshold_is_refused(
 def test_a_temperature_is_saved_from_a_page_with_decimal_commas(
     part: Evaluation, toy_checkpoint: Path, language: str
 ) -> None:
-    run = evaluated(part, toy_checkpoint, 1, 3.0)
+    run = evaluated(part, toy_checkpoint, 1, 1.0, 4.0)
     view = {"opened": run.id}
     body = part.on_part(NOBODY, view, "Evaluation", *FILTERS.values())[part.body]
     button = re.search(r'<button[^>]*data-do="temper"[^>]*>', body)
@@ -146,9 +150,10 @@ def test_a_temperature_is_saved_from_a_page_with_decimal_commas(
 def test_an_evaluation_is_read_and_a_threshold_kept(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
-    run = evaluated(app, toy_checkpoint, 1, 3.0)
+    run = evaluated(app, toy_checkpoint, 1, 1.0, 4.0)
     open_part(page, "Evaluation")
-    expect(page.locator("#verdict")).to_contain_text("Better than the baselines")
+    verdict = page.locator("#verdict")
+    expect(verdict).to_contain_text("Not surely better than the baselines")
     tabs = page.locator("#evaluation-body [role=tab]")
     tabs.first.focus()
     for n in range(1, tabs.count()):  # all of it on one screen, whichever tab is open
@@ -168,6 +173,7 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
     page.locator("#save-threshold").click()
     expect(page.locator("#evaluation-message")).to_contain_text("0.950 is saved")
     expect(page.locator("#forget-threshold")).to_be_visible()
+    expect(verdict).to_contain_text("All figures are at the saved threshold 0.950")
     page.get_by_role("tab", name="Calibration").click()
     page.locator("#save-temperature").click()
     expect(page.locator("#forget-temperature")).to_be_visible()
@@ -176,6 +182,7 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
     assert kept.temperature is not None
     page.locator("#forget-threshold").click()
     expect(page.locator("#forget-threshold")).to_be_hidden()
+    expect(verdict).not_to_contain_text("threshold")
     assert decision_rule.read_rule(run.best).threshold is None
     tabs.last.click()
     expect(page.locator("#test-set")).to_contain_text("sealed")

@@ -28,6 +28,7 @@ from finetune.jobs.search.space import (
 )
 from finetune.jobs.search.study import Study, find_study
 from finetune.messages import message as _
+from finetune.metrics.classification import metric_name
 from finetune.runs.store import RunStore, default_root
 
 _PAUSE = 0.5  # seconds between two looks
@@ -67,13 +68,13 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     _tell(store, study, told)
-    best = results.best_trial(results.list_trials(store, study), study.minimize)
+    rows = results.list_trials(store, study)
+    best = results.best_trial(rows, study.minimize)
     if best is None:
         print("No trial has a score.", file=sys.stderr)
         return 1
-    print(
-        f"best: {study.metric} {best.score:.4f}, run {best.run_id}, {describe_values(best.values)}"
-    )
+    metric = metric_name(study.metric, results.class_count(store, rows))
+    print(f"best: {metric} {best.score:.4f}, run {best.run_id}, {describe_values(best.values)}")
     return 0
 
 
@@ -128,9 +129,11 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 def _tell(store: RunStore, study: Study, told: set[int]) -> None:
     """A line for each trial that has ended since the last look."""
-    for trial in results.list_trials(store, study):
+    rows = results.list_trials(store, study)
+    metric = metric_name(study.metric, results.class_count(store, rows))
+    for trial in rows:
         if trial.number not in told and trial.state not in ("waiting", "running"):
             told.add(trial.number)
-            score = f"{study.metric} {trial.score:.4f}" if trial.score is not None else ""
+            score = f"{metric} {trial.score:.4f}" if trial.score is not None else ""
             values = describe_values(trial.values)
             print(f"trial {trial.number} {trial.state} {score} {values}", flush=True)

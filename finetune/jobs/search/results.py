@@ -21,6 +21,7 @@ from finetune.jobs.search import driver, limits, space
 from finetune.jobs.search.driver import parts
 from finetune.jobs.search.study import ERROR, PARTS, REPEATS, Study, trial_run
 from finetune.messages import decode
+from finetune.metrics.classification import metric_name
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
@@ -81,6 +82,12 @@ def best_trial(rows: list[TrialRow], minimize: bool = False) -> TrialRow | None:
     finished = [row for row in rows if row.state == "finished" and row.score is not None]
     choose = min if minimize else max
     return choose(finished, key=lambda row: row.score or 0.0, default=None)
+
+
+def class_count(store: RunStore, rows: Sequence[TrialRow]) -> int:
+    """How many classes the pairs of a search have; 0 before its first run has read them."""
+    summaries = (service.run_summary(store, store.get(row.run_id)) for row in rows if row.run_id)
+    return next((summary.classes for summary in summaries if summary.classes), 0)
 
 
 class Importance(NamedTuple):
@@ -306,7 +313,8 @@ def trials_png(store: RunStore, study: Study) -> bytes:
     choose = min if study.minimize else max
     finished = [row for row in scored if row.state == "finished"]
     values = list(itertools.accumulate([row.score or 0.0 for row in finished], choose))
-    best.set_title(f"Best {study.metric} so far", loc="left")
+    metric = metric_name(study.metric, class_count(store, rows))
+    best.set_title(f"Best {metric} so far", loc="left")
     best.step([row.number for row in finished], values, where="post", color=_BEST)
     best.set_xlabel("trial")
     curves.set_title("Learning curves", loc="left")

@@ -192,6 +192,7 @@ class Evaluation:
             "test_set.html",
             opened=summary.opened,
             analysis=opened,
+            classes=summary.classes,
             job=test,
             has_test="test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {}),
             ended=summary.status in ENDED,

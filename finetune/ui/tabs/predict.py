@@ -92,8 +92,11 @@ class PredictTab:
                 "The mean of both orders' probabilities; the order then changes nothing."
             )
             both = gr.Checkbox(label=gettext("average both orders"), info=text)
-            text = gettext("Chosen under Runs, Evaluation; otherwise the most probable class wins.")
-            threshold = gr.Checkbox(label=gettext("use the saved threshold"), info=text)
+            text = gettext(
+                "If one was saved with the model; otherwise the most probable class is the answer."
+            )
+            label = gettext("use the saved threshold")
+            threshold = gr.Checkbox(True, label=label, info=text)
             text = gettext("With the temperature saved under Runs, Evaluation.")
             calibrated = gr.Checkbox(label=gettext("calibrated probabilities"), info=text)
         self.options = [both, threshold, calibrated]

@@ -22,6 +22,7 @@ from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection, project
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
+from finetune.evaluation import advice, report
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, engines, evaluate, service
 from finetune.jobs.engines import HUB_JOB, LOCAL
@@ -33,7 +34,6 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import (
     auth,
-    charts,
     cost_view,
     elements,
     feedback,
@@ -314,13 +314,10 @@ class TrainTab:
                 return self._moving(store, run, oauth)
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=float(clicked["what"]))
-            case "longer":
+            case "advice":
                 config = run.config()
-                steps, per_epoch = 2 * summary.total_steps, charts.steps_per_epoch(summary)
-                longer = {"num_train_epochs": steps // per_epoch}
-                if config.max_steps > 0:
-                    longer = {"max_steps": steps}
-                return self._refilled(store, config.changed(name="", **longer))
+                advised = advice.advise(summary, config, report.run_verdict(run, summary))
+                return self._refilled(store, config.changed(name="", **advised.changes))
         return {}
 
     @handler

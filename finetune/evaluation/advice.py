@@ -1,0 +1,79 @@
+"""What to do after a run: one advice, read off its scores and its curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from finetune.config import RunConfig
+from finetune.evaluation.report import Verdict
+from finetune.runs.summary import RunSummary
+
+Kind = Literal["resume", "perfect", "below", "once", "longer", "falls", "level"]
+
+_LOSS_NOISE = 0.05  # of the best loss; a worse one within this is chance
+_WIDTH = 3.92  # standard errors in a 95% interval
+_PATIENCE = 3  # evaluations
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One advice after a run.
+
+    `resume`: it did not reach its end. `perfect`: no error is left to learn from. `below`: a
+    simple method is better, or it always gives one answer. `once`: one evaluation shows no course.
+    `longer`: the last evaluation was the best. `falls`: the score fell after the best one. `level`:
+    it neither rose nor fell.
+    """
+
+    kind: Kind
+    # Fields of the run's configuration to change in the next one; empty if there are none.
+    changes: dict[str, Any] = field(default_factory=dict)
+    best_step: int = 0  # optimizer steps
+    last_step: int = 0  # of the last evaluation
+
+
+def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
+    """The advice on a run of which a model was scored.
+
+    Args:
+        verdict: on the kept model.
+    """
+    metric = config.metric_for_best_model
+    curve = [scored for scored in summary.validation if metric in scored.metrics]
+    best = summary.best
+    if summary.status != "finished" or best is None or not curve:
+        return Advice("resume")
+    last, steps = curve[-1], {"best_step": best.step, "last_step": curve[-1].step}
+    rising = len(curve) > 1 and best.step == last.step
+    longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
+    another_seed = {"seed": config.seed + 1}
+    if not verdict.errors:
+        return Advice("perfect", another_seed, **steps)
+    if verdict.always is not None or (verdict.gain is not None and verdict.gain.high < 0):
+        return Advice("below", longer, **steps)
+    if len(curve) < 2:
+        return Advice("once", {"eval_steps": max(1, summary.total_steps // 10)}, **steps)
+    if rising:
+        return Advice("longer", longer, **steps)
+    change = last.metrics[metric] - best.metrics[metric]
+    noise = (verdict.score.high - verdict.score.low) / _WIDTH
+    if metric == "loss":
+        change, noise = -change, _LOSS_NOISE * best.metrics[metric]
+    if change < -noise and not summary.early:
+        shorter = _of_steps(summary, config, best.step)
+        patience = {"early_stopping_patience": _PATIENCE}
+        return Advice("falls", shorter or patience, **steps)
+    return Advice("level", another_seed, **steps)
+
+
+def _of_steps(summary: RunSummary, config: RunConfig, steps: int) -> dict[str, Any]:
+    """What makes a run take so many steps, in whole epochs unless it was limited by steps; empty if
+    it took as many epochs."""
+    if config.max_steps > 0:
+        return {"max_steps": steps}
+    per_epoch = summary.prepared.steps_per_epoch if summary.prepared else 0
+    if not per_epoch:
+        return {}
+    epochs = -(-steps // per_epoch)
+    return {"num_train_epochs": epochs} if epochs * per_epoch != summary.total_steps else {}
