@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune.config import Choices, Range
+from finetune.jobs.engines import spending
 from finetune.jobs.search.space import DEFAULT, Budget, Space, read_space, searchable
 from finetune.ui import elements, feedback
 from finetune.ui.cost_view import rough_duration
@@ -116,6 +117,6 @@ def expected(seconds: float | None, budget: Budget, billed: bool) -> Markup:
     elif budget.trials:
         texts.append(gettext("How long it takes is known after a run like it."))
     if billed:
-        most = budget.dollars
+        most = spending.rounded_up(budget.dollars)
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
     return feedback.note(" ".join(texts)) if texts else Markup()
