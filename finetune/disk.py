@@ -108,6 +108,22 @@ def write_atomically(path: Path, text: str) -> None:
         sync(new)
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line with a single write, so that lines of two processes never mix. A partial line
+    that a killed process left is ended first, or the new one would be lost with it.
+
+    Raises:
+        OSError: if it cannot be written; then no part of it is.
+    """
+    with path.open("ab+", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        line = b"\n" * is_torn + line + b"\n"
+        if (written := file.write(line)) != len(line):
+            file.truncate(os.fstat(file.fileno()).st_size - written)
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)

@@ -71,6 +71,10 @@ class NoAnswer(PublishError):
     """The Hub gave no answer, or failed: what was asked may be done all the same."""
 
 
+class Absent(PublishError):
+    """The Hub says that there is no such thing, or none that this token may see."""
+
+
 class HubClient:
     """The Hub as one person sees it, until `stopped` says that they want the end."""
 
@@ -215,7 +219,8 @@ class HubClient:
             )
         if status := cause.status:
             fact = _("{action} was refused with status {status}.", action=action, status=status)
-            return (PublishError if status < 500 else NoAnswer)(fact, remedy)
+            kind = Absent if status == 404 else PublishError if status < 500 else NoAnswer
+            return kind(fact, remedy)
         if cause.name == "silent":
             endpoint = hub_connection.hub_endpoint()
             fact = _("{action} failed: the Hub at {endpoint} does not answer.", action=action,

@@ -28,7 +28,7 @@ from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.jobs import webhook, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.engines import HUB_JOB, LOCAL, PLACES, is_remote
-from finetune.jobs.engines.base import read_ticket
+from finetune.jobs.engines.base import read_ticket, resume
 from finetune.messages import message
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -202,7 +202,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
     if not read_ticket(run).job and store.summary(run).count > 0:  # else it is followed again
-        run.resume()
+        resume(run)
     if is_remote(run):
         workers.spawn_worker(run, stdin=f"{kept_token(run.id)}\n".encode())
     elif accelerators or not workers.give_to_warm_worker(store, run):

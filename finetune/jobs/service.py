@@ -12,7 +12,7 @@ from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, engines, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.engines import LOCAL
+from finetune.jobs.engines import LOCAL, spending
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.options import HubJobOptions, check_config
 from finetune.jobs.scheduler import Queue
@@ -206,7 +206,7 @@ def resume_run(
                 "Send agreed as True to pay that.",
                 flavor=price.flavor,
                 price=price.price,
-                most=price.most,
+                most=spending.rounded_up(price.most),
             )
         scheduler.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)

@@ -24,7 +24,7 @@ from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background, check, cost, engines, pipeline, service, workers
 from finetune.jobs.engines import LOCAL, attempt
 from finetune.jobs.engines import arguments as engine_arguments
-from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.base import Ticket, read_ticket, resume, write_ticket
 from finetune.jobs.engines.options import check_config
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
@@ -122,7 +122,7 @@ def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
         run.request_stop()
 
     signal.signal(signal.SIGINT, stop)
-    return engines.carry_out(run, show=show)
+    return engines.carry_out(run, show=show, describe=describe_event)
 
 
 def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
@@ -177,7 +177,7 @@ def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Na
             raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)
         service.move_run(store, run, ticket)
     if status in ENDED or (run.stop_requested() and not run.is_alive()):
-        run.resume()
+        resume(run)
 
 
 class _RankView(Run):
@@ -207,7 +207,6 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     main_process = distributed.is_main_process()
     try:
         if main_process:
-            run.end_partial_line()
             _note_killed_worker(run)
         with contextlib.closing(pipeline.train_events(run, stop)) as stream:
             for event in stream:

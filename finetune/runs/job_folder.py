@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -95,17 +94,11 @@ class JobFolder:
         self.append_line(event.model_dump_json().encode())
 
     def append_line(self, line: bytes) -> None:
-        """Add an event's line; a single write, so that lines of two processes never mix."""
+        """Add an event's line."""
         self.check_writable()
-        line += b"\n"
         otherwise = message("the model saved last is kept")
-        with (
-            disk.writing(self.events_file, StoreError, otherwise),
-            self.events_file.open("ab", buffering=0) as file,
-        ):
-            if (written := file.write(line)) != len(line):
-                file.truncate(os.fstat(file.fileno()).st_size - written)  # not half a line
-                raise OSError(errno.ENOSPC, "the disk is full")
+        with disk.writing(self.events_file, StoreError, otherwise):
+            disk.append_line(self.events_file, line)
 
     def tail(self, offset: int = 0, limit: int = -1) -> tuple[list[Event], int]:
         """The events in `limit` bytes after `offset`, and the offset to ask from next time.
@@ -121,12 +114,6 @@ class JobFolder:
         whole = text[: text.rfind(b"\n") + 1]
         parsed = map(events.from_json, whole.split(b"\n"))
         return [event for event in parsed if event is not None], offset + len(whole)
-
-    def end_partial_line(self) -> None:
-        """End a line that a killed worker left half written, or the next would be lost with it."""
-        if self.events_file.exists():
-            with disk.writing(self.events_file), self.events_file.open("ab") as file:
-                file.write(b"\n")  # an empty line is skipped
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
         """Ask the worker to stop at its next step; `reason` says why where no person asked."""

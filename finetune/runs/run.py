@@ -206,7 +206,6 @@ class Run(JobFolder):
         """Note that the run goes on, from its last checkpoint or its beginning; that step."""
         step = self.checkpoint_step()
         self.stop_file.unlink(missing_ok=True)
-        self.end_partial_line()
         self.append(events.Resumed(step=step))
         return step
 

@@ -188,7 +188,8 @@ class EngineForm:
             spending.spent_today(store.root, store.visitor.name),
         )
         agreed = gettext(
-            "I agree that Train may cost up to ${most:.2f}, and Search its own limit", most=most
+            "I agree that Train may cost up to ${most:.2f}, and Search its own limit",
+            most=spending.rounded_up(most),
         )
         return {self.price: text, self.agreed: gr.update(label=agreed)}
 

@@ -17,6 +17,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from finetune.data.check_report import shorten
+from finetune.jobs.engines.spending import rounded_down, rounded_up
 from finetune.messages import message
 from finetune.metrics.classification import metric_name, metric_title
 from finetune.runs.events import Phase
@@ -47,8 +48,11 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
-    numbers = (fixed, exact, count, size, number)
-    for function in (*numbers, code, measure, in_words, shorten, printable):
+    filters = (
+        fixed, exact, count, size, number, code, measure, in_words, shorten, printable, rounded_up,
+        rounded_down,
+    )  # fmt: skip
+    for function in filters:
         templates.filters[function.__name__] = function
     return templates
 

@@ -57,6 +57,7 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         engine=LABELS.get(ticket.engine, ticket.engine),
         ticket=ticket if ticket.engine != LOCAL else None,
         spent=spending.spent_on(run) if ticket.engine != LOCAL else 0.0,
+        settled=summary.status in ENDED and not ticket.may_be_at_work,
     )
 
 

@@ -10,6 +10,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
+from finetune.jobs.engines import spending
 from finetune.jobs.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.ui import elements, feedback
 from finetune.ui.cost_view import rough_duration
@@ -113,7 +114,7 @@ def expected(seconds: float | None, budget: Budget, billed: bool, apart: str = "
     elif budget.trials:
         texts.append(gettext("How long it takes is known after a run like it."))
     if billed:
-        most = budget.dollars
+        most = spending.rounded_up(budget.dollars)
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
     if apart:
         text = gettext(

@@ -154,6 +154,9 @@ class SimulatedJob:
     def state(self, run: Run, ticket: Ticket) -> Placement:
         return Placement("running" if time.monotonic() < self._ends else "ended", exit_code=0)
 
+    def knows(self, run: Run, ticket: Ticket) -> bool:
+        return True
+
     def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
         offset = ticket.sent
         while time.monotonic() < self._ends:

@@ -176,7 +176,7 @@ def test_the_price_is_told_by_the_speed_of_a_run_on_the_same_machine(store: RunS
     write_ticket(there, Ticket(engine="hub-job", options=options))
     text = told()
     assert "About 10 min and $0.07 to train" in text
-    assert "after 20 minutes, at most $0.13" in text
+    assert "after 20 minutes, at most $0.14" in text
     assert "All 2 runs: at most $0.27" in text
     assert cost.estimate_cost(store, PAIRS).time.run == "here"  # type: ignore[union-attr]
 

@@ -288,7 +288,7 @@ def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     store: RunStore, config: RunConfig, job: Ticket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = stopped_on(store, config, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
-    with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.00"):
+    with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.01"):
         service.resume_run(store, run)
     words = ["--run", run.id, "--runs", str(store.root)]
     assert command_line(["train", *words]) == 2
@@ -404,7 +404,7 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
     price = service.resume_price(store.runs()[0])
     assert price is not None
     assert price.price == pytest.approx(0.01, abs=1e-4)  # which the next question shows
-    assert "may cost $0.00" in refusal(dollars_a_run=0.0001)
+    assert "may cost $0.01; $0.00 of the $0.00" in refusal(dollars_a_run=0.0001)
     text = refusal(dollars_a_day=0.001)
     assert "24 hours are spent" in text
     assert "raise the limit" in text

@@ -741,7 +741,7 @@ def test_the_command_line_searches(
     ("flags", "said"),
     [
         (["--trials", "4"], "is 0, and each trial is billed"),
-        (["--search_dollars", "0.1"], "is 0.1, and a trial may cost 0.40"),
+        (["--search_dollars", "0.1"], "is 0.1, and a trial may cost 0.41"),
         (["--search_dollars", "2"], "The price was not agreed to."),
     ],
 )
@@ -755,6 +755,6 @@ def test_the_command_line_asks_for_agreement_to_all_that_a_search_may_cost(
     assert command_line(["search", "--runs", str(store.root), *engine, *flags]) == 2
     output = capsys.readouterr().err
     assert said in output
-    asked = "stops by itself after 60 minutes, at most $0.40, all trials together at most $2.00."
+    asked = "stops by itself after 60 minutes, at most $0.41, all trials together at most $2.00."
     assert (asked in output) == ("agreed" in said)
     assert not studies(store)

@@ -81,6 +81,15 @@ def test_events_are_read_while_they_are_written(store: RunStore) -> None:
     assert summary == RunStore(store.root).summary(run)
 
 
+def test_an_event_after_half_a_line_is_not_lost_with_it(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    for step in (1, 2):
+        with run.events_file.open("ab") as file:
+            file.write(b'{"event": "saved", "st')
+        run.append(events.Saved(step=step))
+    assert [event.step for event in run.tail()[0] if isinstance(event, events.Saved)] == [1, 2]
+
+
 DEEP = b"[" * 100_000
 DAMAGE: dict[str, bytes] = {
     "nested deeply": b'{"tags": ' + DEEP + b"]" * 100_000 + b"}",

@@ -34,18 +34,18 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     expect(page.locator("#job-price")).to_contain_text(
         "$0.40 an hour; how long it takes is known after a run there"
     )
-    expect(page.locator("#job-price")).to_contain_text("after 30 minutes, at most $0.20")
+    expect(page.locator("#job-price")).to_contain_text("after 30 minutes, at most $0.21")
     page.locator("#job-minutes input").fill("20")
     page.locator("#job-minutes input").press("Tab")
-    expect(page.locator("#job-price")).to_contain_text("after 20 minutes, at most $0.13")
+    expect(page.locator("#job-price")).to_contain_text("after 20 minutes, at most $0.14")
     press_train(page)
     expect(page.locator("#train-message")).to_contain_text("tick that you agree to its price")
     assert not hub.jobs.all
-    page.get_by_label(re.compile(r"I agree that Train may cost up to \$0\.13")).check()
+    page.get_by_label(re.compile(r"I agree that Train may cost up to \$0\.14")).check()
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=120_000)
     expect(page.locator("#status")).to_contain_text("Hugging Face Job t4-small")
-    expect(page.locator("#status")).to_contain_text("at most $0.13")
+    expect(page.locator("#status")).to_contain_text("at most $0.14")
     expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
     run = app.store.runs()[0]
     page.get_by_role("button", name="Stop", exact=True).click()

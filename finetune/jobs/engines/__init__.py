@@ -68,9 +68,9 @@ def may_be_under_way(run: Run) -> bool:
 
 
 def end_unheard(run: Run, token: str = "") -> None:
-    """End an attempt whose start was not heard of, where it may be at work."""
-    if may_be_under_way(run):
-        ticket = read_ticket(run)
+    """End an attempt whose start was not heard of, or that is missing, where it may be at work."""
+    ticket = read_ticket(run)
+    if ticket.missing or may_be_under_way(run):
         open_engine(ticket, token).remove(run, ticket)
 
 
@@ -83,11 +83,16 @@ def remove(run: Run, token: str = "") -> None:
         open_engine(ticket).remove(run, ticket)
 
 
-def carry_out(run: Run, token: str = "", show: Callable[[Event], None] = lambda event: None) -> int:
-    """Carry a run out on the engine of its ticket, as its worker; the exit status. `show` is called
-    with every event."""
+def carry_out(
+    run: Run,
+    token: str = "",
+    show: Callable[[Event], None] = lambda event: None,
+    describe: Callable[[Event], str] = lambda event: "",
+) -> int:
+    """Carry a run out on the engine of its ticket, as its worker; the exit status. For `show` and
+    `describe` see `supervisor.supervise`."""
     from finetune.jobs.engines import supervisor
 
     ticket = read_ticket(run)
     restarts = ticket.options.get("max_failures", 0)
-    return supervisor.supervise(run, lambda: open_engine(ticket, token), restarts, show)
+    return supervisor.supervise(run, lambda: open_engine(ticket, token), restarts, show, describe)

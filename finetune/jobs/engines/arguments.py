@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from finetune.errors import JobError
-from finetune.jobs.engines import LABELS, LOCAL, open_engine
+from finetune.jobs.engines import LABELS, LOCAL, open_engine, spending
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.engines.options import OPTIONS, HubJobOptions, make_ticket
 
@@ -52,8 +52,10 @@ def agree(args: argparse.Namespace, ticket: Ticket, search_dollars: float = 0.0)
         return
     options = HubJobOptions(**ticket.options)
     text = f"{ticket.place}: ${price:.2f} an hour; it stops by itself after {options.minutes} "
-    text += f"minutes, at most ${options.most:.2f}"
-    text += f", all trials together at most ${search_dollars:.2f}." if search_dollars else "."
+    text += f"minutes, at most ${spending.rounded_up(options.most):.2f}"
+    if search_dollars:
+        text += f", all trials together at most ${spending.rounded_up(search_dollars):.2f}"
+    text += "."
     print(text, file=sys.stderr)
     if not args.yes and (not sys.stdin.isatty() or input("Start it? [y/N] ").lower() != "y"):
         raise JobError("The price was not agreed to.", "Answer y, or give --yes.")

@@ -28,6 +28,7 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
     options: dict[str, Any] = {}  # as the engine's own class of options reads them
     attempt: int = 0  # counts from 1; what comes of a former one is refused
     job: str = ""  # the engine's name of the attempt under way; empty where there is none
+    missing: str = ""  # the attempt that the engine did not know any more; it may be at work
     submitted: float = 0.0  # when that was, in seconds since the epoch
     sent: int = 0  # bytes of `events.jsonl` that the attempt was given to begin with
     kept_in: tuple[str, ...] = ()  # whose buckets on the Hub hold something of the run
@@ -43,6 +44,11 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
     def is_unheard(self) -> bool:
         """Whether an attempt may have begun, and nobody could write that down."""
         return bool(self.attempt) and not (self.submitted or self.job)
+
+    @property
+    def may_be_at_work(self) -> bool:
+        """Whether an attempt may be at work."""
+        return bool(self.job or self.missing or self.is_unheard)
 
     def after(self, former: Ticket) -> Ticket:
         """This ticket for a run that had the `former` one: its next attempt is a new one."""
@@ -64,6 +70,15 @@ def write_ticket(run: Run, ticket: Ticket) -> Ticket:
     return ticket
 
 
+def resume(run: Run) -> None:
+    """Note that a run goes on. If its last attempt is missing, its worker looks for that first, and
+    notes from where it goes on."""
+    if read_ticket(run).missing:
+        run.stop_file.unlink(missing_ok=True)
+    else:
+        run.resume()
+
+
 @dataclass(frozen=True)
 class Placement:
     """How an attempt is, as its engine knows it.
@@ -73,12 +88,14 @@ class Placement:
         exit_code: of the worker that has ended; None where it has not, or nobody knows.
         reason: why it ended, where that was not the worker's own doing.
         lost: whether its machine went away, so that another may take the run up.
+        missing: whether the engine does not know the attempt any more.
     """
 
     status: Literal["waiting", "running", "ended"]
     exit_code: int | None = None
     reason: str = ""
     lost: bool = False
+    missing: bool = False
 
 
 class Engine(Protocol):
@@ -92,6 +109,9 @@ class Engine(Protocol):
 
     def state(self, run: Run, ticket: Ticket) -> Placement:
         """How the attempt is."""
+
+    def knows(self, run: Run, ticket: Ticket) -> bool:
+        """Whether the engine knows the ticket's missing attempt again."""
 
     def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
         """The lines that the attempt has written and writes, until its end or a lost connection;

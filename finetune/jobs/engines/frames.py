@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_LINE = re.compile(r"@finetune (\d+) (\d+) (\{.*\}|)")
+MARK = "@finetune "
+_LINE = re.compile(MARK + r"(\d+) (\d+) (\{.*\}|)")
 
 
 class Frame(NamedTuple):
@@ -27,7 +28,7 @@ class Frame(NamedTuple):
 
     def encode(self) -> str:
         """As a line of output."""
-        return f"@finetune {self.attempt} {self.offset} {self.line.decode()}"
+        return f"{MARK}{self.attempt} {self.offset} {self.line.decode()}"
 
 
 def decode(text: str) -> Frame | None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from huggingface_hub import JobInfo
 
 from finetune.errors import JobError, PublishError, WrongAccount
-from finetune.hub.client import HubClient, NoAnswer
+from finetune.hub.client import Absent, HubClient, NoAnswer
 from finetune.jobs.engines import mailbox, spending
 from finetune.jobs.engines.base import HUB_JOB, Placement, Ticket, write_ticket
 from finetune.jobs.engines.mailbox import Mailbox
@@ -23,9 +25,14 @@ from finetune.jobs.engines.options import HubJobOptions
 from finetune.messages import message as _
 from finetune.runs.run import Run
 
+T = TypeVar("T")
 _BUCKET = "finetune-jobs"
 _LABEL = "finetune-run"
 _TRANSFER = 3600.0  # seconds that a transfer may take: its bytes are not counted
+_DENIALS = 20  # answers one after the other that there is no such job, until that is believed
+_TRIES, PAUSE = 5, 3.0  # questions for a bucket until it is believed gone, and seconds between
+_EXIT_CODE = re.compile(r"\bexit(?:ed)?\b[^\d-]*(-?\d+)", re.IGNORECASE)
+_NO_MEMORY = re.compile(r"\bOOM|out of memory", re.IGNORECASE)
 _LIVE = ("SCHEDULING", "RUNNING")
 # Fetches this package, installs what it needs, and hands over to it.
 _FETCH = (
@@ -56,6 +63,7 @@ class HubJobs:
     def __init__(self, token: str | None) -> None:
         self._client = HubClient(token)
         self._api, self._token = self._client.api, token or ""
+        self._denials = 0  # the last answers that said that there is no such job
 
     def flavors(self) -> list[Flavor]:
         """The machines there are, the cheapest first."""
@@ -169,20 +177,13 @@ class HubJobs:
 
         try:
             return self._client.call(_("Looking for jobs of this run"), ask)
-        except PublishError as error:
-            self._check_absent(error, namespace)
-            return []
+        except Absent:
+            self._check_account(namespace)
+            raise
 
-    def _check_absent(self, error: PublishError, namespace: str) -> None:
-        """See that an error says that something is not there. To other accounts than its own the
-        Hub says so too of what is.
-
-        Raises:
-            PublishError: the error, where it says something else.
-            WrongAccount: where the token is not of the namespace.
-        """
-        if "404" not in error.fact:
-            raise error
+    def _check_account(self, namespace: str) -> None:
+        """Raise `WrongAccount` if the token is not of the namespace: the Hub tells other accounts
+        that there is nothing there."""
         account = self._client.account()
         if namespace not in account.namespaces:
             raise WrongAccount(
@@ -210,26 +211,39 @@ class HubJobs:
         return box
 
     def state(self, run: Run, ticket: Ticket) -> Placement:
-        namespace, job_id = ticket.job.split("/")
-        try:
-            info = self._client.call(
-                _("Asking for the job"),
-                lambda: self._api.inspect_job(job_id=job_id, namespace=namespace),
-            )
-        except PublishError as error:
-            self._check_absent(error, namespace)
-            return Placement("ended", reason=_("The Hub knows no job {job}.", job=ticket.job))
+        info = self._find_job(run, ticket.job)
+        self._denials = 0 if info else self._denials + 1
+        if info is None:
+            reason = _("The Hub knows no job {job}.", job=ticket.job)
+            if self._denials < _DENIALS:
+                raise PublishError(reason, _("It is asked again."))
+            return Placement("ended", reason=reason, missing=True)
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return Placement("running" if stage == "RUNNING" else "waiting")
         spending.note(run, ticket.attempt, self._cost(ticket, info))
         if stage == "COMPLETED":
             return Placement("ended", 0)
-        reason = _("The job has ended: {text}.", text=(text or stage.lower()).rstrip("."))
         if "timeout" in (text or "").lower():
-            reason = _("The job was ended after its {n} minutes.", n=_options(ticket).minutes)
-        code = re.search(r"exit code: (\d+)", text or "")
-        return Placement("ended", int(code[1]) if code else 1, reason)
+            minutes = _options(ticket).minutes
+            return Placement("ended", 1, _("The job was ended after its {n} minutes.", n=minutes))
+        reason = _("The job has ended: {text}.", text=(text or stage.lower()).rstrip("."))
+        return Placement("ended", _exit_code(text or ""), reason)
+
+    def knows(self, run: Run, ticket: Ticket) -> bool:
+        return self._find_job(run, ticket.missing) is not None
+
+    def _find_job(self, run: Run, job: str) -> JobInfo | None:
+        """A job by its name, or by the run's label if the Hub says that there is none."""
+        namespace, job_id = job.split("/")
+        try:
+            return self._client.call(
+                _("Asking for the job"),
+                lambda: self._api.inspect_job(job_id=job_id, namespace=namespace),
+            )
+        except Absent:
+            listed = self._jobs(run, namespace)
+            return next((found for found in listed if found.id == job_id), None)
 
     def _cost(self, ticket: Ticket, info: JobInfo) -> float:
         """US dollars that an ended job has cost: its minutes begun, as they are billed."""
@@ -257,19 +271,37 @@ class HubJobs:
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
         namespace = ticket.job.split("/")[0]
-        box = self._box(run, ticket, namespace)
-        try:
-            return self._client.call(
-                _("Fetching what was saved"), lambda: box.fetch(run), patience=_TRANSFER
-            )
-        except PublishError as error:  # the bucket was deleted
-            self._check_absent(error, namespace)
-            return b""
+        box, action = self._box(run, ticket, namespace), _("Fetching what was saved")
+        saved = self._of_bucket(action, namespace, lambda: box.fetch(run), _TRANSFER)
+        return saved or b""
+
+    def _of_bucket(
+        self, action: str, namespace: str, ask: Callable[[], T], patience: float = 0.0
+    ) -> T | None:
+        """What a bucket answers; None if it was deleted. The Hub says so several times before that
+        is believed."""
+
+        def exists() -> bool:
+            try:
+                self._client.call(action, lambda: self._api.bucket_info(f"{namespace}/{_BUCKET}"))
+            except Absent:
+                return False
+            return True
+
+        for tried in range(1, _TRIES + 1):
+            try:
+                return self._client.call(action, ask, patience=patience)
+            except Absent:
+                self._check_account(namespace)
+                if tried == _TRIES and exists():
+                    raise
+            time.sleep(PAUSE if tried < _TRIES else 0)
+        return None
 
     def _end(self, run: Run, ticket: Ticket) -> None:
         """End the run's jobs, and note what the present attempt has cost."""
         jobs = [(place, job) for place in ticket.kept_in for job in self._jobs(run, place)]
-        under_way = bool(ticket.job) or ticket.is_unheard
+        under_way = ticket.may_be_at_work
         if ticket.is_unheard:
             spending.note(run, ticket.attempt, 0.0)  # where none of them is its
         for namespace, job in jobs:
@@ -286,10 +318,7 @@ class HubJobs:
         self._end(run, ticket)
         for namespace in ticket.kept_in:
             box = self._box(run, ticket, namespace)
-            try:
-                self._client.call(_("Emptying the bucket"), box.empty)
-            except PublishError as error:  # the bucket was deleted
-                self._check_absent(error, namespace)
+            self._of_bucket(_("Emptying the bucket"), namespace, box.empty)
 
     def _box(self, run: Run, ticket: Ticket, namespace: str) -> Mailbox:
         return Mailbox(self._api, f"{namespace}/{_BUCKET}", run.id, ticket.attempt)
@@ -302,6 +331,13 @@ def _is_live(job: JobInfo) -> bool:
 def _attempt(job: JobInfo) -> int:
     """The attempt of its run that a job carries out."""
     return int((job.labels or {}).get("attempt", 0))
+
+
+def _exit_code(text: str) -> int:
+    """The exit code that a job's last message names; that of SIGKILL for want of memory."""
+    if code := _EXIT_CODE.search(text):
+        return int(code[1])
+    return 137 if _NO_MEMORY.search(text) else 1
 
 
 def _options(ticket: Ticket) -> HubJobOptions:

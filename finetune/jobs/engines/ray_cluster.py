@@ -74,6 +74,10 @@ class RayCluster:
                 _release(ray, ticket.job)
             return placement
 
+    def knows(self, run: Run, ticket: Ticket) -> bool:
+        with connected(ticket) as ray:
+            return _find_group(ray, ticket.missing) is not None
+
     def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
         """The lines of rank 0's output; asked again, those that were not handed out yet."""
         with connected(ticket) as ray:

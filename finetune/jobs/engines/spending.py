@@ -6,6 +6,7 @@ when it has ended; its last line counts.
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ValidationError
 
 from finetune import disk
-from finetune.errors import JobError
+from finetune.errors import JobError, StoreError
 from finetune.messages import message as _
 from finetune.runs.run import Run
 
@@ -36,8 +37,19 @@ def note(run: Run, attempt: int, dollars: float) -> None:
     cost = _Cost(time=time.time(), owner=run.owner, run=run.id, attempt=attempt, dollars=dollars)
     if dollars != spent_in(run, attempt):
         path = _file(run.folder.parent)
-        with disk.writing(path), path.open("a", encoding="utf-8") as file:
-            file.write(cost.model_dump_json() + "\n")
+        with disk.writing(path):
+            disk.append_line(path, cost.model_dump_json().encode())
+            disk.sync(path)
+
+
+def rounded_up(dollars: float) -> float:
+    """An upper bound in whole cents: `$0.015` is at most `$0.02`."""
+    return math.ceil(round(100 * dollars, 6)) / 100
+
+
+def rounded_down(dollars: float) -> float:
+    """What is left, in whole cents: of `$0.015` there is `$0.01` to spend."""
+    return math.floor(round(100 * dollars, 6)) / 100
 
 
 def spent_in(run: Run, attempt: int) -> float:
@@ -67,8 +79,12 @@ def spent_today(root: Path, owner: str) -> float:
 
 
 def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
-    """Note the most that an attempt can cost; a JobError where that is beyond the limit for its run
-    or for a day. Attempts that begin at once see each other's."""
+    """Note the most that an attempt can cost. Attempts that begin at once see each other's.
+
+    Raises:
+        JobError: if that is beyond the limit for its run or for a day.
+        StoreError: if the note cannot be written and read back; without it the limits do not hold.
+    """
     with FileLock(run.folder.parent / ".spending.lock"):
         note(run, attempt, 0.0)  # as it may be noted from a try before
         for spent, limit, what in (
@@ -80,19 +96,25 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
                     "The job may cost ${most:.2f}; ${spent:.2f} of the ${limit:.2f} for {what} are "
                     "spent.",
                     "Give it fewer minutes, choose a cheaper machine, or raise the limit.",
-                    most=most,
-                    spent=spent,
-                    limit=limit,
+                    most=rounded_up(most),
+                    spent=rounded_up(spent),
+                    limit=rounded_down(limit),
                     what=what,
                 )
         note(run, attempt, most)
+        if spent_in(run, attempt) != most:
+            raise StoreError(
+                "{file} does not keep what the job may cost.",
+                "Move that file away if it is damaged, then start the job again.",
+                file=_file(run.folder.parent),
+            )
 
 
 def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
     """What each attempt of a run has cost, as it was noted last."""
     costs: dict[tuple[str, int], _Cost] = {}
     if _file(root).exists():
-        for line in _file(root).read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in _file(root).read_bytes().split(b"\n"):
             try:
                 cost = _Cost.model_validate_json(line)
             except ValidationError:  # half a line, of a full disk

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,6 @@ from finetune.runs.summary import ENDED
 POLL = 3.0  # seconds between two questions how the attempt is
 STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, then it is ended
 SILENCE = 600.0  # seconds in which the engine may give no answer before the run is given up
-_KILLED = (-9, 137)  # exit codes of SIGKILL, as of a container
 _LAST = (events.Finished, events.Stopped, events.Failed)
 _RESUME = _("Resume goes on from the last checkpoint.")
 
@@ -38,21 +38,24 @@ def supervise(
     open_engine: Callable[[], Engine],
     restarts: int = 0,
     show: Callable[[Event], None] = lambda event: None,
+    describe: Callable[[Event], str] = lambda event: "",
 ) -> int:
     """Carry a run out on an engine; the exit status.
 
     Args:
-        show: called with every event that is written down.
         restarts: how often an attempt whose machine was lost is begun again on another one.
+        show: called with every event that is written down.
+        describe: the lines that `show` writes of an event, which the attempt's log has too: those
+            of the log are not printed.
     """
     try:
         check_config(run.config(), read_ticket(run))
         engine = open_engine()
-        ended = _Attempt(run, engine, show).carry_out()
+        ended = _Attempt(run, engine, show, describe).carry_out()
         while ended.lost and restarts and not (run.stop_requested() or _is_told_ended(run)):
             restarts -= 1
             run.resume()
-            ended = _Attempt(run, engine, show).carry_out()
+            ended = _Attempt(run, engine, show, describe).carry_out()
     except Exception as error:
         failed = background.failure_event(error, _("A file of the run"), _RESUME)
         show(failed)
@@ -83,30 +86,43 @@ def _is_told_ended(run: Run) -> bool:
 
 def _reason(ended: Placement) -> str:
     """Why an attempt has ended that did not say it itself."""
-    if ended.exit_code in _KILLED:
+    code = ended.exit_code or 0
+    number = -code if code < 0 else code - 128  # of a signal, as Python and as a shell tell it
+    if number == signal.SIGKILL:
         return _(
             "The run's process was killed, perhaps for want of memory: a smaller batch size or "
             "maximum length takes less."
         )
+    with contextlib.suppress(ValueError):  # there is no such signal
+        return _("The run's process was ended by {signal}.", signal=signal.Signals(number).name)
     return ended.reason or _("The run's process has ended without a word.")
 
 
 class _Attempt:
     """One attempt of a run on an engine."""
 
-    def __init__(self, run: Run, engine: Engine, show: Callable[[Event], None]) -> None:
-        self._run, self._engine, self._show = run, engine, show
+    def __init__(
+        self,
+        run: Run,
+        engine: Engine,
+        show: Callable[[Event], None],
+        describe: Callable[[Event], str],
+    ) -> None:
+        self._run, self._engine, self._show, self._describe = run, engine, show, describe
         self._ticket = read_ticket(run)
         self._output: SimpleQueue[str] = SimpleQueue()
         self._ended = threading.Event()
         self._stop_asked = 0.0  # when a stop was passed on
         # Of an attempt that another worker has followed before: what it wrote down.
-        taken_up = bool(self._ticket.job)
+        taken_up = bool(self._ticket.job or self._ticket.missing)
         self._known = set(run.events_file.read_bytes().split(b"\n")) if taken_up else set()
+        self._shown: set[str] = set()  # lines that tell the attempt's events
         self._next = self._ticket.sent  # byte of the attempt's events that comes next
 
     def carry_out(self) -> Placement:
         """Submit it where that was not done, and follow it to its end."""
+        if self._ticket.missing:
+            self._look_for_missing()
         submitted = not self._ticket.job
         if submitted:
             self._submit()
@@ -125,8 +141,20 @@ class _Attempt:
         content = self._engine.fetch(self._run, self._ticket)
         for frame in frames.split(content[self._next :], self._ticket.attempt, self._next):
             self._take(frame, last_too=True)
-        self._ticket = write_ticket(self._run, self._ticket.model_copy(update={"job": ""}))
+        missing = self._ticket.job if placement.missing else ""
+        left = self._ticket.model_copy(update={"job": "", "missing": missing})
+        self._ticket = write_ticket(self._run, left)
         return placement
+
+    def _look_for_missing(self) -> None:
+        """Follow the missing attempt again if the engine knows it by now; otherwise note that the
+        run goes on from its checkpoint."""
+        ticket = self._ticket
+        job = ticket.missing if self._engine.knows(self._run, ticket) else ""
+        if not job:
+            self._run.append(events.Resumed(step=self._run.checkpoint_step()))
+        found = ticket.model_copy(update={"job": job, "missing": ""})
+        self._ticket = write_ticket(self._run, found)
 
     def _has_ended(self) -> bool:
         with contextlib.suppress(FinetuneError):
@@ -155,10 +183,19 @@ class _Attempt:
         self._next = self._ticket.sent
 
     def _read(self) -> None:
-        """Pass the attempt's output on, again from its beginning where the connection was lost."""
+        """Pass the attempt's output on. When the connection was lost it comes again from its
+        beginning, and lines of the log that were passed on are left out."""
+        passed: list[int] = []  # hashes of the log's lines
         while not self._ended.is_set():
+            place = 0
             try:
                 for line in self._engine.follow(self._run, self._ticket):
+                    if not line.startswith(frames.MARK):
+                        if passed[place : place + 1] == [hash(line)]:
+                            place += 1
+                            continue
+                        passed.append(hash(line))
+                        place = len(passed)
                     self._output.put(line)
             except Exception as error:  # the next answer of `state` says whether it still lives
                 print(f"its output is not to be had: {error}", flush=True)
@@ -208,8 +245,10 @@ class _Attempt:
                 return
             if frame := frames.decode(line):
                 self._take(frame)
-            elif not line.startswith("@finetune "):  # a part of a line that was cut
-                print(line.rstrip("\r\n"), flush=True)
+            elif not line.startswith(frames.MARK):  # a part of a line that was cut
+                text = line.rstrip("\r\n")
+                if text not in self._shown:
+                    print(text, flush=True)
 
     def _take(self, frame: frames.Frame, last_too: bool = False) -> None:
         """Write an event down, where it is the next one. The last one waits until the results are
@@ -217,6 +256,8 @@ class _Attempt:
         if frame.attempt != self._ticket.attempt or frame.offset != self._next:
             return
         event = events.from_json(frame.line)
+        if event is not None:
+            self._shown.update(self._describe(event).splitlines())
         if isinstance(event, _LAST) and not last_too:
             return
         if frame.line and frame.line not in self._known:

@@ -36,7 +36,8 @@ def check_dollars(budget: Budget, ticket: Ticket) -> None:
     elif price > budget.dollars:
         problem = _(
             "is {dollars:g}, and a trial may cost {price:.2f}: give more, or choose fewer minutes "
-            "or a cheaper machine", dollars=budget.dollars, price=price,
+            "or a cheaper machine", dollars=budget.dollars,
+            price=spending.rounded_up(price),
         )  # fmt: skip
     elif not (price or budget.trials or budget.minutes):
         problem = _("limits nothing, for nothing is billed: give a number of trials or minutes")

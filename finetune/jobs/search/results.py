@@ -17,6 +17,7 @@ from finetune.config import Range
 from finetune.data import tables
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service
+from finetune.jobs.engines import spending
 from finetune.jobs.search import driver, limits, space
 from finetune.jobs.search.driver import parts
 from finetune.jobs.search.study import ERROR, PARTS, REPEATS, Study, trial_run
@@ -232,7 +233,7 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
             "{n} runs may cost ${most:.2f}, and the search has less left of its ${dollars:.2f}.",
             "Open the best run and train it again with other seeds from the form.",
             n=seeds,
-            most=seeds * price,
+            most=spending.rounded_up(seeds * price),
             dollars=study.settings.budget.dollars,
         )
     if _repeating(store, study):

@@ -1,0 +1,275 @@
+"""Jobs that the Hub says it does not know, though they are at work; and how jobs end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from finetune.config import RunConfig
+from finetune.errors import PublishError
+from finetune.hub.client import Absent
+from finetune.jobs import engines, service, train, workers
+from finetune.jobs.engines import hub_jobs, spending, supervisor
+from finetune.jobs.engines.base import Engine, Placement, Ticket, read_ticket, resume, write_ticket
+from finetune.jobs.engines.frames import Frame
+from finetune.jobs.engines.mailbox import SAVED, Mailbox
+from finetune.jobs.engines.options import HubJobOptions
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from tests.benchmarks.engines import SimulatedJob
+from tests.conftest import TOKEN
+from tests.jobs.test_service import until
+from tests.support.engines import let_jobs_train, steps
+from tests.support.hub import LoopbackHub
+
+INSPECT = r"/api/jobs/ada/[0-9a-f]+$"
+BUCKET = "ada/finetune-jobs"
+
+
+@pytest.fixture
+def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Ticket:
+    return let_jobs_train(hub, monkeypatch, TOKEN)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "POLL", 0.1)
+    monkeypatch.setattr(hub_jobs, "PAUSE", 0.01)
+
+
+@pytest.fixture
+def sleeping(hub: LoopbackHub, store: RunStore, job: Ticket) -> tuple[Run, Ticket, Engine]:
+    """A run whose job sleeps, its ticket and its engine."""
+    hub.jobs.prepare = lambda _command, variables: (["sleep", "60"], variables)
+    run = store.create(RunConfig())
+    ticket = write_ticket(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    run.append(events.PhaseStarted(phase=events.Phase.SUBMIT))
+    engine = engines.open_engine(ticket)
+    name = engine.submit(run, ticket)
+    return run, write_ticket(run, read_ticket(run).model_copy(update={"job": name})), engine
+
+
+def test_a_job_that_is_denied_is_found_by_its_label(
+    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
+) -> None:
+    run, ticket, engine = sleeping
+    hub.jobs.last.wait("RUNNING")
+    denied = hub.fail(path=INSPECT, status=404, times=100)
+    for _ in range(50):
+        assert engine.state(run, ticket).status == "running"
+    assert denied.times == 50
+    hub.jobs.kill(hub.jobs.last.id)
+    assert not engine.state(run, ticket).missing
+    assert spending.spent_on(run) < HubJobOptions(**ticket.options).most
+
+
+def test_that_there_is_no_such_job_is_believed_after_several_answers(
+    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
+) -> None:
+    run, ticket, engine = sleeping
+    hidden = hub.jobs.all.copy()
+    hub.jobs.all.clear()
+    for _ in range(15):
+        with pytest.raises(PublishError, match="The Hub knows no job"):
+            engine.state(run, ticket)
+    hub.jobs.all |= hidden
+    assert not engine.state(run, ticket).missing
+    hub.jobs.all.clear()
+    for _ in range(19):
+        with pytest.raises(PublishError):
+            engine.state(run, ticket)
+    assert engine.state(run, ticket) == Placement(
+        "ended", reason=f"The Hub knows no job {ticket.job}.", missing=True
+    )
+    assert spending.spent_on(run) == pytest.approx(HubJobOptions(**ticket.options).most)
+    missing = ticket.model_copy(update={"job": "", "missing": ticket.job})
+    assert not engine.knows(run, missing)
+    hub.jobs.all |= hidden
+    assert engine.knows(run, missing)
+
+
+def test_no_second_job_begins_and_no_run_goes_while_the_jobs_cannot_be_listed(
+    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine], store: RunStore
+) -> None:
+    run, ticket, engine = sleeping
+    hub.fail("GET", r"/api/jobs/ada$", 404, times=2)
+    with pytest.raises(Absent):
+        engine.submit(run, ticket)
+    with pytest.raises(Absent):
+        service.delete_run(store, run)
+    assert len(hub.jobs.all) == 1
+    service.delete_run(store, run)
+    assert hub.jobs.last.stage == "CANCELED"
+
+
+def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
+    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
+) -> None:
+    run, ticket, engine = sleeping
+    box = Mailbox(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
+    box.put({f"{SAVED}/events.jsonl": b"{}\n"})
+    hub.fail(path="/tree", status=404, times=4)
+    assert engine.fetch(run, ticket) == b"{}\n"
+    denied = hub.fail(path="/tree", status=404, times=100)
+    with pytest.raises(Absent):  # the bucket itself is there
+        engine.fetch(run, ticket)
+    with pytest.raises(Absent):
+        engine.remove(run, ticket)
+    assert hub.buckets[BUCKET].files
+    denied.times = 0
+    del hub.buckets[BUCKET]
+    assert engine.fetch(run, ticket) == b""
+
+
+class Forgetful(SimulatedJob):
+    """A job of twenty steps that its engine does not know after the fifth, until it `remembers`."""
+
+    remembers = False
+
+    def state(self, run: Run, ticket: Ticket) -> Placement:
+        if len(self.lines) >= 5 and not self.remembers:
+            return Placement("ended", reason="There is no such job.", missing=True)
+        return Placement("ended" if len(self.lines) == 20 else "running", 0)
+
+    def knows(self, run: Run, ticket: Ticket) -> bool:
+        return self.remembers
+
+    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
+        offset = ticket.sent
+        for step in range(1, 21 if self.remembers else 6):
+            if step > len(self.lines):
+                event = events.Stepped(
+                    step=step, epoch=0.0, loss=1 / step, learning_rate=0.1, samples_per_second=1.0
+                )
+                self.lines.append(event.model_dump_json().encode())
+            frame = Frame(ticket.attempt, offset, self.lines[step - 1])
+            offset = frame.end
+            yield frame.encode()
+
+
+def test_a_missing_job_is_followed_again_once_it_is_known(store: RunStore) -> None:
+    run, job = store.create(RunConfig()), Forgetful(60)
+    write_ticket(run, Ticket(engine="hub-job"))
+    assert supervisor.supervise(run, lambda: job) == 1
+    assert run.events_summary().error == "There is no such job."
+    assert (read_ticket(run).job, read_ticket(run).missing) == ("", "simulated")
+    resume(run)
+    assert run.events_summary().status == "failed"  # nothing is known of it yet
+    job.remembers = True
+    supervisor.supervise(run, lambda: job)
+    assert [step for step, _ in steps(run)] == list(range(1, 21))
+    assert len(run.events_summary().train) == 20
+    assert (read_ticket(run).attempt, read_ticket(run).missing) == (1, "")
+
+
+def test_a_missing_job_that_stays_unknown_is_followed_by_another_one(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    write_ticket(run, Ticket(engine="hub-job"))
+    supervisor.supervise(run, lambda: Forgetful(60))
+    resume(run)
+    supervisor.supervise(run, lambda: Forgetful(60))
+    assert (read_ticket(run).attempt, read_ticket(run).missing) == (2, "simulated")
+    assert [step for step, _ in steps(run)] == [1, 2, 3, 4, 5] * 2
+    assert len(run.events_summary().train) == 5
+
+
+@pytest.mark.long
+def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
+    hub: LoopbackHub,
+    store: RunStore,
+    job: Ticket,
+    toy_checkpoint: Path,
+    toy_pairs_folder: Path,
+) -> None:
+    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
+    config = RunConfig(
+        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
+        per_device_train_batch_size=8, logging_steps=1, num_train_epochs=100, eval_steps=0,
+        save_steps=50, mixed_precision="no",
+    )  # fmt: skip
+    run = store.create(config)
+    write_ticket(run, job)
+    follower = threading.Thread(target=engines.carry_out, args=(run,))
+    follower.start()
+    until(lambda: run.events_summary().step > 20)
+    hidden = hub.jobs.all.copy()
+    hub.jobs.all.clear()
+    follower.join()
+    assert "The Hub knows no job" in run.events_summary().error
+    step = run.events_summary().step
+    assert spending.spent_on(run) == pytest.approx(HubJobOptions(**job.options).most)
+    hub.jobs.all |= hidden
+    resume(run)
+    assert engines.carry_out(run) == 0
+    assert len(hub.jobs.all) == 1
+    summary = run.events_summary()
+    assert summary.status == "finished"
+    assert summary.step == summary.total_steps > step
+    assert [number for number, _ in steps(run)] == list(range(1, summary.total_steps + 1))
+    assert run.has_model()
+    assert spending.spent_on(run) < HubJobOptions(**job.options).most
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [("Job failed with exit code: -9", "killed, perhaps for want of memory"),
+     ("Job failed with exit code: 137. Reason: Error", "killed, perhaps for want of memory"),
+     ("Exited with status -9", "killed, perhaps for want of memory"),
+     ("OOMKilled", "killed, perhaps for want of memory"),
+     ("Job failed with exit code: -11", "was ended by SIGSEGV"),
+     ("Job failed with exit code: 143", "was ended by SIGTERM"),
+     ("Job failed with exit code: 3", "has ended: Job failed with exit code: 3"),
+     ("Job timeout, exit code: 137", "was ended after its 10 minutes")],
+)  # fmt: skip
+def test_how_a_job_has_ended_is_said(
+    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine], message: str, said: str
+) -> None:
+    run, _, _ = sleeping
+    hub.jobs.kill(hub.jobs.last.id, message)
+    assert engines.carry_out(run) == 1
+    assert said in run.events_summary().error
+
+
+@pytest.mark.long
+def test_a_job_followed_from_a_terminal_prints_each_line_once(
+    hub: LoopbackHub,
+    store: RunStore,
+    job: Ticket,
+    toy_checkpoint: Path,
+    toy_pairs_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
+    config = RunConfig(
+        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
+        per_device_train_batch_size=8, logging_steps=1, max_steps=40, mixed_precision="no",
+    )  # fmt: skip
+    prepare = hub.jobs.prepare
+    monkeypatch.setattr(
+        hub.jobs, "prepare",
+        lambda command, variables: prepare(
+            [*command[:-1], f"echo the machine says hello; {command[-1]}"], variables
+        ),
+    )  # fmt: skip
+    hub.fail(path="/logs", cut=True, after=4000)
+    run = store.create(config)
+    write_ticket(run, job)
+    words = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder), "--yes"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True)
+    finally:
+        workers.kill_worker(run)
+    lines = Counter(done.stdout.splitlines())
+    told = Counter(line for e in run.tail()[0] for line in train.describe_event(e).splitlines())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sum(line.startswith("step ") and ": loss" in line for line in lines) == 40
+    assert lines["the machine says hello"] == 1
+    assert any(line.startswith("finished 40 steps") for line in lines)
+    assert {line: count for line, count in lines.items() if count > max(1, told[line])} == {}
