@@ -1,6 +1,6 @@
 """How good a model is, how sure that is, and where it fails."""
 
 __all__ = [
-    "baselines", "corrections", "examples", "quantization", "report",
+    "baselines", "corrections", "examples", "picking", "quantization", "report",
     "saved_predictions", "slices", "test_set",
 ]  # fmt: skip

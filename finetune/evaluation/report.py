@@ -16,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from finetune.errors import StoreError
-from finetune.evaluation import saved_predictions, slices
+from finetune.evaluation import picking, saved_predictions, slices
+from finetune.evaluation.picking import Candidate, Picking
 from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.metrics import calibration, classification, intervals
@@ -55,6 +56,7 @@ class Analysis:
     examples: int  # how many were scored
     broken: int  # examples of which a logit was not a number
     scores: dict[str, Interval]  # accuracy and F1
+    picking: Picking | None  # what having been picked adds to them; None on the test split
     confusion: Counts  # a row a true class, a column an answer
     classes: list[ClassScores]
     matthews: float  # Matthews' correlation, -1 to 1
@@ -65,6 +67,11 @@ class Analysis:
     calibration: Calibration | None  # after temperature scaling; None for few examples
     order: OrderConsistency | None  # None where it was not measured
     slices: list[Slice]  # empty where the texts were not kept
+
+    @property
+    def expected(self) -> dict[str, Interval]:
+        """The scores that new pairs will show, of those that picking has made too good."""
+        return self.picking.expected_intervals(self.scores) if self.picking else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +106,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         raise StoreError("Nothing was evaluated yet.", "Wait for the first evaluation.")
     names = summary.prepared.labels
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
+    candidates = picking.run_candidates(run, summary) if split == "validation" else []
     version = saved_predictions.files_version(run)
     return _evaluate(
         run.folder,
@@ -107,6 +115,8 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         tuple(sorted(steps)),
         tuple(names),
         summary.prepared.positive,
+        run.config().metric_for_best_model,
+        tuple(candidates),
         version,
     )
 
@@ -119,6 +129,8 @@ def _evaluate(
     other_steps: tuple[int, ...],
     classes: tuple[str, ...],
     positive: int,
+    metric: str,
+    candidates: tuple[Candidate, ...],
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
@@ -149,6 +161,7 @@ def _evaluate(
         examples=len(truth),
         broken=scored.broken,
         scores=intervals.bootstrap_intervals(confusion, positive),
+        picking=picking.measure_picking((folder, best_step), candidates, metric, positive),
         confusion=confusion,
         classes=classification.class_scores(confusion),
         matthews=classification.matthews_corrcoef(confusion),
@@ -215,12 +228,14 @@ class Verdict:
 
     score: Interval  # F1
     baseline: str  # the best one's name; empty where none was measured
-    gain: Interval | None  # of the model over the baseline
+    gain: Interval | None  # of what is expected of the model over the baseline
     always: str | None  # the class that it always answers, if so
     errors: int
     examples: int
     # A threshold with a better F1 on the same examples, and that F1; None where none is.
     better_threshold: tuple[float, float] | None
+    expected: Interval | None = None  # F1 that new pairs will show; None if that is the same
+    candidates: int = 1  # evaluations that the model was picked among
 
 
 def run_verdict(run: Run, summary: RunSummary) -> Verdict:
@@ -233,12 +248,13 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     """Whether the model is better than the best baseline by more than chance, and what would
     better it."""
     score, examples = analysis.scores["f1"], analysis.examples
+    expected = analysis.expected.get("f1")
     levels = {name: scores["f1"] for name, scores in baselines.items() if "f1" in scores}
     baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
     gain = None
     if baseline:
         measured_on = int(baselines[baseline].get("examples", examples))
-        gain = intervals.newcombe_interval(score, level, measured_on)
+        gain = intervals.newcombe_interval(expected or score, level, measured_on)
     answered = analysis.confusion.sum(axis=0).nonzero()[0]
     occurring = analysis.confusion.sum(axis=1).nonzero()[0]
     best = analysis.sweep.best if analysis.sweep is not None else {"f1": 0.0, "threshold": 0.5}
@@ -251,6 +267,8 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
         errors=examples - int(analysis.confusion.trace()),
         examples=examples,
         better_threshold=(best["threshold"], best["f1"]) if better else None,
+        expected=expected,
+        candidates=analysis.picking.candidates if analysis.picking else 1,
     )
 
 
@@ -258,7 +276,8 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
 class PairedComparison:
     """Two runs on the same validation examples."""
 
-    difference: dict[str, Interval]  # accuracy and F1 of the first minus the second
+    # Accuracy and F1 of the first minus the second, without what picking adds to either.
+    difference: dict[str, Interval]
     mcnemar: McNemar
     same_answers: bool  # on every example
     disagreements: list[int]  # rows that only one of them got right
@@ -282,10 +301,11 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
     truth, classes = first.truth, len(first.analysis.labels)
     first_right, second_right = first.answers == truth, second.answers == truth
     disagreements = np.flatnonzero(first_right != second_right)
+    difference = intervals.paired_bootstrap(
+        truth, second.answers, first.answers, classes, first.analysis.positive
+    )
     return PairedComparison(
-        difference=intervals.paired_bootstrap(
-            truth, second.answers, first.answers, classes, first.analysis.positive
-        ),
+        difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
         mcnemar=intervals.mcnemar_test(truth, first.answers, second.answers),
         same_answers=bool((first.answers == second.answers).all()),
         disagreements=disagreements.tolist(),

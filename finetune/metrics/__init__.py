@@ -1,3 +1,3 @@
 """Classification metrics and how sure they are: arrays in, numbers out."""
 
-__all__ = ["calibration", "classification", "intervals"]
+__all__ = ["calibration", "classification", "intervals", "selection"]

@@ -60,7 +60,7 @@ def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
     return out
 
 
-def mean_f1(hits: Counts, sizes: Counts) -> Floats:
+def mean_f1(hits: NDArray[Any], sizes: NDArray[Any]) -> Floats:
     """The mean F1 of the classes that occur, of `hits`, examples rightly put into each class, and
     `sizes`, examples of each class plus those put there, both of shape (classes, ...)."""
     occurring = np.maximum(1, (sizes > 0).sum(axis=0))

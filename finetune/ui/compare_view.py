@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from finetune import config
 from finetune.errors import NoSuchRun, StoreError
-from finetune.evaluation import report
+from finetune.evaluation import picking, report
 from finetune.evaluation.report import RunEvaluation
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunRow
@@ -52,6 +52,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         comparison=paired,
         same_answers=paired is not None and paired.same_answers,
         examples=first.analysis.examples if first else 0,
+        expected=[_expected_f1(run, summary) for run, _, summary in compared],
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
@@ -75,6 +76,14 @@ def _study(run: Run, _: RunRow, summary: RunSummary) -> RunEvaluation | None:
     with contextlib.suppress(StoreError):
         return report.evaluate_run(run, summary)
     return None
+
+
+def _expected_f1(run: Run, summary: RunSummary) -> float | None:
+    """The F1 that new pairs will show; None if picking does not change it, or it is unknown."""
+    picked, best = picking.run_picking(run, summary), summary.best
+    if picked is None or best is None:
+        return None
+    return picked.expected(best.metrics).get("f1")
 
 
 def _below_baseline(
