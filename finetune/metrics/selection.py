@@ -17,8 +17,8 @@ from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 
 _RESAMPLES = 2000
-_FEWEST = 50  # resamples, however many predictions there are
-_BUDGET = 100_000_000  # predictions x resamples
+_FEWEST = 100  # resamples, however many predictions there are
+_BUDGET = 300_000_000  # predictions x resamples
 _AT_ONCE = 4_000_000  # examples x resamples, 32 MB
 
 

@@ -74,7 +74,7 @@ def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:
 
 
 def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) -> None:
-    many, one = picked_run(store, 20, seed=1), picked_run(store, 1, seed=2)
+    many, one = picked_run(store, 20, seed=1), picked_run(store, 1, seed=4)
     studies = [report.evaluate_run(run, service.run_summary(store, run)) for run in (many, one)]
     comparison = report.compare_runs(*studies)
     assert comparison is not None
@@ -83,9 +83,13 @@ def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) ->
     added = studies[0].analysis.scores["f1"].value - expected
     assert added > 0.02
     assert comparison.difference["f1"].value == pytest.approx(plain - added)
+    assert expected < studies[1].analysis.scores["f1"].value < expected + added
     text = str(compare_view.comparison(store, [many.id, one.id]))
     assert "F1, expected on new pairs" in text
-    assert f"{expected:.3f}" in text
+    assert text.index(f"{expected:.3f}") > text.index("F1, expected on new pairs")
+    # First stands the one of which more is expected.
+    one.describe(name="evaluated once")
+    assert "A (evaluated once)" in str(compare_view.comparison(store, [many.id, one.id]))
 
 
 @pytest.mark.parametrize("metric", ["f1", "loss"])
