@@ -139,7 +139,8 @@ def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
             the model is scored on it, and the run notes that.
 
     Returns:
-        `analysis.scores` has accuracy and F1 with their 95% intervals.
+        `analysis.scores` has accuracy and F1 with their 95% intervals, `analysis.expected` those
+        that new pairs will show, if being the best of several evaluations made them too good.
     """
     if split == "test":
         from finetune.evaluation import test_set

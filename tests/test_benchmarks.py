@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -103,6 +104,41 @@ def test_recommended_is_as_good_from_where_it_stays_so() -> None:
     assert quality._mean(course)[-1] == pytest.approx((22.0, 0.85))
     assert quality._reached({"course": course, "recommended": own}) == 3.0
     assert quality._reached({"course": [[(1.0, 1.0)]], "recommended": own}) == math.inf
+
+
+def test_both_presets_are_compared_on_pairs_that_chose_neither_recipe_nor_step(
+    tmp_path: Path,
+) -> None:
+    config = RunConfig(max_train_samples=300, data_seed=3)
+    pairs, is_unseen = quality.held_out(tmp_path / "no MRPC here", config, tmp_path)
+    train, validation = pairs.splits["train"], pairs.splits["validation"]
+    assert len(train) == 300
+    assert len(validation) == len(is_unseen)
+    assert is_unseen.sum() == pytest.approx(0.3 * 2038, abs=10)
+    assert (~is_unseen).sum() == pytest.approx(0.1 * 0.7 * 2038, abs=10)
+    parts = [
+        set(part["sentence1"]) | set(part["sentence2"])
+        for part in (
+            train,
+            validation.select(np.flatnonzero(~is_unseen)),
+            validation.select(np.flatnonzero(is_unseen)),
+        )
+    ]
+    assert not parts[0] & parts[1]
+    assert not parts[2] & (parts[0] | parts[1])
+
+
+def test_the_difference_of_the_presets_has_an_interval() -> None:
+    labels = [0, 1, 1, 1] * 50
+    right = quality.Trained([], labels, labels, labels)
+    wrong = quality.Trained([], labels, [1] * 200, labels)
+    text = quality.difference({"course": [wrong], "recommended": [right]}, "answers")
+    assert re.fullmatch(
+        r"F1 on 200 unseen pairs 0.857, Recommended 1.000, \+0.143 \(95% \+0.1\d+ to \+0.1\d+\)",
+        text,
+    )
+    same = quality.difference({"course": [wrong], "recommended": [right]}, "last")
+    assert "+0.000 (95% +0.000 to +0.000)" in same
 
 
 def test_ratios_are_written_beside_those_of_other_processors() -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from finetune import text_hashes
 from finetune.errors import StoreError
-from finetune.evaluation import saved_predictions, slices
+from finetune.evaluation import picking, saved_predictions, slices
+from finetune.evaluation.picking import Candidate, Picking
 from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
@@ -71,6 +72,7 @@ class Analysis:
     threshold: float | None
     scores: dict[str, Interval]  # accuracy and F1
     most_probable: dict[str, float]  # the same of the most probable class
+    picking: Picking | None  # what having been picked adds to them; None on the test split
     confusion: Counts  # a row a true class, a column an answer
     classes: list[ClassScores]
     matthews: float  # Matthews' correlation, -1 to 1
@@ -93,6 +95,11 @@ class Analysis:
             {name: score.value for name, score in self.scores.items()},
             {name: (score.low, score.high) for name, score in self.scores.items()},
         )
+
+    @property
+    def expected(self) -> dict[str, Interval]:
+        """The scores that new pairs will show, of those that picking has made too good."""
+        return self.picking.expected_intervals(self.scores) if self.picking else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +135,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     names = summary.prepared.labels
     rule = replace(decision_rule.read_rule(run.best), temperature=None)  # which changes no answer
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
+    candidates = picking.run_candidates(run, summary) if split == "validation" else []
     version = saved_predictions.files_version(run)
     return _evaluate(
         run.folder,
@@ -137,6 +145,8 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         tuple(names),
         summary.prepared.positive,
         rule,
+        run.config().metric_for_best_model,
+        tuple(candidates),
         version,
     )
 
@@ -150,6 +160,8 @@ def _evaluate(
     classes: tuple[str, ...],
     positive: int,
     rule: DecisionRule,
+    metric: str,
+    candidates: tuple[Candidate, ...],
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
@@ -186,6 +198,7 @@ def _evaluate(
         threshold=rule.threshold_for(labels),
         scores=intervals.bootstrap_intervals(confusion, positive),
         most_probable=classification.accuracy_and_f1(plain, positive),
+        picking=picking.measure_picking((folder, best_step), candidates, metric, positive),
         confusion=confusion,
         classes=classification.class_scores(confusion),
         matthews=classification.matthews_corrcoef(confusion),
@@ -290,13 +303,15 @@ class Verdict:
     measure: str  # what the score is called: F1, or macro F1
     score: Interval
     baseline: str  # the best one's name; empty where none was measured
-    gain: Interval | None  # of the model over the baseline
+    gain: Interval | None  # of what is expected of the model over the baseline
     always: str | None  # the class that it always answers, if so
     errors: int
     examples: int
     # A threshold that is worth choosing; None if none is, or one was chosen.
     better_threshold: CrossFittedThreshold | None
     chosen: ChosenThreshold | None  # the saved threshold
+    expected: Interval | None = None  # F1 that new pairs will show; None if that is the same
+    candidates: int = 1  # evaluations that the model was picked among
 
 
 def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
@@ -326,19 +341,20 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     """Whether the model is better than the best baseline by more than chance, and what would
     better it."""
     score, examples = analysis.scores["f1"], analysis.examples
+    expected = analysis.expected.get("f1")
     levels = {name: scores["f1"] for name, scores in baselines.items() if "f1" in scores}
     baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
     gain = None
     if baseline:
         measured_on = int(baselines[baseline].get("examples", examples))
-        gain = intervals.newcombe_interval(score, level, measured_on)
+        gain = intervals.newcombe_interval(expected or score, level, measured_on)
     answered = analysis.confusion.sum(axis=0).nonzero()[0]
     occurring = analysis.confusion.sum(axis=1).nonzero()[0]
     fitted, saved = analysis.fitted, analysis.threshold
     chosen = None
     if saved is not None:
-        expected = fitted.f1 if fitted and math.isclose(saved, fitted.threshold) else None
-        chosen = ChosenThreshold(saved, analysis.most_probable["f1"], expected)
+        crossed = fitted.f1 if fitted and math.isclose(saved, fitted.threshold) else None
+        chosen = ChosenThreshold(saved, analysis.most_probable["f1"], crossed)
     return Verdict(
         measure=classification.metric_name("f1", len(analysis.labels)),
         score=score,
@@ -349,6 +365,8 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
         examples=examples,
         better_threshold=fitted if fitted and fitted.is_recommended and not chosen else None,
         chosen=chosen,
+        expected=expected,
+        candidates=analysis.picking.candidates if analysis.picking else 1,
     )
 
 
@@ -356,7 +374,8 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
 class PairedComparison:
     """Two runs on the same validation examples."""
 
-    difference: dict[str, Interval]  # accuracy and F1 of the first minus the second
+    # Accuracy and F1 of the first minus the second, without what picking adds to either.
+    difference: dict[str, Interval]
     mcnemar: McNemar
     same_answers: bool  # on every example
     disagreements: list[int]  # rows that only one of them got right
@@ -380,10 +399,11 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
     truth, classes = first.truth, len(first.analysis.labels)
     first_right, second_right = first.answers == truth, second.answers == truth
     disagreements = np.flatnonzero(first_right != second_right)
+    difference = intervals.paired_bootstrap(
+        truth, second.answers, first.answers, classes, first.analysis.positive
+    )
     return PairedComparison(
-        difference=intervals.paired_bootstrap(
-            truth, second.answers, first.answers, classes, first.analysis.positive
-        ),
+        difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
         mcnemar=intervals.mcnemar_test(truth, first.answers, second.answers),
         same_answers=bool((first.answers == second.answers).all()),
         disagreements=disagreements.tolist(),

@@ -22,10 +22,11 @@ from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, checkpoints
 from finetune.data.check_report import Finding
 from finetune.errors import FinetuneError, StoreError
-from finetune.evaluation import report
+from finetune.evaluation import picking, report
 from finetune.evaluation.report import Analysis
 from finetune.inference import decision_rule, quantized
 from finetune.metrics.classification import metric_name, metric_title
+from finetune.metrics.intervals import Interval
 from finetune.runs import grids
 from finetune.runs.events import Prepared
 from finetune.runs.grids import SeedSpread
@@ -144,8 +145,11 @@ class _Card:
         about = run.about()
         study = about.study
         others = RunStore(run.folder.parent).runs() if study else []
+        trials = [other for other in others if other.about().study == study]
         # The trials of the search whose trial the run is; 0 where it is none.
-        self.trials = about.searched or sum(other.about().study == study for other in others)
+        self.trials = about.searched or len(trials)
+        scored = [(trial, trial.events_summary()) for trial in trials]
+        self.picking = picking.run_picking(run, summary, scored)
         self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)
@@ -161,6 +165,11 @@ class _Card:
         if self.offered is not None:
             self.hub_dataset = self.offered.repo
             self.source = self.offered.label.split(" (")[0]
+
+    def expected(self, analysis: Analysis | None) -> dict[str, Interval]:
+        """The scores that new examples will show, of those that picking has made too good."""
+        scores = analysis.scores if analysis else {}
+        return self.picking.expected_intervals(scores) if self.picking else {}
 
     def source_split(self, split: str) -> tuple[str, bool]:
         """The source's split that rows are of, and whether they were cut from its training rows;

@@ -77,7 +77,7 @@ def metric_title(metric: str, classes: int) -> str:
     return message("Accuracy") if metric == "accuracy" else metric
 
 
-def mean_f1(hits: Counts, sizes: Counts) -> Floats:
+def mean_f1(hits: NDArray[Any], sizes: NDArray[Any]) -> Floats:
     """The mean F1 of the classes that occur, of `hits`, examples rightly put into each class, and
     `sizes`, examples of each class plus those put there, both of shape (classes, ...)."""
     occurring = np.maximum(1, (sizes > 0).sum(axis=0))

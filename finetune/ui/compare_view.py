@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from finetune import config
 from finetune.errors import NoSuchRun, StoreError
-from finetune.evaluation import report
+from finetune.evaluation import picking, report
 from finetune.evaluation.report import RunEvaluation
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunRow
@@ -23,21 +23,22 @@ from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext
 
 _LETTERS = "ABCDEFGH"
-_Compared = tuple[Run, RunRow, RunSummary]
+_Compared = tuple[Run, RunRow, RunSummary, float | None]
 
 
 def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
-    """Several runs beside each other, the one of the best F1 first, and whether it can be told from
-    the next."""
+    """Several runs beside each other, the one of the best F1 on new pairs first, and whether it can
+    be told from the next."""
     try:
         runs = [store.get(run_id) for run_id in run_ids]
     except NoSuchRun as error:
         return feedback.show_errors(error)
     listed = run_table.name_by_difference([run_table.run_row(store, run) for run in runs])
     summaries = [service.run_summary(store, run) for run in runs]
-    compared: list[_Compared] = list(zip(runs, listed, summaries, strict=True))
-    compared.sort(key=lambda item: -1.0 if item[1].f1 is None else item[1].f1, reverse=True)
-    rows, summaries = [row for _, row, _ in compared], [summary for *_, summary in compared]
+    expected = map(_expected_f1, runs, summaries)
+    compared: list[_Compared] = list(zip(runs, listed, summaries, expected, strict=True))
+    compared.sort(key=_ranked, reverse=True)
+    rows, summaries = [row for _, row, *_ in compared], [summary for *_, summary, _ in compared]
     fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
     first, second = _study(*compared[0]), _study(*compared[1])
     paired = report.compare_runs(first, second) if first and second else None
@@ -55,6 +56,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         examples=first.analysis.examples if first else 0,
         f1=f1,
         at_thresholds=any(row.threshold is not None for row in rows),
+        expected=[expected for *_, expected in compared],
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
@@ -73,11 +75,26 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     return html + evaluation_view.disagreements(first, second, paired, summaries[0].columns)
 
 
-def _study(run: Run, _: RunRow, summary: RunSummary) -> RunEvaluation | None:
+def _ranked(compared: _Compared) -> float:
+    """The F1 that new pairs will show; below all others if there is none."""
+    _, row, _, expected = compared
+    f1 = row.f1 if expected is None else expected
+    return -1.0 if f1 is None else f1
+
+
+def _study(run: Run, _: RunRow, summary: RunSummary, *__: object) -> RunEvaluation | None:
     """The evaluation of a run; None where it has none."""
     with contextlib.suppress(StoreError):
         return report.evaluate_run(run, summary)
     return None
+
+
+def _expected_f1(run: Run, summary: RunSummary) -> float | None:
+    """The F1 that new pairs will show; None if picking does not change it, or it is unknown."""
+    picked, best = picking.run_picking(run, summary), summary.best
+    if picked is None or best is None:
+        return None
+    return picked.expected(best.metrics).get("f1")
 
 
 def _below_baseline(

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from finetune.config import knobs
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
-from finetune.jobs.search import results
+from finetune.jobs.search import results, winner
 from finetune.jobs.search.results import TrialRow
 from finetune.jobs.search.study import PARTS, Study, find_study, studies
 from finetune.runs.store import RunStore
@@ -51,6 +51,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         progress=results.progress(store, study, rows),
         counts=counts,
         best=best,
+        expected=winner.expected_score(store, study, rows, best),
         refused=_refused(rows),
         repeats=spread,
         alike=results.alike(rows, best, spread),

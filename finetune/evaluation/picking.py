@@ -1,0 +1,159 @@
+"""What new pairs will show of a kept model: it was picked as the best of several evaluations on the
+same pairs, which makes its score there too good."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from finetune.errors import StoreError
+from finetune.evaluation import saved_predictions
+from finetune.evaluation.saved_predictions import SavedLogits
+from finetune.metrics import calibration, selection
+from finetune.metrics.classification import Floats, Indices
+from finetune.metrics.intervals import Interval
+from finetune.runs.run import Run
+from finetune.runs.summary import RunSummary
+
+_MOST_PREDICTIONS = 4_000_000  # read; of more evaluations the best ones, which can be picked
+
+
+class Candidate(NamedTuple):
+    """An evaluation whose model could have been kept."""
+
+    folder: Path  # of its run
+    step: int
+    score: float  # by which it is picked; more is better
+
+
+@dataclass(frozen=True)
+class Picking:
+    """What having been picked adds to the scores of a model."""
+
+    candidates: int  # evaluations that it was picked among
+    bias: Mapping[str, float]  # score -> what is added to it; below 0 for a loss
+
+    def expected(self, scores: Mapping[str, float]) -> dict[str, float]:
+        """What new pairs will show of each score that is another one after rounding."""
+        lower = {name: score - self.bias.get(name, 0.0) for name, score in scores.items()}
+        return {
+            name: value for name, value in lower.items() if f"{value:.3f}" != f"{scores[name]:.3f}"
+        }
+
+    def expected_intervals(self, scores: Mapping[str, Interval]) -> dict[str, Interval]:
+        """The same of scores with their intervals."""
+        changed = self.expected({name: score.value for name, score in scores.items()})
+        return {name: selection.lowered(scores[name], self.bias[name]) for name in changed}
+
+
+def run_picking(
+    run: Run, summary: RunSummary, others: Iterable[tuple[Run, RunSummary]] = ()
+) -> Picking | None:
+    """What picking adds to a run's kept model; None if nothing is known of it.
+
+    Args:
+        others: runs that it was picked among if its model is the best of all, such as the trials
+            of a search.
+    """
+    best, prepared = summary.best, summary.prepared
+    if best is None or prepared is None:
+        return None
+    metric, own = run.config().metric_for_best_model, run_candidates(run, summary)
+    rest = [each for other in others if other[0].id != run.id for each in run_candidates(*other)]
+    top = max((each.score for each in own), default=0.0)
+    is_best = all(each.score <= top for each in rest)
+    candidates = own + rest if is_best else own
+    return measure_picking((run.folder, best.step), candidates, metric, prepared.positive)
+
+
+def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
+    """The evaluations of a run from its first step on, in order."""
+    metric = run.config().metric_for_best_model
+    sign = -1 if metric == "loss" else 1
+    return [
+        Candidate(run.folder, scored.step, sign * scored.metrics[metric])
+        for scored in summary.validation
+        if metric in scored.metrics
+    ]
+
+
+def difference(
+    scores: Mapping[str, Interval], first: Picking | None, second: Picking | None
+) -> dict[str, Interval]:
+    """The differences of two models' scores without what picking adds to either."""
+    added, other = (picked.bias if picked else {} for picked in (first, second))
+    return {
+        name: selection.lowered(score, added.get(name, 0.0) - other.get(name, 0.0))
+        for name, score in scores.items()
+    }
+
+
+def measure_picking(
+    kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, positive: int
+) -> Picking | None:
+    """What picking adds to a kept model, named by its run's folder and its step; None where it was
+    not picked among several whose logits are there."""
+    found = [candidate for candidate in candidates if candidate[:2] == kept]
+    if not found or len(candidates) < 2:
+        return None
+    runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
+    version = tuple(saved_predictions.files_version(run) for run in runs)
+    bias = _bias(found[0], tuple(candidates), metric, positive, version)
+    return Picking(len(candidates), bias) if bias else None
+
+
+@lru_cache(maxsize=32)
+def _bias(
+    kept: Candidate,
+    candidates: tuple[Candidate, ...],
+    metric: str,
+    positive: int,
+    version: object,  # of the files, for the cache
+) -> dict[str, float]:
+    """Empty if fewer than two candidates can be read."""
+    with contextlib.suppress(StoreError):
+        own = _read(kept)
+        answers: list[Indices] = []
+        losses: list[Floats] = []
+        place = 0
+        for candidate in _leading(candidates, kept, _MOST_PREDICTIONS // max(1, len(own.labels))):
+            with contextlib.suppress(StoreError):
+                read = own if candidate == kept else _read(candidate)
+                if np.array_equal(read.labels, own.labels):  # else they are of other pairs
+                    place = len(answers) if candidate == kept else place
+                    answers.append(read.logits.argmax(axis=1))
+                    losses += [_losses(read)] if metric == "loss" else []
+        if len(answers) > 1:
+            labels, predictions = own.labels, np.stack(answers)
+            statistics = {
+                "accuracy": selection.accuracy(labels, predictions),
+                "f1": selection.f1(labels, predictions, own.logits.shape[1], positive),
+            }
+            if losses:
+                statistics["loss"] = selection.loss(np.stack(losses))
+            bias = selection.picking_bias(statistics[metric], statistics, place)
+            return bias | ({"loss": -bias["loss"]} if losses else {})
+    return {}
+
+
+def _read(candidate: Candidate) -> SavedLogits:
+    return saved_predictions.read_logits(Run(candidate.folder), candidate.step)
+
+
+def _losses(scored: SavedLogits) -> Floats:
+    """The cross-entropy of each example."""
+    likely = calibration.probabilities(scored.logits)[np.arange(len(scored.labels)), scored.labels]
+    return -np.log(np.maximum(likely, np.finfo(np.float32).tiny))
+
+
+def _leading(candidates: Sequence[Candidate], kept: Candidate, most: int) -> list[Candidate]:
+    """The best candidates and the one kept, in order."""
+    ranked = sorted(candidates, key=lambda candidate: -candidate.score)
+    chosen = {kept, *ranked[: max(2, most)]}
+    return [candidate for candidate in candidates if candidate in chosen]

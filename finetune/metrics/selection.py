@@ -1,0 +1,127 @@
+"""How much of a score comes from having been picked as the best of several on the same examples.
+
+Arrays in, numbers out: models are rows of predictions or of losses, whatever made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.metrics import classification
+from finetune.metrics.classification import Floats, Indices
+from finetune.metrics.intervals import Interval
+
+_RESAMPLES = 2000
+_FEWEST = 100  # resamples, however many predictions there are
+_BUDGET = 300_000_000  # predictions x resamples
+_AT_ONCE = 4_000_000  # examples x resamples, 32 MB
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A score of several models on weighted examples: a function of sums over the examples.
+
+    Attributes:
+        terms: what each example adds to the sums, of shape (sums x models, examples).
+        score: sums of shape (sums, models, resamples) -> scores of shape (models, resamples), of
+            which more is better.
+    """
+
+    terms: Any
+    models: int
+    score: Callable[[Floats], Floats]
+
+    def of(self, weights: NDArray[Any]) -> Floats:
+        """The scores, of shape (models, resamples), by weights of shape (examples, resamples)."""
+        sums = self.terms @ weights
+        return self.score(sums.reshape(-1, self.models, weights.shape[1]))
+
+
+def accuracy(labels: Indices, predictions: Indices) -> Statistic:
+    """Accuracy; `predictions` of shape (models, examples), as below."""
+    return _mean((predictions == labels).astype(np.float32))
+
+
+def f1(labels: Indices, predictions: Indices, classes: int, positive: int = 1) -> Statistic:
+    """F1: of two classes that of `positive`, of more the mean over the classes that occur."""
+    from scipy.sparse import csr_array, vstack
+
+    hits, sizes = [], []
+    for label in [positive] if classes == 2 else range(classes):
+        true, called = labels == label, predictions == label
+        hits.append(csr_array((called & true).astype(np.float32)))
+        sizes.append(csr_array(called.astype(np.float32) + true))
+    terms, half = vstack([*hits, *sizes], format="csr"), len(hits)
+    return Statistic(
+        terms, len(predictions), lambda sums: classification.mean_f1(sums[:half], sums[half:])
+    )
+
+
+def loss(losses: Floats) -> Statistic:
+    """The mean loss, negated so that more is better; `losses` of shape (models, examples)."""
+    return _mean(-losses)
+
+
+def _mean(values: NDArray[Any]) -> Statistic:
+    """The mean of values of shape (models, examples)."""
+    from scipy.sparse import csr_array
+
+    terms = csr_array(np.concatenate([values, np.ones_like(values)]))
+    return Statistic(terms, len(values), lambda sums: classification.ratio(sums[0], sums[1]))
+
+
+def picking_bias(
+    picked_by: Statistic, reported: Mapping[str, Statistic], kept: int
+) -> dict[str, float]:
+    """How much lower each reported score of the model `kept` would be on new examples, for it was
+    picked as the best by `picked_by` on these ones; 0 where picking adds nothing.
+
+    In each bootstrap sample of the examples the best model is chosen, and scored on the examples
+    outside of the sample; what the model kept scores there beyond that is what picking adds.
+
+    Source: Tsamardinos, Greasidou and Borboudakis 2018, Bootstrapping the out-of-sample
+    predictions for efficient and accurate cross-validation (BBC-CV),
+    https://doi.org/10.1007/s10994-018-5714-4. The difference from the model kept has the same
+    expectation as their estimate, and is exactly 0 where all samples choose it.
+    """
+    examples, models = picked_by.terms.shape[1], picked_by.models
+    if models < 2 or examples < 2:
+        return dict.fromkeys(reported, 0.0)
+    size = max(statistic.terms.nnz for statistic in (picked_by, *reported.values()))
+    resamples = min(_RESAMPLES, max(_FEWEST, _BUDGET // max(1, size)))
+    rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
+    added: dict[str, list[Floats]] = {name: [] for name in reported}
+    for first in range(0, resamples, at_once):
+        weights = _bootstrap_weights(rng, examples, min(at_once, resamples - first))
+        columns = np.arange(weights.shape[1])
+        chosen, outside = picked_by.of(weights).argmax(axis=0), (weights == 0).astype(np.float32)
+        for name, statistic in reported.items():
+            scores = statistic.of(outside)
+            added[name].append(scores[kept] - scores[chosen, columns])
+    return {name: max(0.0, float(np.concatenate(each).mean())) for name, each in added.items()}
+
+
+def _bootstrap_weights(
+    rng: np.random.Generator, examples: int, resamples: int
+) -> NDArray[np.float32]:
+    """How often each example is drawn, of shape (examples, resamples)."""
+    drawn = rng.integers(0, examples, (examples, resamples))
+    drawn *= resamples
+    drawn += np.arange(resamples)
+    counts = np.bincount(drawn.ravel(), minlength=examples * resamples)
+    return counts.reshape(examples, resamples).astype(np.float32)
+
+
+def lowered(score: Interval, bias: float) -> Interval:
+    """A score, or a difference of two, without what picking adds.
+
+    The interval reaches from that of all of the bias to that of none: models that really differ owe
+    less to picking than the bootstrap finds, and then an interval that only moves misses too much.
+    """
+    ends = [score.low, score.low - bias, score.high, score.high - bias]
+    return replace(score, value=score.value - bias, low=min(ends), high=max(ends))

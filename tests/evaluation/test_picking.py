@@ -1,0 +1,159 @@
+"""What new pairs will show is said wherever a score is that was picked as the best of several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from finetune.config import Range
+from finetune.evaluation import report, saved_predictions
+from finetune.hub import model_card
+from finetune.inference.decision_rule import DecisionRule
+from finetune.jobs import service
+from finetune.jobs.search import driver, results, winner
+from finetune.jobs.search.space import Budget
+from finetune.metrics.intervals import Interval
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState
+from finetune.ui import compare_view, evaluation_view, run_view, search_view
+from tests.support.picked_runs import picked_run
+
+
+def texts(store: RunStore, run: Run) -> dict[str, str]:
+    """What the page and the card say of a run."""
+    summary = service.run_summary(store, run)
+    study = report.evaluate_run(run, summary)
+    drawn = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
+    return {
+        "verdict": str(run_view.verdict(run, summary)),
+        "evaluation": str(drawn),
+        "card": model_card.card_text(run, summary, "ada/pairs"),
+    }
+
+
+def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore) -> None:
+    run = picked_run(store, 10)
+    run.append(events.BaselinesMeasured(baselines={"TF-IDF": {"accuracy": 0.6, "f1": 0.6}}))
+    summary = service.run_summary(store, run)
+    analysis = report.evaluate_run(run, summary).analysis
+    measured, expected = analysis.scores["f1"], analysis.expected["f1"]
+    # All are right on the same share of endless pairs; the mean over the evaluations is near it.
+    every = [scored.metrics["f1"] for scored in summary.validation]
+    assert measured.value == pytest.approx(max(every))
+    assert measured.value - np.mean(every) > 0.02
+    assert expected.value == pytest.approx(np.mean(every), abs=0.02)
+    assert expected.low < measured.low
+    verdict = report.run_verdict(run, summary)
+    assert verdict.gain is not None
+    assert verdict.gain.value == pytest.approx(expected.value - 0.6)
+    said = texts(store, run)
+    words = f"best of 10 evaluations on these pairs: on new ones expect F1 {expected.value:.3f}"
+    assert words in said["verdict"]
+    assert words in said["evaluation"]
+    assert "expected on new pairs" in said["evaluation"]
+    accuracy = analysis.expected["accuracy"].value
+    assert f"| this model, expected on new pairs | {accuracy:.4f}" in said["card"]
+    assert "as the best of 10 evaluations" in said["card"]
+
+
+def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:
+    """After one evaluation, or where the other one was never near."""
+    once, twice = picked_run(store, 1), picked_run(store, 2)
+    best = service.run_summary(store, twice).best
+    assert best is not None
+    kept = saved_predictions.read_logits(twice, best.step)
+    saved_predictions.save_logits(twice, 3 - best.step, -kept.logits, kept.labels)
+    for run in (once, twice):
+        for text in texts(store, run).values():
+            assert "expected on new" not in text
+    assert "expect" not in str(compare_view.comparison(store, [once.id, twice.id]))
+
+
+def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) -> None:
+    many, one = picked_run(store, 20, seed=1), picked_run(store, 1, seed=4)
+    studies = [report.evaluate_run(run, service.run_summary(store, run)) for run in (many, one)]
+    comparison = report.compare_runs(*studies)
+    assert comparison is not None
+    plain = studies[0].analysis.scores["f1"].value - studies[1].analysis.scores["f1"].value
+    expected = studies[0].analysis.expected["f1"].value
+    added = studies[0].analysis.scores["f1"].value - expected
+    assert added > 0.02
+    assert comparison.difference["f1"].value == pytest.approx(plain - added)
+    assert expected < studies[1].analysis.scores["f1"].value < expected + added
+    text = str(compare_view.comparison(store, [many.id, one.id]))
+    assert "F1, expected on new pairs" in text
+    assert text.index(f"{expected:.3f}") > text.index("F1, expected on new pairs")
+    # First stands the one of which more is expected.
+    one.describe(name="evaluated once")
+    assert "A (evaluated once)" in str(compare_view.comparison(store, [many.id, one.id]))
+
+
+@pytest.mark.parametrize("metric", ["f1", "loss"])
+def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
+    store: RunStore, metric: str
+) -> None:
+    runs = [picked_run(store, 5, seed, metric_for_best_model=metric) for seed in range(6)]
+    rate = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+    study = driver.begin_search(store, runs[0].config(), dict(rate), Budget(trials=6))
+    rows = []
+    for number, run in enumerate(runs):
+        run.describe(study=study.id)
+        scored = service.run_summary(store, run).best
+        assert scored is not None
+        score = scored.metrics[metric]
+        rows.append(results.TrialRow(number, run.id, "finished", {}, score, {1: score}))
+    best = results.best_trial(rows, study.minimize)
+    assert best is not None
+    run = store.get(best.run_id)
+    expectation = winner.expected_score(store, study, rows, best)
+    assert expectation is not None
+    assert expectation.candidates == 30
+    assert expectation.value is not None
+    assert best.score is not None
+    alone = report.evaluate_run(run, service.run_summary(store, run)).analysis
+    if metric == "loss":
+        assert expectation.value > best.score
+        assert expectation.interval is None
+    else:
+        assert expectation.value < alone.expected["f1"].value < best.score
+        assert expectation.interval is not None
+        assert expectation.interval.value == expectation.value
+    assert "best of 30 evaluations" in model_card.card_text(
+        run, service.run_summary(store, run), "ada/best"
+    )
+    # A trial that was not the best was picked among its own evaluations only.
+    worst = store.get(next(row for row in rows if row is not best).run_id)
+    text = model_card.card_text(worst, service.run_summary(store, worst), "ada/other")
+    assert "best of 30 evaluations" not in text
+
+
+def test_a_search_says_what_to_expect_of_its_best_trial(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = picked_run(store, 2)
+    rate = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+    study = driver.begin_search(store, run.config(), dict(rate), Budget(trials=2))
+    rows = [
+        results.TrialRow(n, run.id, "finished", {"learning_rate": 1e-4}, 0.8, {}) for n in (0, 1)
+    ]
+    monkeypatch.setattr(results, "list_trials", lambda *_: rows)
+    found = winner.Expectation(30, 0.764, Interval(0.764, 0.7, 0.82))
+    for expectation, words in (
+        (
+            found,
+            "best of the 30 evaluations of all trials on the validation split: on new pairs "
+            "expect F1 0.764 (95% 0.700 to 0.820)",
+        ),
+        (replace(found, interval=None), "expect F1 0.764."),
+        (None, "so the score is a little too good"),
+        (replace(found, value=None), ""),
+    ):
+        monkeypatch.setattr(winner, "expected_score", lambda *_, found=expectation: found)
+        text = str(search_view.page(store, study.id))
+        assert words in text
+        assert ("expect" in text) == words.startswith(("best", "expect"))
+        assert ("a little too good" in text) == (expectation is None)
