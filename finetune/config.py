@@ -29,7 +29,12 @@ BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
 UPLOAD_PREFIX = "upload/"  # before the name of uploaded files
 NO_COLUMN = "(none)"  # there is no such column or split; an empty text means: guess it
-_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_NOUNS = {
+    bool: _("true or false"),
+    int: _("a whole number"),
+    float: _("a number"),
+    str: _("a text"),
+}
 
 # All of get_scheduler's but `greedy`, which needs the loss at every step.
 Scheduler = Literal[
@@ -245,6 +250,16 @@ class RunConfig(BaseModel):
     name: str = _field("Name", "")
     """A name to find the run by; made from dataset and checkpoint when empty."""
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false where a number is meant, which pydantic takes for 1 and 0."""
+        kind = knobs()[str(info.field_name)].kind
+        if isinstance(value, bool) and kind is not bool:
+            got = _("must be {what}, got {value}", what=_NOUNS[kind], value=str(value).lower())
+            raise ValueError(got)
+        return value
+
     @field_validator("*")
     @classmethod
     def _check_value(cls, value: Any, info: ValidationInfo) -> Any:
@@ -316,7 +331,12 @@ def _problem(error: Any) -> str:
         case "less_than_equal":
             high, number = context["le"], float(value)
             return _("must be at most {bound:g}, got {value:g}", bound=high, value=number)
-    return f"must be {_NOUNS[knobs()[name].kind]}, got {got}"
+    if isinstance(value, str) and "," in value and knobs()[name].kind in (int, float):
+        return _(
+            "must be a number with a point before its decimals and no commas, got {value}",
+            value=got,
+        )
+    return _("must be {what}, got {value}", what=_NOUNS[knobs()[name].kind], value=got)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from pydantic import TypeAdapter
+
 from finetune.errors import FinetuneError, StoreError
 from finetune.messages import message as _
 
@@ -196,6 +198,15 @@ def read_json(path: Path) -> dict[str, Any]:
         return parse_object(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return {}
+
+
+def read_as(kind: type[_T], path: Path) -> _T | None:
+    """The value of a JSON file as a type that pydantic can check; None when it is missing,
+    unreadable or something else."""
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def read_cached(path: Path, parse: Callable[[str], _T]) -> _T:

@@ -23,6 +23,13 @@ class FinetuneError(Exception):
         self.fact, self.remedy = _formatted(fact, values), _formatted(remedy, values)
         super().__init__(f"{self.fact} {self.remedy}".strip())
 
+    @property
+    def text(self) -> str:
+        """Fact and remedy as one text that the page can translate."""
+        if not self.remedy:
+            return self.fact
+        return Message("{fact} {remedy}", fact=self.fact, remedy=self.remedy)
+
 
 def _formatted(text: str, values: Mapping[str, object]) -> str:
     ready = not values or (isinstance(text, Message) and text.values)

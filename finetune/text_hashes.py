@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
+_DIRECTION = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 _EDGES = " \t.,;:!?\u2026'\"\u201c\u201d\u2018\u2019\u00ab\u00bb()[]"
 
 
@@ -29,6 +30,12 @@ def clean_sentence(cell: Any) -> str | None:
 def replace_surrogates(text: str) -> str:
     """Without lone surrogates, which JSON can spell and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def without_direction(text: str) -> str:
+    """Without the controls that reorder what is shown around them: a name could pretend to be
+    another (https://trojansource.codes)."""
+    return text.translate(_DIRECTION)
 
 
 def normalize(text: str) -> str:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import csv
+from pydantic import NonNegativeInt
 
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
 from finetune.data import tables
-from finetune.disk import read_json, write_atomically
-from finetune.errors import DataError
+from finetune.disk import read_as, write_atomically
+from finetune.errors import DataError, StoreError
 from finetune.evaluation import saved_predictions
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -27,18 +28,20 @@ _write_lock = threading.Lock()  # a person may correct two labels within a momen
 
 
 def read_corrections(run: Run) -> dict[int, str]:
-    """Row -> the corrected class, in the order of the rows."""
-    values = read_json(run.folder / "corrections.json")
-    return dict(sorted((int(row), str(label)) for row, label in values.items()))
+    """Row -> the corrected class, in the order of the rows; none when they cannot be read."""
+    corrections = read_as(dict[NonNegativeInt, str], run.folder / "corrections.json") or {}
+    return dict(sorted(corrections.items()))
 
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
     """Give an example of the validation split another class, or its own again; all corrections
     then."""
-    example = _examples(run).column("label")[row].as_py()
+    examples = _examples(run).column("label").to_pylist()
+    if label not in labels or not 0 <= row < len(examples):
+        raise DataError("There is no such example or class.", "Open Errors again.")
     with _write_lock:
         corrections = read_corrections(run) | {row: label}
-        if labels.index(label) == example:
+        if labels.index(label) == examples[row]:
             del corrections[row]
         text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
         write_atomically(run.folder / "corrections.json", text + "\n")
@@ -95,6 +98,11 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
 
 def _corrected_labels(table: pa.Table, labels: list[str], corrections: dict[int, str]) -> list[str]:
     indices = table.column("label").to_pylist()
+    if max(indices, default=0) >= len(labels):
+        raise StoreError(
+            "The examples of this run have classes that it does not name: a file is damaged.",
+            "Train it anew.",
+        )
     return [corrections.get(row, labels[index]) for row, index in enumerate(indices)]
 
 

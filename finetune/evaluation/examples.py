@@ -99,10 +99,13 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
 def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPair]:
     """Random validation pairs, of as many classes as there are, right and wrong ones; none where
     they were not kept."""
-    table = saved_predictions.read_examples(run)
-    if table is None or summary.best is None or summary.prepared is None:
+    if summary.best is None or summary.prepared is None:
         return []
-    scored = saved_predictions.read_logits(run, summary.best.step)
+    classes = len(summary.prepared.labels)
+    scored = saved_predictions.read_logits(run, summary.best.step, classes=classes)
+    table = saved_predictions.read_examples(run, labels=scored.labels)
+    if table is None:
+        return []
     rule = decision_rule.read_rule(run.best)
     answers = decision_rule.decided_answers(scored.logits, summary.prepared.labels, rule)
     right = (answers == scored.labels).tolist()

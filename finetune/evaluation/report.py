@@ -130,8 +130,14 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     """The evaluation of the kept model, on the `test` split once it was opened; computed again only
     when a file has changed. A StoreError when nothing was evaluated yet, or was not kept."""
     best = summary.best
-    if best is None or summary.prepared is None:
+    if best is None:
         raise StoreError("Nothing was evaluated yet.", "Wait for the first evaluation.")
+    if summary.prepared is None:
+        raise StoreError(
+            "events.jsonl of run {id} is damaged: it does not say what was trained on.",
+            "Its model is still there; train it anew to have its figures.",
+            id=run.id,
+        )
     names = summary.prepared.labels
     rule = replace(decision_rule.read_rule(run.best), temperature=None)  # which changes no answer
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
@@ -165,7 +171,7 @@ def _evaluate(
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
-    scored = saved_predictions.read_logits(run, best_step, split)
+    scored = saved_predictions.read_logits(run, best_step, split, len(classes))
     truth, labels = scored.labels, list(classes)
     # 1. The answers.
     shares = calibration.probabilities(scored.logits)
@@ -175,7 +181,7 @@ def _evaluate(
     most_probable = shares.argmax(axis=1)
     plain = classification.confusion_matrix(truth, most_probable, len(labels))
     # 2. The texts, and how often each label was predicted.
-    table, traits = saved_predictions.read_examples(run, split), None
+    table, traits = saved_predictions.read_examples(run, split, truth), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
@@ -233,7 +239,7 @@ def _label_doubts(
     never_right, total, count = np.ones(len(truth), bool), np.zeros(len(truth)), 0
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
-            saved = best if step == best.step else saved_predictions.read_logits(run, step)
+            saved = best if step == best.step else _read_alike(run, step, best)
             never_right &= decision_rule.decided_answers(saved.logits, classes, rule) != truth
             total += calibration.probabilities(saved.logits)[np.arange(len(truth)), truth]
             count += 1
@@ -256,12 +262,25 @@ def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
     return groups
 
 
+def _read_alike(run: Run, step: int, best: SavedLogits) -> SavedLogits:
+    """An evaluation of the same examples; a StoreError when there is none."""
+    saved = saved_predictions.read_logits(run, step, classes=best.logits.shape[1])
+    if not np.array_equal(saved.labels, best.labels):
+        raise StoreError("Step {step} was evaluated on other examples.", step=step)
+    return saved
+
+
 def _order_consistency(
     run: Run, scored: SavedLogits, classes: Sequence[str], positive: int, rule: DecisionRule
 ) -> OrderConsistency | None:
-    """None where it was not measured, or of a model that was replaced since."""
-    swapped = saved_predictions.read_swapped_logits(run)
+    """None when it was not measured, or of a model that was replaced since, or is damaged: the
+    page offers to measure it then."""
+    swapped = None
+    with contextlib.suppress(StoreError):
+        swapped = saved_predictions.read_swapped_logits(run, len(scored.labels))
     if swapped is None or swapped.step != scored.step:
+        return None
+    if swapped.given.shape[1] != scored.logits.shape[1]:
         return None
     labels, rows = scored.labels[swapped.rows], np.arange(len(swapped.rows))
     given, other = map(calibration.probabilities, (swapped.given, swapped.swapped))

@@ -8,6 +8,8 @@ test.parquet, test.npz   the same of the test split, once it was opened
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from finetune.errors import StoreError
 from finetune.messages import message as _
 from finetune.runs.run import Run
 
+_ANEW = _("Train it anew to have them.")
 Logits = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
@@ -72,35 +75,106 @@ def save_examples(run: Run, split: str, table: pa.Table) -> None:
         pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
 
 
-def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
-    """The logits of an evaluation, of the test split those kept last; or a StoreError."""
-    try:
-        with np.load(_logits_file(run, step, split)) as arrays:
-            logits, broken = _finite(arrays["logits"])
-            return SavedLogits(
-                int(arrays["step"]), logits, arrays["labels"].astype(np.int64), broken
-            )
-    except FileNotFoundError as error:
+def read_logits(
+    run: Run, step: int, split: str = "validation", classes: int | None = None
+) -> SavedLogits:
+    """The logits of an evaluation, of the test split those kept last.
+
+    Args:
+        classes: how many the model tells apart, if known.
+
+    Raises:
+        StoreError: when they were not kept, or the file is damaged.
+    """
+    path = _logits_file(run, step, split)
+    if not path.exists():
         subject = _("The evaluation of step {step:,}", step=step)
-        raise StoreError(
-            "{subject} of run {id} was not kept.", subject=subject, id=run.id
-        ) from error
+        raise StoreError("{subject} of run {id} was not kept.", subject=subject, id=run.id)
+    with _reading(run, path, _("Open the test set again.") if split == "test" else _ANEW):
+        arrays = _arrays(path, "logits", "labels", "step")
+        logits, broken = _finite(arrays["logits"])
+        labels = arrays["labels"]
+        _check(labels.shape == logits.shape[:1], "labels and logits differ in number")
+        _check(classes in (None, logits.shape[1]), "the logits are of other classes")
+        _check_indices(labels, logits.shape[1])
+        return SavedLogits(int(arrays["step"].item()), logits, labels.astype(np.int64), broken)
 
 
-def read_swapped_logits(run: Run) -> SwappedLogits | None:
-    """The logits of both orders; None where they were not measured."""
+def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits | None:
+    """The logits of both orders of some validation examples, of so many if known; None when they
+    were not measured. A StoreError when the file is damaged."""
     path = run.predictions / "swapped.npz"
     if not path.exists():
         return None
-    with np.load(path) as arrays:
+    with _reading(run, path, _("Measure both orders again.")):
+        arrays = _arrays(path, "given", "swapped", "rows", "step")
         given, swapped = (_finite(arrays[name])[0] for name in ("given", "swapped"))
-        return SwappedLogits(int(arrays["step"]), arrays["rows"], given, swapped)
+        rows = arrays["rows"]
+        _check(given.shape == swapped.shape, "the orders differ in number")
+        _check(rows.shape == given.shape[:1], "rows and logits differ in number")
+        _check_indices(rows, examples or 2**31)
+        return SwappedLogits(int(arrays["step"].item()), rows, given, swapped)
 
 
-def read_examples(run: Run, split: str = "validation") -> pa.Table | None:
-    """The examples of a split, in the order of its logits; None where they were not kept."""
+def read_examples(
+    run: Run, split: str = "validation", labels: Labels | None = None
+) -> pa.Table | None:
+    """The examples of a split, in the order of its logits; None when they were not kept.
+
+    Args:
+        labels: that were kept with the logits.
+
+    Raises:
+        StoreError: when the file is damaged, or of other examples than those of `labels`.
+    """
     path = run.predictions / f"{split}.parquet"
-    return pq.read_table(path) if path.exists() else None
+    if not path.exists():
+        return None
+    with _reading(run, path, _("Delete it to see the figures without the sentences.")):
+        table = pq.read_table(path)
+        for name in [name for name in table.column_names if name.startswith("sentence")]:
+            column = table.column(name)
+            text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+            _check(text and not column.null_count, f"{name} is no text")
+        _check("sentence1" in table.column_names, "there is no sentence1")
+        found = np.asarray(table.column("label").to_numpy())
+        _check_indices(found, 2**31)
+        _check(labels is None or np.array_equal(found, labels), "its labels are not those scored")
+        return table
+
+
+@contextlib.contextmanager
+def _reading(run: Run, path: Path, remedy: str) -> Iterator[None]:
+    """Make one error of all that a damaged file raises."""
+    try:
+        yield
+    except Exception as error:  # zipfile, zlib, numpy and pyarrow have some thirty kinds
+        raise StoreError(
+            "{name} of run {id} is damaged: {reason}.",
+            remedy,
+            name=path.name,
+            id=run.id,
+            reason=(str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip("."),
+        ) from error
+
+
+def _arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
+    """Some arrays of numbers of a file; raises whatever is wrong with it."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in names}
+    for name, array in arrays.items():
+        _check(array.dtype.kind in "iuf", f"{name} has no numbers")
+    return arrays
+
+
+def _check(right: bool, problem: str) -> None:
+    if not right:
+        raise ValueError(problem)
+
+
+def _check_indices(values: NDArray[Any], end: int) -> None:
+    _check(values.dtype.kind in "iu", "an index is no whole number")
+    _check(bool(((values >= 0) & (values < end)).all()), f"an index is not from 0 to {end - 1}")
 
 
 def files_version(run: Run) -> tuple[tuple[str, int], ...]:
@@ -116,6 +190,7 @@ def _logits_file(run: Run, step: int, split: str) -> Path:
 def _finite(logits: NDArray[Any]) -> tuple[Logits, int]:
     """Logits that can be computed with, and how many rows could not: theirs become 0, so that
     they count as the first class, without confidence."""
+    _check(logits.ndim == 2 and logits.size > 0, "the logits are no table")
     good = np.isfinite(logits).all(axis=1)
     clean = np.where(good[:, None], logits, 0).clip(-1e4, 1e4).astype(np.float32)
     return clean, int((~good).sum())

@@ -33,6 +33,7 @@ from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
+from finetune.text_hashes import without_direction
 
 EXAMPLES = (
     ("The shop opens at nine.", "At nine the shop opens."),
@@ -97,6 +98,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: without_direction(value) if isinstance(value, str) else value,
     )
     environment.globals |= {"picture": PICTURE, "zip": zip}
     environment.filters |= {

@@ -27,6 +27,7 @@ from finetune.errors import FinetuneError, PublishError
 from finetune.hub import demo, model_card
 from finetune.hub.client import HubClient, NoAnswer
 from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
+from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -51,7 +52,7 @@ class Verification:
 
     pairs: int  # how many examples both were asked
     difference: float  # the largest of a logit
-    problem: str = ""  # what differs, or why it could not be compared; empty where all is well
+    problem: Text = ""  # what differs, or why it could not be compared; empty where all is well
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Pushed:
     created: bool  # whether the repository is new
     verified: Verification | None = None  # what loading it back has shown
     demo: str = ""  # the address of the Space, where there is one
-    demo_problem: str = ""  # why there is none although it was wanted
+    demo_problem: Text = ""  # why there is none although it was wanted
 
 
 class RepositoryExists(PublishError):
@@ -120,12 +121,12 @@ def push_run(
     if not plan.demo:
         return pushed
     if stopped():
-        return replace(pushed, demo_problem="You cancelled before it was made.")
+        return replace(pushed, demo_problem=_("You cancelled before it was made."))
     report(replace(progress, phase=Phase.CREATE_DEMO))
     try:
         return replace(pushed, demo=demo.push_demo(plan, request.hardware, summary.paired, hub))
     except PublishError as error:
-        return replace(pushed, demo_problem=str(error))
+        return replace(pushed, demo_problem=error.text)
 
 
 class _CountedFile(io.BufferedReader):
@@ -245,7 +246,7 @@ def verify_push(
             )  # fmt: skip
             logits = score(Path(folder))
     except FinetuneError as error:
-        return Verification(0, 0.0, _("It could not be loaded back. {error}", error=error))
+        return Verification(0, 0.0, _("It could not be loaded back. {error}", error=error.text))
     difference = float(np.abs(logits - expected).max(initial=0.0))
     problem = ""
     if difference > TOLERANCE:

@@ -17,7 +17,7 @@ from typing import Any
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import checkpoints
-from finetune.errors import DataError
+from finetune.errors import DataError, StoreError
 from finetune.hub.downloads import folder_zip, saved_model
 from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
@@ -47,8 +47,12 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
     """
     best, summary = saved_model(run), run.summary()
     started, prepared = summary.started, summary.prepared
-    assert started is not None, "a run with a model has started"
-    assert prepared is not None
+    if started is None or prepared is None:
+        raise StoreError(
+            "events.jsonl of run {id} is damaged: it does not say what was trained on.",
+            "Its model is still there; train it anew to have its script.",
+            id=run.id,
+        )
     temporary = tempfile.TemporaryDirectory(prefix="finetune-script-")
     folder = Path(temporary.name)
     class_weights = _write_pairs(run, store, prepared, folder / "pairs")

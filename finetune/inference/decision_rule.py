@@ -90,10 +90,20 @@ def decided_answers(
 
 def read_rule(folder: Path) -> DecisionRule:
     """What was chosen for the model in a folder; nothing where it cannot be read."""
-    notes = disk.read_json(folder / "config.json").get(NOTES, {})
-    return DecisionRule(
-        notes.get("threshold"), notes.get("temperature"), notes.get("positive") or ""
-    )
+    notes = _notes(disk.read_json(folder / "config.json"))
+    numbers = {name: notes.get(name) for name in _LIMITS}
+    usable = {name: value for name, value in numbers.items() if _is_within(value, _LIMITS[name])}
+    positive = notes.get("positive")
+    return DecisionRule(**usable, positive=positive if isinstance(positive, str) else "")
+
+
+def _notes(config: dict[str, Any]) -> dict[str, Any]:
+    notes = config.get(NOTES)
+    return notes if isinstance(notes, dict) else {}
+
+
+def _is_within(value: Any, limit: float) -> bool:
+    return type(value) in (int, float) and 0 < value < limit
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
@@ -113,7 +123,8 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     if not config:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
     rule = replace(read_rule(folder), **values)
-    notes = config.pop(NOTES, {}) | asdict(rule)
+    notes = _notes(config) | asdict(rule)
+    config.pop(NOTES, None)
     if notes := {name: value for name, value in notes.items() if value not in (None, "")}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")

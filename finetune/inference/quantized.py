@@ -8,7 +8,6 @@ Source: https://onnxruntime.ai/docs/performance/model-optimizations/quantization
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import PositiveFloat
 
 from finetune import disk
 from finetune.environment import devices
@@ -40,7 +39,7 @@ class QuantizationReport:
     accuracy: tuple[float, float]  # of the model as it is, and in int8
     f1: tuple[float, float]
     p: float  # of McNemar's test that both are right equally often
-    pairs_per_second: tuple[float, float]
+    pairs_per_second: tuple[PositiveFloat, PositiveFloat]
     processor: str
     step: int | None = None  # that the model had taken
     kept: bool = False  # whether it is used
@@ -67,11 +66,8 @@ class QuantizationReport:
 
 def read_report(folder: Path) -> QuantizationReport | None:
     """What was measured of the model in a folder; None where nothing was, or of a former model."""
-    with contextlib.suppress(OSError, ValueError):
-        text = (folder / _REPORT).read_bytes()
-        report = TypeAdapter(QuantizationReport).validate_json(text)
-        return report if report.step == saved_step(folder) else None
-    return None
+    report = disk.read_as(QuantizationReport, folder / _REPORT)
+    return report if report is not None and report.step == saved_step(folder) else None
 
 
 def write_report(folder: Path, report: QuantizationReport) -> None:

@@ -13,12 +13,13 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 
-from finetune.disk import read_json, write_atomically
+from finetune.disk import read_as, write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
-from finetune.hub.publish import Pushed, PushProgress, Verification
+from finetune.hub.publish import Pushed, PushProgress
 from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.jobs import background, service
+from finetune.messages import encode
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -70,13 +71,10 @@ def start_push(
 def push_state(run: Run) -> PushState:
     """How far the latest push of a run is; status `none` where there was none."""
     job = _folder(run)
-    result = read_json(job.folder / "result.json")
-    if verified := result.get("verified"):
-        result["verified"] = Verification(**verified)
     state = PushState(
         **vars(background.job_state(job)),
-        progress=PushProgress(**read_json(job.folder / "progress.json")),
-        pushed=Pushed(**result) if result else None,
+        progress=read_as(PushProgress, job.folder / "progress.json") or PushProgress(),
+        pushed=read_as(Pushed, job.folder / "result.json"),
     )
     state.cancelling = state.running and job.stop_requested()
     return state
@@ -103,7 +101,7 @@ def push_job(job: JobFolder) -> int:
     token = sys.stdin.readline().strip() or None
 
     def write(name: str, content: PushProgress | Pushed) -> None:
-        write_atomically(job.folder / name, json.dumps(dataclasses.asdict(content)))
+        write_atomically(job.folder / name, json.dumps(encode(dataclasses.asdict(content))))
 
     def work() -> events.Event | None:
         try:
@@ -119,7 +117,7 @@ def push_job(job: JobFolder) -> int:
             )
             write("result.json", pushed)
         except Cancelled as error:
-            return events.Stopped(step=0, seconds=0.0, reason=f"{error.fact} {error.remedy}")
+            return events.Stopped(step=0, seconds=0.0, reason=error.text)
         except FinetuneError:
             raise
         except Exception as error:  # a library might quote a header in its words

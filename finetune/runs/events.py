@@ -11,7 +11,17 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from finetune.errors import some
 from finetune.messages import Text, message
@@ -132,22 +142,41 @@ class Head(BaseModel):
         )
 
 
+class _PairFacts(BaseModel, extra="allow", strict=True):
+    source: str = ""
+    revision: str | None = None
+    columns: dict[Literal["sentence1", "sentence2", "label"], str] = {}
+    positive_label: str = ""
+    positive_assumed: bool = False
+    rows: dict[str, int] = {}  # by split, as what follows
+    splits: dict[str, str] = {}  # what the source calls each
+    left_out: dict[str, dict[str, int]] = {}  # rows by reason
+    unreadable: dict[str, int] = {}
+    leaked: dict[str, int] = {}
+
+
+def _check_facts(data: dict[str, Any]) -> dict[str, Any]:
+    _PairFacts.model_validate(data)
+    return data
+
+
 class Prepared(Event):
     """Data and model are ready; steps are the optimizer's."""
 
     event: Literal["prepared"] = "prepared"
     train_examples: int
     validation_examples: int
-    steps_per_epoch: int
-    total_steps: int
-    labels: list[str]
+    steps_per_epoch: PositiveInt
+    total_steps: NonNegativeInt
+    labels: list[str] = Field(min_length=1)
     parameters: int
     precision: str
     per_device_train_batch_size: int = 0
     gradient_accumulation_steps: int = 0
     fingerprint: str = ""  # of the pairs
-    data: dict[str, Any] = {}  # source, revision, columns, rows and what is left out
     head: Head = Head()
+    # Source, revision, columns, rows and what is left out.
+    data: Annotated[dict[str, Any], AfterValidator(_check_facts)] = {}
     majority: Scores = {}  # on validation, of always answering training's most frequent class
 
     @property

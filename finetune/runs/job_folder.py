@@ -74,7 +74,8 @@ class JobFolder:
 
     @property
     def request(self) -> dict[str, Any]:
-        return self._description().get("request") or {}
+        request = self._description().get("request")
+        return request if isinstance(request, dict) else {}
 
     def _description(self) -> dict[str, Any]:
         try:

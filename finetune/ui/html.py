@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
@@ -21,6 +21,7 @@ from finetune.jobs.engines.spending import rounded_down, rounded_up
 from finetune.messages import message
 from finetune.metrics.classification import metric_name, metric_title
 from finetune.runs.events import Phase
+from finetune.text_hashes import without_direction
 from finetune.ui.i18n import gettext, gettext_html, number
 
 FOLDER = Path(__file__).resolve().parent / "templates"
@@ -44,6 +45,7 @@ def environment() -> Environment:
         bytecode_cache=_BytecodeCache(str(FOLDER / "__pycache__")),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -55,6 +57,10 @@ def environment() -> Environment:
     for function in filters:
         templates.filters[function.__name__] = function
     return templates
+
+
+def _shown(value: Any) -> Any:
+    return without_direction(value) if isinstance(value, str) else value
 
 
 def render(template: str, **values: object) -> Markup:

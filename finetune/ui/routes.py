@@ -9,6 +9,7 @@ import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
@@ -150,4 +151,6 @@ def _attachment(content: Iterable[str | bytes], name: str) -> Response:
         "x-content-type-options": "nosniff",
     }
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return StreamingResponse(content, media_type=media_type, headers=headers)
+    pieces = iter(content)
+    first = next(pieces, "")  # what cannot be read is said before the answer begins
+    return StreamingResponse(chain([first], pieces), media_type=media_type, headers=headers)

@@ -725,7 +725,7 @@ def test_the_command_line_searches(
     assert command_line(["search", *flags, "--over", "learning_rate=1e-6..1e-3"]) == 0
     output = capsys.readouterr().out
     assert "trial 0 finished F1 1.0000 learning_rate 7e-05" in output
-    assert "best: f1 1.0000" in output
+    assert "best: F1 1.0000" in output
     assert command_line(["search", *flags, "--over", "learning_rate=1e-3..1e-5"]) == 2
     assert "must be above its beginning" in capsys.readouterr().err
     assert "outside of what is searched" not in output

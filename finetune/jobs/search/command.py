@@ -113,9 +113,11 @@ def _parser() -> argparse.ArgumentParser:
 def _space(over: list[str]) -> dict[str, config.Range | config.Choices]:
     texts: dict[str, str] = {}
     for text in over:
-        name, _sign, drawn = text.partition("=")
+        name, sign, drawn = text.partition("=")
         if name in texts:
             raise ConfigError({name: _("is given twice")})
+        if sign and not drawn.strip():
+            raise ConfigError({name: _("has nothing after its =; give a range, or no = at all")})
         texts[name] = drawn
     return read_space(texts)
 

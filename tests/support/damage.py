@@ -1,0 +1,119 @@
+"""Damage: what a crash, a full disk or another program may leave of a file."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_ODD: tuple[Any, ...] = (
+    None, [], {}, "", "odd", -1, 0, 1e308, 10**40, True, float("nan"), [[1]], {"odd": []},
+)  # fmt: skip
+
+
+def damages(path: Path) -> Iterator[tuple[str, bytes | None]]:
+    """Descriptions and contents that may stand in the place of a file's; None: it is missing."""
+    content = path.read_bytes()
+    yield "missing", None
+    yield "empty", b""
+    yield "half of it", content[: len(content) // 2]
+    yield "noise", random.Random(1).randbytes(500)
+    yield "zeros", bytes(len(content))
+    match path.suffix:
+        case ".json" if content.strip():
+            yield from _other_json(content)
+        case ".jsonl":
+            yield from _other_events(content)
+        case ".npz":
+            yield from _other_arrays(content)
+        case ".parquet":
+            yield from _other_tables(content)
+
+
+def _other_json(content: bytes) -> Iterator[tuple[str, bytes]]:
+    for what, value in _variants(json.loads(content)):
+        yield what, json.dumps(value).encode()
+
+
+def _other_events(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """One kind of event otherwise, wherever it stands."""
+    happened = [json.loads(line) for line in content.splitlines()]
+    for kind in dict.fromkeys(event["event"] for event in happened):
+        first = next(event for event in happened if event["event"] == kind)
+        variants = [(f"no {kind}", None), *_variants(first)]
+        for what, variant in variants:
+            if variant is not None and not (isinstance(variant, dict) and "event" in variant):
+                continue
+            lines = [variant if event["event"] == kind else event for event in happened]
+            text = "".join(json.dumps(line) + "\n" for line in lines if line is not None)
+            yield f"{kind}: {what}", text.encode()
+
+
+def _variants(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """A JSON value with one part of it missing, or odd."""
+    for odd in _ODD:
+        if type(odd) is not type(value) or odd != value:
+            yield f"{where or 'all'} = {odd!r}", odd
+    if isinstance(value, dict):
+        for name, part in value.items():
+            rest = {other: kept for other, kept in value.items() if other != name}
+            yield f"{where}.{name} missing", rest
+            for what, changed in _variants(part, f"{where}.{name}"):
+                yield what, value | {name: changed}
+    if isinstance(value, list) and value:
+        yield f"{where} shorter", value[:-1]
+        yield f"{where} longer", [*value, value[-1]]
+        for what, changed in _variants(value[0], f"{where}[0]"):
+            yield what, [changed, *value[1:]]
+
+
+def _other_arrays(content: bytes) -> Iterator[tuple[str, bytes]]:
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    for name, array in arrays.items():
+        rest = {other: kept for other, kept in arrays.items() if other != name}
+        yield f"no {name}", _npz(rest)
+        text, lost = array.astype(str), np.full(array.shape, np.nan)
+        for what, other in (
+            ("text", text), ("objects", text.astype(object)), ("not numbers", lost),
+            ("fewer", array[:-1] if array.ndim else array.reshape(1)), ("one number", np.array(7)),
+            ("none", array[:0] if array.ndim else array.reshape(1)[:0]), ("large", array * 0 + 99),
+            ("flat", array.reshape(-1)), ("deeper", array[None]), ("negative", array * 0 - 5),
+            ("complex", array * 1j),
+        ):  # fmt: skip
+            yield f"{name}: {what}", _npz(rest | {name: other})
+        if array.ndim == 2:
+            yield f"{name}: one class", _npz(rest | {name: array[:, :1]})
+            yield f"{name}: more classes", _npz(rest | {name: np.hstack([array, array])})
+
+
+def _npz(arrays: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _other_tables(content: bytes) -> Iterator[tuple[str, bytes]]:
+    table = pq.read_table(io.BytesIO(content))
+    yield "fewer rows", _parquet(table.slice(1))
+    yield "no rows", _parquet(table.slice(0, 0))
+    for at, name in enumerate(table.column_names):
+        yield f"no {name}", _parquet(table.drop_columns(name))
+        for what, values in (
+            ("nothing", [None] * len(table)), ("texts", ["odd"] * len(table)),
+            ("numbers", [99] * len(table)), ("lists", [["odd"]] * len(table)),
+        ):  # fmt: skip
+            yield f"{name}: {what}", _parquet(table.set_column(at, name, pa.array(values)))
+
+
+def _parquet(table: pa.Table) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    return file.getvalue()
