@@ -11,6 +11,7 @@ import numpy as np
 from datasets import ClassLabel, DatasetDict
 
 from finetune.config import RunConfig
+from finetune.data import validation_cut
 from finetune.data.columns import is_positive_plain, positive_class
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError
@@ -132,7 +133,9 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
             keep(split, rows[split][np.sort(first)], "duplicates")
     # 2. Every run needs a validation split; a test split without labels is of no use.
     if not len(rows.get("validation", ())):
-        rows["train"], rows["validation"] = _cut_validation(hashes["train"], rows["train"], config)
+        keys, share = hashes["train"][rows["train"]], config.validation_share
+        cut = validation_cut.cut_validation(keys, share, config.data_seed)
+        rows["train"], rows["validation"] = rows["train"][~cut], rows["train"][cut]
         origin["validation"] = "train"
         left_out.setdefault("validation", {})
     if not len(rows.get("test", (0,))):
@@ -161,51 +164,3 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         blocks = [_("No row is left for validation.")]
     assigned = {split: (origin[split], indices) for split, indices in rows.items()}
     return SplitRows(dataset, hashes, assigned, left_out, blocks)
-
-
-def _cut_validation(
-    keys: RowHashes, rows: Integers, config: RunConfig
-) -> tuple[Integers, Integers]:
-    """Split training rows into train and validation: each class by its share, no sentence in both,
-    unless the rows that share one are almost all."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    if len(rows) < 2:
-        return rows, rows[:0]
-    rng = np.random.default_rng(config.data_seed)
-    keys = keys[rows]
-    sizes = np.bincount(keys.label)
-    target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
-    target = target.astype(np.int64)
-    # 1. Rows that share a sentence, directly or by others, are a group.
-    first, second = keys.first, keys.second if keys.second.any() else keys.first
-    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
-    ends = nodes[: len(rows)], nodes[len(rows) :]
-    graph = coo_array((np.ones(len(rows), np.int8), ends), shape=(nodes.max() + 1,) * 2)
-    group = connected_components(graph, directed=False)[1][ends[0]]
-    members = np.bincount(group)
-    in_validation = np.zeros(len(rows), bool)
-    counts = np.zeros_like(target)
-    # 2. Groups of several rows, in random order, as long as they fit.
-    shared = np.flatnonzero(members[group] > 1)
-    shared = shared[np.argsort(group[shared], kind="stable")]
-    groups = np.split(shared, np.flatnonzero(np.diff(group[shared])) + 1) if len(shared) else []
-    for index in rng.permutation(len(groups)):
-        added = np.bincount(keys.label[groups[index]], minlength=len(target))
-        if (counts + added <= target).all():
-            in_validation[groups[index]] = True
-            counts += added
-        if (counts == target).all():
-            break
-    # 3. Single rows, until every class has its share.
-    alone = rng.permutation(np.flatnonzero(members[group] == 1))
-    for label in range(len(target)):
-        of_class = alone[keys.label[alone] == label]
-        in_validation[of_class[: target[label] - counts[label]]] = True
-    # 4. Any rows, where groups are so large that not even half would be there.
-    size, found = max(1, round(len(rows) * config.validation_share)), int(in_validation.sum())
-    if 2 * found < size:
-        rest = rng.permutation(np.flatnonzero(~in_validation))
-        in_validation[rest[: size - found]] = True
-    return rows[~in_validation], rows[in_validation]

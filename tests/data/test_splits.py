@@ -210,31 +210,6 @@ def test_the_maximum_draws_at_random_and_the_same_each_time(tmp_path: Path) -> N
     assert drawn(1) != [row[:2] for row in some(30)]
 
 
-def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
-    draw = np.random.default_rng(5)
-    rows = [
-        (f"question {draw.integers(400)}", f"question {draw.integers(400)} again", int(n % 4 == 0))
-        for n in range(300)
-    ] + [(f"alone {n}", f"alone too {n}", int(n % 3 == 0)) for n in range(900)]
-    loaded = pairs(tmp_path, train=rows, validation_share=0.2)
-    sides = [{text for pair in texts(split) for text in pair} for split in loaded.splits.values()]
-    assert len(sides) == 2
-    assert not sides[0] & sides[1]
-    sizes = np.bincount([label for _, _, label in rows])  # type: ignore[list-item]
-    validation = np.round(sizes * 0.2).astype(int)
-    assert loaded.counts["validation"] == validation.tolist()
-    assert loaded.counts["train"] == (sizes - validation).tolist()
-
-
-def test_the_cut_has_its_share_though_almost_all_rows_share_sentences(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    tickets = draw.integers(0, 400, (600, 2))
-    rows = [(f"ticket {a}", f"ticket {b}", int(n % 3 == 0)) for n, (a, b) in enumerate(tickets)]
-    rows += [(f"alone {n}", f"alone too {n}", n % 2) for n in range(3)]
-    loaded = pairs(tmp_path, train=rows, validation_share=0.2)
-    assert len(loaded.splits["validation"]) == round(0.2 * 603)
-
-
 def test_a_file_whose_label_column_has_another_name_is_not_ignored(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path / "uploads")
     for name, head in (("train", "label"), ("other", "gold")):
