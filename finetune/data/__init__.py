@@ -5,6 +5,7 @@ __all__ = [
     "check_report",
     "checkpoints",
     "checks",
+    "classes",
     "columns",
     "dataset_cache",
     "hub_access",

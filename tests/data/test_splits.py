@@ -14,7 +14,6 @@ from datasets import ClassLabel
 from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks, sources, splits
-from finetune.data.columns import LabelEncoder, guess_columns, is_positive_plain, positive_class
 from finetune.errors import DataError
 from finetune.jobs import train
 from finetune.runs import events
@@ -87,63 +86,6 @@ def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
         fingerprint(row, max_train_samples=29), fingerprint(row, positive_label="0"),
     ]  # fmt: skip
     assert len({first, *others}) == 5
-
-
-@pytest.mark.parametrize(
-    ("cells", "names", "numbers"),
-    [
-        ([0, 1, 1.0, "1", " 0 "], ["0", "1"], [0, 1, 1, 1, 0]),
-        (["10", "9", "-1"], ["-1", "9", "10"], [2, 1, 0]),
-        (["yes", "No", "YES", "no"], ["No", "yes"], [1, 0, 1, 0]),
-        ([True, False, "TRUE", "false"], ["false", "true"], [1, 0, 1, 0]),
-        (["not_duplicate", "duplicate"], ["not_duplicate", "duplicate"], [0, 1]),
-        (["positive", "negative"], ["negative", "positive"], [1, 0]),
-        (["paraphrase", "other"], ["other", "paraphrase"], [1, 0]),
-        (["b", "c", "a"], ["a", "b", "c"], [1, 2, 0]),
-        ([1, None, float("nan"), "", "NULL", 0], ["0", "1"], [1, -1, -1, -1, -1, 0]),
-    ],
-)
-def test_labels_become_classes(cells: list[object], names: list[str], numbers: list[int]) -> None:
-    encoder = LabelEncoder("label")
-    codes = [encoder.code(cell) for cell in cells]
-    order = encoder.order()
-    assert [encoder.names[code] for code in order] == names
-    assert [order.index(code) if code >= 0 else -1 for code in codes] == numbers
-
-
-@pytest.mark.parametrize(
-    ("labels", "requested", "index"),
-    [("0 1", "", 1), ("0 1", "0", 0), ("entailment not_entailment", "", 0), ("no yes", "YES", 1),
-     ("ja nein", "", 0), ("\u5426 \u662f", "", 1), ("\uc544\ub2c8\uc624 \uc608", "", 1)],
-)  # fmt: skip
-def test_the_positive_class(labels: str, requested: str, index: int) -> None:
-    assert positive_class(labels.split(), requested) == index
-    assert is_positive_plain(labels.split())
-
-
-@pytest.mark.parametrize("labels", ["1 2", "dup other", "female male", "f m", "duplicate same"])
-def test_a_positive_class_that_is_not_plain(labels: str) -> None:
-    assert not is_positive_plain(labels.split())
-
-
-@pytest.mark.parametrize(
-    ("head", "columns"),
-    [
-        ("sentence1,sentence2,label,idx", "sentence1,sentence2,label"),
-        ("id,qid1,qid2,question1,question2,is_duplicate", "question1,question2,is_duplicate"),
-        ("premise,hypothesis,gold_label", "premise,hypothesis,gold_label"),
-        ("Text A,Text B,Score", "Text A,Text B,Score"),
-        ("text,label", "text,,label"),
-        ("question1,question2,verdict", "question1,question2,verdict"),
-        ("text,note,mood", "text,,"),
-        ("one,two,three", "one,two,three"),
-        ("a1,a2,a3,a4", ",,"),
-        ("question,other question,same", "question,other question,same"),
-        ("id,Ticket,Zweites Ticket,Ticket2,class", "Ticket,Ticket2,class"),
-    ],
-)
-def test_columns_are_guessed(head: str, columns: str) -> None:
-    assert guess_columns(head.split(",")) == tuple(columns.split(","))
 
 
 def test_columns_can_be_chosen(tmp_path: Path) -> None:
