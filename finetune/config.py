@@ -6,6 +6,7 @@ The form, the command line, `config.json` and the model card's table are drawn f
 from __future__ import annotations
 
 import reprlib
+import shlex
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, Self, get_args
@@ -233,6 +234,10 @@ class RunConfig(BaseModel):
     """The column of the class; empty to guess it."""
     positive_label: str = _data("", label="Positive class")
     """Of two classes the one whose F1 is meant; empty for the plain one, such as 1 or yes."""
+    label_map: str = _data("", label="Changed labels")
+    """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
+    rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
+    """A class of fewer than five training rows: ask first, keep it, or leave its rows out."""
     sheet: str = _data("")
     """Which sheet of a workbook; empty for the first with a table."""
     validation_share: float = _data(0.1, 0.01, 0.5)
@@ -273,6 +278,8 @@ class RunConfig(BaseModel):
             problem = _("must be -1 or at least 1, got 0")
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
+        elif name == "label_map" and (wrong := _unreadable_change(value)):
+            problem = _("has {entry!r}, which is not old=new; quote names with spaces", entry=wrong)
         elif isinstance(value, str) and (len(value) > 300 or not value.isprintable()):
             got = reprlib.repr(value)
             problem = _("must be printable text of at most 300 characters, got {value}", value=got)
@@ -288,6 +295,12 @@ class RunConfig(BaseModel):
         except ValidationError as error:
             problems = {str(entry["loc"][0]): _problem(entry) for entry in error.errors()}
             raise ConfigError(problems) from error
+
+    @property
+    def changed_labels(self) -> dict[str, str]:
+        """`label_map` as label -> the one it becomes, "" for none."""
+        entries = [entry.rpartition("=") for entry in shlex.split(self.label_map)]
+        return {old: new for old, _, new in entries}
 
     def changed(self, **values: Any) -> RunConfig:
         """A copy with some values replaced."""
@@ -309,6 +322,15 @@ class RunConfig(BaseModel):
         except (TypeError, ValueError) as error:
             problem = _("must be a JSON object of names and values")
             raise ConfigError({"config.json": problem}) from error
+
+
+def _unreadable_change(label_map: str) -> str:
+    """The first part of a `label_map` that is no change of a label; "" if all are."""
+    try:
+        entries = shlex.split(label_map)
+    except ValueError:  # a quotation mark without its other
+        return label_map
+    return next((entry for entry in entries if "=" not in entry[1:]), "")
 
 
 def _problem(error: Any) -> str:

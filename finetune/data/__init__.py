@@ -6,6 +6,7 @@ __all__ = [
     "checkpoint_files",
     "checkpoints",
     "checks",
+    "classes",
     "columns",
     "dataset_cache",
     "hub_access",

@@ -17,6 +17,7 @@ from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, hub_access
 from finetune.messages import Text
 
+MAX_LINES = 1000
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
 
 
@@ -58,6 +59,8 @@ class Finding:
     examples: list[Example] = field(default_factory=list)
     remedies: list[Remedy] = field(default_factory=list)
     done: bool = False  # a remedy was chosen; those there are take it back
+    # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
+    rows: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

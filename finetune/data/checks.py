@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import catalog, columns, dataset_cache, sources, splits, token_lengths
+from finetune.config import RunConfig
+from finetune.data import (
+    catalog,
+    class_findings,
+    classes,
+    column_findings,
+    dataset_cache,
+    splits,
+    token_lengths,
+)
 from finetune.data.check_report import (
     CheckReport,
     Example,
@@ -21,25 +29,20 @@ from finetune.data.check_report import (
     SplitSummary,
     TokenLengths,
 )
+from finetune.data.classes import MISSING_LABEL
+from finetune.data.row_findings import rows_finding
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
 from finetune.messages import message as _
 from finetune.metrics import classification, intervals
-from finetune.metrics.classification import metric_name
 from finetune.runs.events import Phase
-from finetune.text_hashes import Integers
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
-MAX_EXAMPLES = 5  # of a finding
 FEW = 100  # training rows
-EXAMPLE_CHARACTERS = 200  # of a sentence
 # Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (93 pairs) a good model
 # and a constant answer can score the same; above 0.06 (263) two that differ by a whole preset.
 UNCERTAIN, SLIGHTLY_UNCERTAIN = 0.1, 0.06
-# Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
-# flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
-IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 
 
 def check_pairs(
@@ -56,7 +59,7 @@ def check_pairs(
             config, root, lambda split, rows: progress(Phase.READ_ROWS, split, rows, 0)
         )
     except DataError as error:
-        return _report_columns(config, root, error)
+        return column_findings.report_columns(config, root, error)
     progress(Phase.COUNT_ROWS, "", 0, 0)
     everything = config.changed(drop_duplicates=False, drop_leaked=False)
     findings = list(_row_findings(config, splits.assign_rows(dataset, everything)))
@@ -75,55 +78,13 @@ def _by_severity(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
-def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
-    """A report of a source whose columns are unclear, with its first rows for the user to choose
-    by; `error` is raised again where it cannot be opened."""
-    try:
-        source = sources.open_source(config, root)
-    except DataError:
-        raise error from None
-    guesses = columns.guess_columns(list(source.columns))
-    roles = dict(zip(("sentence1", "sentence2", "label"), guesses, strict=True))
-    usable = [name for name, reason in source.columns.items() if not reason]
-    examples = []
-    for line, cells in islice(source.rows("train", usable, "", lambda *_: None), MAX_EXAMPLES):
-        text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
-        examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
-    remedies = _column_choices(config, roles, usable)
-    return CheckReport(
-        source=source.name,
-        revision=source.revision,
-        choices=source.columns,
-        columns=roles,
-        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy, examples, remedies)],
-        notes=source.notes,
-        sheets=source.sheets,
-    )
-
-
-def _column_choices(config: RunConfig, guesses: dict[str, str], usable: list[str]) -> list[Remedy]:
-    """A button for each column that can have the first role that none has."""
-    columns = {role: getattr(config, f"{role}_column") or guesses[role] for role in guesses}
-    free = [name for name in usable if name not in columns.values()][:6]
-    if not columns["sentence1"]:
-        texts = [_("{name!r} is the first sentence", name=name) for name in free]
-        return [Remedy("sentence1_column", *choice) for choice in zip(free, texts, strict=True)]
-    texts = [_("{name!r} is the label", name=name) for name in free if not columns["label"]]
-    return [Remedy("label_column", *choice) for choice in zip(free, texts, strict=False)]
-
-
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
     """The report without lengths; what blocks training is added to the findings."""
-    dataset, counts = assigned.dataset, assigned.class_counts()
-    action = _("Training is not possible with these rows.")
-    blocks = [Finding("impossible", "blocks", text, 0, action) for text in assigned.blocks]
-    try:
-        positive = columns.positive_class(dataset.labels, config.positive_label)
-    except DataError as error:
-        remedies = _class_choices(dataset.labels)
-        finding = Finding("positive", "blocks", error.fact, 0, error.remedy, remedies=remedies)
-        blocks.append(finding)
-        positive = min(1, len(dataset.labels) - 1)
+    dataset, labels, counts = assigned.dataset, assigned.labels, assigned.class_counts()
+    blocks = class_findings.blocking_findings(config, assigned)
+    positive = min(1, len(labels) - 1)
+    with contextlib.suppress(DataError):  # blocks then
+        positive = classes.positive_class(labels, config.positive_label)
     majority, fingerprint = {}, ""
     if not blocks:
         majority = classification.majority_scores(counts["train"], counts["validation"], positive)
@@ -134,8 +95,8 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         corpus=dataset.folder.name,
         choices=dataset.choices,
         columns=asdict(dataset.columns),
-        labels=dataset.labels,
-        positive_label=dataset.labels[positive] if dataset.labels else "",
+        labels=labels,
+        positive_label=labels[positive] if labels else "",
         read=dataset.rows,
         splits=[
             SplitSummary(name, origin, len(rows), counts[name], assigned.left_out.get(name, {}))
@@ -147,37 +108,11 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         sheets=dataset.sheets,
         fingerprint=fingerprint,
     )
+    findings = [*class_findings.class_findings(config, assigned), *findings]
     if not blocks:
-        findings = [*_positive_class(config, report), *findings, *_class_balance(report)]
+        asked = class_findings.positive_class(config, report)
+        findings = [*asked, *findings, *class_findings.class_balance(report)]
     return replace(report, findings=_by_severity([*blocks, *findings]))
-
-
-def _class_choices(labels: Sequence[str]) -> list[Remedy]:
-    """A button for each of a few classes."""
-    return [Remedy("positive_label", name, _("It is {name!r}", name=name)) for name in labels[:4]]
-
-
-def _positive_class(config: RunConfig, report: CheckReport) -> Iterator[Finding]:
-    """Asks which of two classes is the positive one where their names do not say it."""
-    if columns.is_positive_plain(report.labels):
-        return
-    if config.positive_label:
-        title = _("The positive class is {name!r}.", name=report.positive_label)
-        undo = Remedy("positive_label", "", _("Undo"))
-        action = _("You chose it; F1, precision and recall are of it.")
-        yield Finding("positive", "warns", title, 0, action, remedies=[undo], done=True)
-        return
-    first, second = report.labels
-    title = _(
-        "Which class is the positive one, {first!r} or {second!r}?", first=first, second=second
-    )
-    action = _(
-        "F1, precision and recall are of it: the one you look for, such as the duplicates. Until "
-        "positive_label says it, {name!r} is taken.",
-        name=report.positive_label,
-    )
-    remedies = _class_choices(report.labels)
-    yield Finding("positive", "warns", title, 0, action, remedies=remedies)
 
 
 def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
@@ -202,33 +137,14 @@ def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths
 
 def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """What is wrong with rows, of which duplicates and leaked ones are not left out."""
-    yield from _unread_cells(config, assigned)
+    yield from _unreadable_rows(assigned)
+    yield from column_findings.single_text(config, assigned)
     yield from _incomplete_rows(config, assigned)
     yield from _leaked_rows(config, assigned)
     yield from _conflicting_labels(assigned)
     yield from _duplicates(config, assigned)
     yield from _small_splits(assigned)
     yield from _shared_sentences(assigned)
-
-
-def _rows_finding(
-    assigned: SplitRows,
-    kind: str,
-    title: str,
-    action: str,
-    rows: Sequence[tuple[str, Integers]],
-    remedy: Callable[[int], Remedy] | None = None,
-) -> Iterator[Finding]:
-    """A warning of some rows of the dataset's splits, `done` where its remedy takes one back; none
-    where there are none."""
-    if count := sum(len(indices) for _, indices in rows):
-        examples: list[Example] = []
-        for split, indices in rows:
-            shown = indices[: MAX_EXAMPLES - len(examples)]
-            examples += assigned.dataset.examples_of(split, shown, EXAMPLE_CHARACTERS)
-        remedies = [remedy(count)] if remedy else []
-        done = bool(remedies) and not remedies[0].value
-        yield Finding(kind, "warns", title, count, action, examples, remedies, done)
 
 
 def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
@@ -244,8 +160,7 @@ def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
     return Remedy(field, True, text[field, count == 1])
 
 
-def _unread_cells(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """Rows that are broken, and a column that may be the other sentence, which nobody left out."""
+def _unreadable_rows(assigned: SplitRows) -> Iterator[Finding]:
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
         action = _("They are left out; mend those lines and upload the file again to have them.")
@@ -257,20 +172,6 @@ def _unread_cells(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         lines = some([row.line for row in rows], 3)
         title = _("Rows that could not be read: line {lines}", lines=lines)
         yield Finding("unreadable", "warns", title, count, action, rows)
-    used = (dataset.columns.sentence1, dataset.columns.label)
-    unused = [name for name, why in dataset.choices.items() if not why and name not in used]
-    if not dataset.paired and not config.sentence2_column and unused:
-        title = _("Single sentences: only {column!r} is read.", column=used[0])
-        action = _(
-            "Not read: {columns}. Where one of these is the other sentence of a pair, choose "
-            "it as sentence2_column; else choose {no_column}.",
-            columns=some(unused),
-            no_column=NO_COLUMN,
-        )
-        choices = [(name, _("Pair it with {name!r}", name=name)) for name in unused[:4]]
-        choices.append((NO_COLUMN, _("They are single sentences")))
-        remedies = [Remedy("sentence2_column", name, text) for name, text in choices]
-        yield Finding("single", "notes", title, 0, action, remedies=remedies)
 
 
 def _incomplete_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -280,12 +181,12 @@ def _incomplete_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding
         empty.append((split, np.flatnonzero(~complete)))
         own = not catalog.is_hub_dataset(config.dataset)
         if own or split == "train" or (keys.label >= 0).any():  # GLUE's test splits have none
-            unlabelled.append((split, np.flatnonzero(complete & (keys.label < 0))))
+            unlabelled.append((split, np.flatnonzero(complete & (keys.label == MISSING_LABEL))))
     action = _("They are left out.")
     title = _("Rows with an empty or missing sentence")
-    yield from _rows_finding(assigned, "empty", title, action, empty)
+    yield from rows_finding(assigned, "empty", title, action, empty)
     title = _("Rows without a label")
-    yield from _rows_finding(assigned, "unlabelled", title, action, unlabelled)
+    yield from rows_finding(assigned, "unlabelled", title, action, unlabelled)
 
 
 def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -302,12 +203,12 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
             split=name,
         )
         rows = [(assigned.rows["train"][0], leaked)]
-        yield from _rows_finding(assigned, "leakage", title, action, rows, remedy)
+        yield from rows_finding(assigned, "leakage", title, action, rows, remedy)
 
 
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
     """Rows whose pair has another label elsewhere, in any split."""
-    keys, classes = list(map(assigned.of, assigned.rows)), max(1, len(assigned.dataset.labels))
+    keys, classes = list(map(assigned.of, assigned.rows)), max(1, len(assigned.labels))
     ordered = np.concatenate([key.ordered for key in keys])
     group = np.unique(ordered, return_inverse=True)[1]
     labels = np.concatenate([key.label for key in keys])
@@ -324,7 +225,7 @@ def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
         "They are kept; one of the labels is wrong, and no model can learn both. Of equal "
         "pairs in a split drop_duplicates keeps the first."
     )
-    yield from _rows_finding(assigned, "conflicts", title, action, conflicts)
+    yield from rows_finding(assigned, "conflicts", title, action, conflicts)
 
 
 def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -337,39 +238,7 @@ def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         repeated.append((origin, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
     remedy = partial(_leave_out, config, "drop_duplicates")
-    yield from _rows_finding(assigned, "duplicates", title, action, repeated, remedy)
-
-
-def _class_balance(report: CheckReport) -> Iterator[Finding]:
-    """Whether one class is so common that accuracy flatters, and what a constant answer scores."""
-    counts = next(split.classes for split in report.splits if split.name == "train")
-    classes = len(counts)
-    label = report.labels[int(np.argmax(counts))]
-    share = max(counts) / sum(counts)
-    imbalance = (share - 1 / classes) / (1 - 1 / classes)
-    if imbalance < IMBALANCED:
-        return
-    advice = _("Macro F1 and MCC tell more than accuracy.")
-    severe = imbalance >= VERY_IMBALANCED
-    if severe:
-        advice = _(
-            "{advice} class_weights can be set to balanced, or rows of the rarer added.",
-            advice=advice,
-        )
-    title = _(
-        "Classes out of balance: {share:.1%} of the training rows are {label!r}",
-        share=share,
-        label=label,
-    )
-    action = _(
-        "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
-        "on validation. {advice}",
-        accuracy=report.majority["accuracy"],
-        f1=report.majority["f1"],
-        metric=metric_name("f1", classes),
-        advice=advice,
-    )
-    yield Finding("balance", "warns" if severe else "notes", title, max(counts), action)
+    yield from rows_finding(assigned, "duplicates", title, action, repeated, remedy)
 
 
 def _shared_sentences(assigned: SplitRows) -> Iterator[Finding]:

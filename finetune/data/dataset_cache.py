@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,8 @@ from finetune import disk, text_hashes
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, hub_access, sources
 from finetune.data.check_report import Example, shorten
-from finetune.data.columns import Columns, LabelEncoder, choose_columns
+from finetune.data.classes import LabelEncoder, clean_label
+from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.messages import Text, message
@@ -34,7 +36,7 @@ from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
 PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
-_VERSION = 6  # of the files and the bundled pairs; those of another version are written anew
+_VERSION = 7  # of the files and the bundled pairs; those of another version are written anew
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 
@@ -45,7 +47,7 @@ ProgressCallback = Callable[[str, int], None]  # a split, and how many of its ro
 class RowHashes:
     """Labels and hashes of a split's rows, each of shape (rows,); 0 for a missing sentence."""
 
-    label: Integers  # class index; -1 where there is none
+    label: Integers  # number of its spelling, or its class; negative where there is none
     line: Integers  # in the source, from 1
     exact: Integers  # of the texts as they are
     first: Integers  # of the normalized sentences
@@ -80,7 +82,7 @@ class CachedDataset:
     revision: str  # commit of a Hub dataset; empty otherwise
     choices: dict[str, Text]  # column -> why it cannot be used, or ""
     columns: Columns
-    labels: list[str]  # names of the classes, by index
+    spellings: list[str]  # of the labels, as they came; `data/classes.py` makes classes of them
     rows: dict[str, int]  # split -> number of rows
     unreadable: dict[str, int]  # split -> number of rows that could not be read
     examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of those
@@ -107,7 +109,7 @@ class CachedDataset:
             Example(
                 split,
                 int(keys.line[row]),
-                label=self.labels[keys.label[row]] if keys.label[row] >= 0 else "",
+                label=clean_label(self.spellings[keys.label[row]]) if keys.label[row] >= 0 else "",
                 **{name: shorten(text or "", characters) for name, text in texts[row].items()},
             )
             for row in map(int, rows)
@@ -139,7 +141,7 @@ def read_dataset(
         if (cached := _load_current(config, root)) is not None:
             return cached
         source = sources.open_source(config, root)
-        columns = choose_columns(source.columns, source.name, config)
+        columns = choose_columns(source.columns, source.name, config, sample_cells(source, config))
         name = message("What was read, in {root},", root=root)
         with (
             tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as unfinished,
@@ -151,6 +153,18 @@ def read_dataset(
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(dataset.folder, folder)
     return replace(dataset, folder=folder)
+
+
+def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[Any]]:
+    """Cells of each usable column of the training rows, to guess columns by: of the first rows and
+    of some beyond; none if no column has to be guessed."""
+    usable = [name for name, reason in source.columns.items() if not reason]
+    if all(choices_of(config).values()):
+        return {}
+    rows = islice(source.rows("train", usable, "", lambda *_: None), 10 * SAMPLE_ROWS)
+    sample = [cells for n, (_, cells) in enumerate(rows) if n < SAMPLE_ROWS or n % 10 == 0]
+    columns = zip(usable, zip(*sample, strict=True), strict=False)  # behind them the empty label
+    return {name: list(cells) for name, cells in columns}
 
 
 def ensure_cached(config: RunConfig, root: Path) -> None:
@@ -220,12 +234,7 @@ def _write(
         rows = source.rows(split, columns.sentences, columns.label, partial(count_bad_row, split))
         path = folder / f"{split}.arrow"
         numbers[split] = _write_texts(path, rows, columns, encoder, partial(progress, split))
-    # Classes are numbered as they came; their final order is known once all are read.
-    order = list(range(len(encoder.names))) if class_names else encoder.order()
-    final_codes = np.full(len(order) + 1, -1, np.int64)  # the last entry maps -1 to -1
-    final_codes[order] = np.arange(len(order))
     for split, values in numbers.items():
-        values[0] = final_codes[values[0]]
         np.save(folder / f"{split}.npy", values)
     return CachedDataset(
         folder=folder,
@@ -233,7 +242,7 @@ def _write(
         revision=source.revision,
         choices=source.columns,
         columns=columns,
-        labels=[encoder.names[code] for code in order],
+        spellings=encoder.spellings,
         rows={split: values.shape[1] for split, values in numbers.items()},
         unreadable=unreadable,
         examples=examples,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,21 @@ import numpy as np
 from datasets import ClassLabel, DatasetDict
 
 from finetune.config import RunConfig
-from finetune.data.columns import is_positive_plain, positive_class
+from finetune.data import validation_cut
+from finetune.data.classes import (
+    LEFT_OUT,
+    MISSING_LABEL,
+    Classes,
+    is_positive_plain,
+    make_classes,
+    positive_class,
+)
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
-from finetune.errors import DataError
+from finetune.errors import DataError, some
 from finetune.messages import message as _
 from finetune.text_hashes import Integers
+
+RARE = 5  # training rows; a class of fewer is asked about
 
 
 @dataclass(frozen=True)
@@ -23,10 +33,17 @@ class SplitRows:
     """Which rows of a cached dataset make each split."""
 
     dataset: CachedDataset
-    hashes: dict[str, RowHashes]  # of every split of the dataset
+    classes: Classes
+    rare: dict[str, int]  # class of few training rows -> their number, whatever was answered
+    hashes: dict[str, RowHashes]  # of every split of the dataset; labels are classes
     rows: dict[str, tuple[str, Integers]]  # split -> the dataset's split, and indices into it
     left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows
-    blocks: list[str]  # why training is impossible; empty where it is possible
+    blocks: dict[str, str]  # kind of finding -> why training is impossible
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes, by index."""
+        return self.classes.names
 
     def of(self, name: str) -> RowHashes:
         origin, rows = self.rows[name]
@@ -34,7 +51,7 @@ class SplitRows:
 
     def class_counts(self) -> dict[str, list[int]]:
         """Split -> number of rows of each class."""
-        n = len(self.dataset.labels)
+        n = len(self.labels)
         return {name: np.bincount(self.of(name).label, minlength=n).tolist() for name in self.rows}
 
     def leaked(self) -> dict[str, Integers]:
@@ -45,7 +62,7 @@ class SplitRows:
 
     def fingerprint(self, positive: int) -> str:
         """sha256 over the classes' names and the text and label of every row, in order."""
-        names = self.dataset.labels
+        names = self.labels
         digest = hashlib.sha256("\n".join([names[positive], *names]).encode())
         for name in self.rows:
             keys = self.of(name)
@@ -74,16 +91,18 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     dataset = read_dataset(config, root)
     assigned = assign_rows(dataset, config)
     if assigned.blocks:
-        raise DataError(" ".join(assigned.blocks), "The Data tab shows what was read.")
-    positive = positive_class(dataset.labels, config.positive_label)
-    splits, feature = DatasetDict(), ClassLabel(names=dataset.labels)
+        raise DataError(" ".join(assigned.blocks.values()), "The Data tab shows what was read.")
+    if assigned.rare and config.rare_classes == "ask":
+        raise DataError(*ask_about_rare(assigned.rare))
+    positive = positive_class(assigned.labels, config.positive_label)
+    splits, feature = DatasetDict(), ClassLabel(names=assigned.labels)
     for name, (origin, rows) in assigned.rows.items():
-        labels = assigned.hashes[origin].label
+        labels = np.maximum(assigned.hashes[origin].label, MISSING_LABEL)  # as `ClassLabel` has it
         texts = dataset.texts(origin).add_column("label", labels, feature=feature)
         splits[name] = texts.select(rows)
     return Pairs(
         splits=splits,
-        labels=dataset.labels,
+        labels=assigned.labels,
         positive=positive,
         counts=assigned.class_counts(),
         origin={
@@ -94,8 +113,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "left_out": assigned.left_out,
             "unreadable": {split: n for split, n in dataset.unreadable.items() if n},
             "leaked": {name: len(rows) for name, rows in assigned.leaked().items() if len(rows)},
-            "positive_label": dataset.labels[positive],
-            "positive_assumed": not (config.positive_label or is_positive_plain(dataset.labels)),
+            "positive_label": assigned.labels[positive],
+            "positive_assumed": not (config.positive_label or is_positive_plain(assigned.labels)),
             # The source's own names of the splits that were not cut from another.
             "splits": {
                 name: dataset.splits.get(name, "")
@@ -110,10 +129,43 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     )
 
 
+def ask_about_rare(rare: dict[str, int]) -> tuple[str, str]:
+    """The question whether classes of few training rows are classes, and how to answer it."""
+    text = _(
+        "Classes of fewer than {few} training rows: {names}.",
+        few=RARE,
+        names=some([f"{name!r} ({count})" for name, count in rare.items()]),
+    )
+    remedy = _(
+        "A typing error becomes another class by label_map ('old=new'); else rare_classes says "
+        "keep or leave_out."
+    )
+    return text, remedy
+
+
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     """Choose the rows of each split, the same each time: complete ones, without what the
     configuration leaves out; a validation split is cut from train where there is none."""
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
+    labels = np.concatenate([keys.label for keys in hashes.values()])
+    spelled = np.bincount(labels[labels >= 0], minlength=len(dataset.spellings))
+    named, changes = dataset.named_labels, config.changed_labels
+    classes = make_classes(dataset.spellings, spelled, named, changes)
+    rare: dict[str, int] = {}
+    while True:
+        assigned = _assign(dataset, classes, hashes, config)
+        rare |= assigned.rare
+        if not assigned.rare or config.rare_classes != "leave_out":
+            return replace(assigned, rare=rare)
+        classes = classes.left_out(list(assigned.rare))
+
+
+def _assign(
+    dataset: CachedDataset, classes: Classes, spelled: dict[str, RowHashes], config: RunConfig
+) -> SplitRows:
+    """The rows of each split whose labels have these classes."""
+    codes = np.append(classes.codes, MISSING_LABEL)  # the last entry maps -1 to -1
+    hashes = {split: replace(keys, label=codes[keys.label]) for split, keys in spelled.items()}
     rows = {split: np.arange(len(keys)) for split, keys in hashes.items()}
     left_out: dict[str, dict[str, int]] = {split: {} for split in hashes}
     origin = {split: split for split in hashes}
@@ -126,13 +178,16 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     # 1. Complete and labelled rows, without repeated pairs.
     for split, keys in hashes.items():
         keep(split, np.flatnonzero(keys.complete(dataset.paired)), "a sentence is missing")
-        keep(split, rows[split][keys.label[rows[split]] >= 0], "the label is missing")
+        keep(split, rows[split][keys.label[rows[split]] != MISSING_LABEL], "the label is missing")
+        keep(split, rows[split][keys.label[rows[split]] != LEFT_OUT], "the label is no class")
         if config.drop_duplicates:
             first = np.unique(keys[rows[split]].ordered, return_index=True)[1]
             keep(split, rows[split][np.sort(first)], "duplicates")
     # 2. Every run needs a validation split; a test split without labels is of no use.
     if not len(rows.get("validation", ())):
-        rows["train"], rows["validation"] = _cut_validation(hashes["train"], rows["train"], config)
+        keys, share = hashes["train"][rows["train"]], config.validation_share
+        cut = validation_cut.cut_validation(keys, share, config.data_seed)
+        rows["train"], rows["validation"] = rows["train"][~cut], rows["train"][cut]
         origin["validation"] = "train"
         left_out.setdefault("validation", {})
     if not len(rows.get("test", (0,))):
@@ -143,69 +198,52 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         train = pairs.pop("train")
         leaked = np.isin(train, np.concatenate(list(pairs.values())))
         keep("train", rows["train"][~leaked], "leaked")
+    counts = {
+        split: np.bincount(hashes[origin[split]].label[indices], minlength=len(classes.names))
+        for split, indices in rows.items()
+    }
     most = {"train": config.max_train_samples, "validation": config.max_eval_samples}
     for split, size in most.items():
         if 0 < size < len(rows[split]):
             rng = np.random.default_rng([config.data_seed, split == "train"])
             sample = np.sort(rng.choice(rows[split], size, replace=False))
             keep(split, sample, "beyond the maximum")
-    # 4. Why training is impossible.
-    labels, blocks = np.unique(hashes["train"].label[rows["train"]]), []
-    if not len(labels):
-        blocks = [_("No row of {source} can be trained on.", source=dataset.source)]
-    elif len(labels) == 1:
-        count, name = len(rows["train"]), dataset.labels[labels[0]]
-        text = _("All {count:,} training rows have one class, {name!r}.", count=count, name=name)
-        blocks = [text]
-    elif not len(rows["validation"]):
-        blocks = [_("No row is left for validation.")]
+    # 4. Why training is impossible, or which classes have to be asked about.
+    blocks = _blocks(dataset.source, dataset.columns.label, classes, counts)
+    found = np.sum(list(counts.values()), axis=0) > 0
+    rare = np.flatnonzero(found & (counts["train"] < RARE)).tolist()
+    if blocks or dataset.named_labels:  # the source's own classes are no accident
+        rare = []
     assigned = {split: (origin[split], indices) for split, indices in rows.items()}
-    return SplitRows(dataset, hashes, assigned, left_out, blocks)
+    few = {classes.names[code]: int(counts["train"][code]) for code in rare}
+    return SplitRows(dataset, classes, few, hashes, assigned, left_out, blocks)
 
 
-def _cut_validation(
-    keys: RowHashes, rows: Integers, config: RunConfig
-) -> tuple[Integers, Integers]:
-    """Split training rows into train and validation: each class by its share, no sentence in both,
-    unless the rows that share one are almost all."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    if len(rows) < 2:
-        return rows, rows[:0]
-    rng = np.random.default_rng(config.data_seed)
-    keys = keys[rows]
-    sizes = np.bincount(keys.label)
-    target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
-    target = target.astype(np.int64)
-    # 1. Rows that share a sentence, directly or by others, are a group.
-    first, second = keys.first, keys.second if keys.second.any() else keys.first
-    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
-    ends = nodes[: len(rows)], nodes[len(rows) :]
-    graph = coo_array((np.ones(len(rows), np.int8), ends), shape=(nodes.max() + 1,) * 2)
-    group = connected_components(graph, directed=False)[1][ends[0]]
-    members = np.bincount(group)
-    in_validation = np.zeros(len(rows), bool)
-    counts = np.zeros_like(target)
-    # 2. Groups of several rows, in random order, as long as they fit.
-    shared = np.flatnonzero(members[group] > 1)
-    shared = shared[np.argsort(group[shared], kind="stable")]
-    groups = np.split(shared, np.flatnonzero(np.diff(group[shared])) + 1) if len(shared) else []
-    for index in rng.permutation(len(groups)):
-        added = np.bincount(keys.label[groups[index]], minlength=len(target))
-        if (counts + added <= target).all():
-            in_validation[groups[index]] = True
-            counts += added
-        if (counts == target).all():
-            break
-    # 3. Single rows, until every class has its share.
-    alone = rng.permutation(np.flatnonzero(members[group] == 1))
-    for label in range(len(target)):
-        of_class = alone[keys.label[alone] == label]
-        in_validation[of_class[: target[label] - counts[label]]] = True
-    # 4. Any rows, where groups are so large that not even half would be there.
-    size, found = max(1, round(len(rows) * config.validation_share)), int(in_validation.sum())
-    if 2 * found < size:
-        rest = rng.permutation(np.flatnonzero(~in_validation))
-        in_validation[rest[: size - found]] = True
-    return rows[~in_validation], rows[in_validation]
+def _blocks(
+    source: str, column: str, classes: Classes, counts: dict[str, Integers]
+) -> dict[str, str]:
+    """Why rows with so many of each class, split by split, cannot be trained on."""
+    train = counts["train"]
+    rows, present = int(train.sum()), np.flatnonzero(train)
+    if classes.unknown:
+        names = some(classes.unknown)
+        text = _("label_map changes {names}, which no row has as its label.", names=names)
+        return {"label-map": text}
+    if not rows:
+        return {"impossible": _("No row of {source} can be trained on.", source=source)}
+    if len(present) == 1:
+        name = classes.names[present[0]]
+        text = _("All {count:,} training rows have one class, {name!r}.", count=rows, name=name)
+        return {"impossible": text}
+    if 2 * len(present) > rows:
+        text = _(
+            "The column {column!r} has {classes:,} different values in {count:,} training rows: "
+            "texts or ids rather than classes.",
+            column=column,
+            classes=len(present),
+            count=rows,
+        )
+        return {"too-many-classes": text}
+    if not counts["validation"].sum():
+        return {"impossible": _("No row is left for validation.")}
+    return {}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoints, tables
-from finetune.data.columns import label_text
+from finetune.data.classes import class_key, label_text
 from finetune.data.tables import Table, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
@@ -199,7 +199,8 @@ class _RowPredictor:
         positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(labels) - 1)
         self._positive = labels.index(positive) if positive in labels else default
-        self._number_of = {name.lower(): number for number, name in enumerate(labels)}
+        self._number_of = {class_key(name): number for number, name in enumerate(labels)}
+        self._number_of |= {name: number for number, name in enumerate(labels)}
         if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # else a number is a name
             self._number_of |= {str(number): number for number in range(len(labels))}
         self._pair_index = pair_index.read_pair_index(run)
@@ -258,8 +259,9 @@ class _RowPredictor:
 
     def _count_labels(self, records: list[Line], answers: Any, trained_on: Any) -> None:
         cells = (to_plain_value(record.get(self._request.label)) for record in records)
-        texts = (label_text(cell).lower() for cell in cells)
-        labels = np.array([self._number_of.get(text, -1) for text in texts])
+        texts = map(label_text, cells)
+        number_of = self._number_of
+        labels = np.array([number_of.get(t, number_of.get(class_key(t), -1)) for t in texts])
         self._unknown_labels += int((labels < 0).sum())
         for counts, of_these in zip(self._counts, (~trained_on, trained_on), strict=True):
             rows = (labels >= 0) & of_these

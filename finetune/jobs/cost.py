@@ -17,7 +17,7 @@ import numpy as np
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
-from finetune.data.columns import is_positive_plain
+from finetune.data.classes import is_positive_plain
 from finetune.environment import devices
 from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check, memory

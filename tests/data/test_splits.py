@@ -14,7 +14,6 @@ from datasets import ClassLabel
 from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks, sources, splits
-from finetune.data.columns import LabelEncoder, guess_columns, is_positive_plain, positive_class
 from finetune.errors import DataError
 from finetune.jobs import train
 from finetune.runs import events
@@ -89,63 +88,6 @@ def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
     assert len({first, *others}) == 5
 
 
-@pytest.mark.parametrize(
-    ("cells", "names", "numbers"),
-    [
-        ([0, 1, 1.0, "1", " 0 "], ["0", "1"], [0, 1, 1, 1, 0]),
-        (["10", "9", "-1"], ["-1", "9", "10"], [2, 1, 0]),
-        (["yes", "No", "YES", "no"], ["No", "yes"], [1, 0, 1, 0]),
-        ([True, False, "TRUE", "false"], ["false", "true"], [1, 0, 1, 0]),
-        (["not_duplicate", "duplicate"], ["not_duplicate", "duplicate"], [0, 1]),
-        (["positive", "negative"], ["negative", "positive"], [1, 0]),
-        (["paraphrase", "other"], ["other", "paraphrase"], [1, 0]),
-        (["b", "c", "a"], ["a", "b", "c"], [1, 2, 0]),
-        ([1, None, float("nan"), "", "NULL", 0], ["0", "1"], [1, -1, -1, -1, -1, 0]),
-    ],
-)
-def test_labels_become_classes(cells: list[object], names: list[str], numbers: list[int]) -> None:
-    encoder = LabelEncoder("label")
-    codes = [encoder.code(cell) for cell in cells]
-    order = encoder.order()
-    assert [encoder.names[code] for code in order] == names
-    assert [order.index(code) if code >= 0 else -1 for code in codes] == numbers
-
-
-@pytest.mark.parametrize(
-    ("labels", "requested", "index"),
-    [("0 1", "", 1), ("0 1", "0", 0), ("entailment not_entailment", "", 0), ("no yes", "YES", 1),
-     ("ja nein", "", 0), ("\u5426 \u662f", "", 1), ("\uc544\ub2c8\uc624 \uc608", "", 1)],
-)  # fmt: skip
-def test_the_positive_class(labels: str, requested: str, index: int) -> None:
-    assert positive_class(labels.split(), requested) == index
-    assert is_positive_plain(labels.split())
-
-
-@pytest.mark.parametrize("labels", ["1 2", "dup other", "female male", "f m", "duplicate same"])
-def test_a_positive_class_that_is_not_plain(labels: str) -> None:
-    assert not is_positive_plain(labels.split())
-
-
-@pytest.mark.parametrize(
-    ("head", "columns"),
-    [
-        ("sentence1,sentence2,label,idx", "sentence1,sentence2,label"),
-        ("id,qid1,qid2,question1,question2,is_duplicate", "question1,question2,is_duplicate"),
-        ("premise,hypothesis,gold_label", "premise,hypothesis,gold_label"),
-        ("Text A,Text B,Score", "Text A,Text B,Score"),
-        ("text,label", "text,,label"),
-        ("question1,question2,verdict", "question1,question2,verdict"),
-        ("text,note,mood", "text,,"),
-        ("one,two,three", "one,two,three"),
-        ("a1,a2,a3,a4", ",,"),
-        ("question,other question,same", "question,other question,same"),
-        ("id,Ticket,Zweites Ticket,Ticket2,class", "Ticket,Ticket2,class"),
-    ],
-)
-def test_columns_are_guessed(head: str, columns: str) -> None:
-    assert guess_columns(head.split(",")) == tuple(columns.split(","))
-
-
 def test_columns_can_be_chosen(tmp_path: Path) -> None:
     rows = [(n % 2, f"x {n}", f"y {n}", f"z {n}") for n in range(20)]
     values: dict[str, Any] = {"sentence1_column": "r", "label_column": "w"}
@@ -208,31 +150,6 @@ def test_the_maximum_draws_at_random_and_the_same_each_time(tmp_path: Path) -> N
     assert len(drawn(1)) == 30
     assert drawn(1) == drawn(1) != drawn(2)
     assert drawn(1) != [row[:2] for row in some(30)]
-
-
-def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
-    draw = np.random.default_rng(5)
-    rows = [
-        (f"question {draw.integers(400)}", f"question {draw.integers(400)} again", int(n % 4 == 0))
-        for n in range(300)
-    ] + [(f"alone {n}", f"alone too {n}", int(n % 3 == 0)) for n in range(900)]
-    loaded = pairs(tmp_path, train=rows, validation_share=0.2)
-    sides = [{text for pair in texts(split) for text in pair} for split in loaded.splits.values()]
-    assert len(sides) == 2
-    assert not sides[0] & sides[1]
-    sizes = np.bincount([label for _, _, label in rows])  # type: ignore[list-item]
-    validation = np.round(sizes * 0.2).astype(int)
-    assert loaded.counts["validation"] == validation.tolist()
-    assert loaded.counts["train"] == (sizes - validation).tolist()
-
-
-def test_the_cut_has_its_share_though_almost_all_rows_share_sentences(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    tickets = draw.integers(0, 400, (600, 2))
-    rows = [(f"ticket {a}", f"ticket {b}", int(n % 3 == 0)) for n, (a, b) in enumerate(tickets)]
-    rows += [(f"alone {n}", f"alone too {n}", n % 2) for n in range(3)]
-    loaded = pairs(tmp_path, train=rows, validation_share=0.2)
-    assert len(loaded.splits["validation"]) == round(0.2 * 603)
 
 
 def test_a_file_whose_label_column_has_another_name_is_not_ignored(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "blank": ("a.csv", b"\n \n\t\n", "is empty"),
     "header only": ("a.csv", HEAD.encode(), "No row"),
     "one class": ("a.csv", (HEAD + "a cat,a dog,1\nan owl,a fox,1\n").encode(), "one class, '1'"),
-    "no label": ("a.csv", b"sentence1,sentence2,note,more\na,b,c,d\n", "clearly the label"),
-    "no sentences": ("a.csv", b"label,p,q,r\n1,b,c,d\n", "clearly the sentences"),
+    "no label": ("a.csv", b"sentence1,sentence2,note,more\na,b,c,d\n", "holds the answer"),
+    "no sentences": ("a.csv", b"label,p,q,r\n1,b,c,d\n", "holds the first text"),
     "scores": (
         "a.csv", (HEAD + "a b,c,0.5\nd,e,1.25\nf,g,2.75\n").encode(),
         "fractions.*scores, not classes",

@@ -1,0 +1,272 @@
+"""The classes of a label column: which spellings are one class, their order, the positive one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from finetune.errors import DataError, some
+from finetune.text_hashes import Integers
+
+MAX_CLASSES = 1000
+MISSING_LABEL, LEFT_OUT = -1, -2  # in place of a class
+
+# Of the page's languages: English, German, Chinese, Korean.
+NEGATIVES = {
+    "0", "no", "n", "false", "f", "neg", "negative", "different", "none", "-1", "contradiction",
+    "nein", "falsch", "verschieden", "ungleich", "negativ", "否", "不是", "假",
+    "错", "不同", "负面", "아니오", "아니요", "거짓", "다름", "부정",
+}  # fmt: skip
+POSITIVES = {
+    "1", "yes", "y", "true", "t", "pos", "positive", "same", "duplicate", "equivalent",
+    "paraphrase", "entailment", "match", "ja", "j", "wahr", "richtig", "gleich", "duplikat",
+    "positiv", "是", "真", "对", "相同", "重复", "正面", "예", "네", "참", "같음", "중복", "긍정",
+}  # fmt: skip
+# Before the name of a class it denies it: not_duplicate, unacceptable.
+_NOT = "(?:not?|non|un|in|im|ir|dis|nicht|kein|keine|不|非|未|비|불)"
+MISSING = {"", "nan", "null", "n/a", "#n/a", "<na>"}
+
+# Zero-width characters, and those that set the direction of a text. The joiners U+200C and U+200D
+# stay in names, where scripts and emoji need them, and make no other class.
+_INVISIBLE = dict.fromkeys(
+    map(ord, "\u200b\u2060\ufeff\u00ad\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067"
+             "\u2068\u2069")
+)  # fmt: skip
+_JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
+
+
+class LabelEncoder:
+    """Numbers the spellings of a label column in the order of their first appearance; `names` are
+    those known before any row is read."""
+
+    def __init__(self, column: str, names: Sequence[str] = ()) -> None:
+        self._column = column
+        self.spellings = list(names)
+        self._codes = {name: code for code, name in enumerate(names)}
+        self._fractions: list[str] = []
+
+    def code(self, cell: Any) -> int:
+        """The number of a label's spelling; `MISSING_LABEL` for none. Too many of them, or
+        fractions, raise DataError."""
+        text = label_text(cell)
+        if text not in self._codes:
+            if clean_label(text).lower() in MISSING:
+                return MISSING_LABEL
+            self._add(text)
+        return self._codes[text]
+
+    def _add(self, text: str) -> None:
+        self._codes[text] = len(self.spellings)
+        self.spellings.append(text)
+        if re.fullmatch(r"-?\d*[.,]\d+", text):
+            self._fractions.append(text)
+        if len(self._fractions) > 2:
+            raise DataError(
+                "The column {column!r} holds numbers with fractions ({fractions}): scores, not "
+                "classes.",
+                "Choose another label_column, or turn the scores into classes first.",
+                column=self._column,
+                fractions=some(sorted(self._fractions)),
+            )
+        if len(self.spellings) > MAX_CLASSES:
+            raise DataError(
+                "The column {column!r} has more than {max_classes:,} different values, such as "
+                "{names}: text or ids rather than classes.",
+                "Choose another label_column.",
+                column=self._column,
+                max_classes=MAX_CLASSES,
+                names=some(self.spellings),
+            )
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1 have the same hash
+def label_text(cell: Any) -> str:
+    """A label as it is spelled, but for white space: `1` and `1.0` are one, as `True` and `true`
+    are."""
+    if cell is None or cell != cell:  # NaN
+        return ""
+    text = str(cell).lower() if isinstance(cell, bool) else " ".join(str(cell).split())[:200]
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+@lru_cache(maxsize=4096)
+def clean_label(text: str) -> str:
+    """A label's text in Unicode's composed form (NFC), without invisible characters."""
+    if text.isascii():
+        return text
+    return " ".join(unicodedata.normalize("NFC", text.translate(_INVISIBLE)).split())
+
+
+@lru_cache(maxsize=4096)
+def class_key(text: str) -> str:
+    """What labels of one class have in common, whatever their case, width, form of Unicode and
+    invisible characters."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", clean_label(text).translate(_JOINERS)).lower()
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes that the spellings of a label column come to."""
+
+    names: list[str]  # in their final order
+    codes: Integers  # spelling -> class, or `LEFT_OUT`; shape (spellings,)
+    unknown: list[str]  # names of the changes that no label has
+    no_agreement: list[str]  # labels by which annotators say that they did not agree
+
+    def members(self) -> list[list[int]]:
+        """The spellings of each class."""
+        return [np.flatnonzero(self.codes == code).tolist() for code in range(len(self.names))]
+
+    def left_out(self, names: Sequence[str]) -> Classes:
+        """The same without some classes."""
+        kept = [code for code, name in enumerate(self.names) if name not in names]
+        final = np.full(len(self.names) + 1, LEFT_OUT)
+        final[kept] = np.arange(len(kept))
+        codes = final[np.where(self.codes < 0, len(self.names), self.codes)]
+        names = [self.names[code] for code in kept]
+        return Classes(names, codes, self.unknown, self.no_agreement)
+
+
+def make_classes(
+    spellings: Sequence[str],
+    rows: Integers,
+    named: bool = False,
+    changes: Mapping[str, str] | None = None,
+) -> Classes:
+    """Make classes of the spellings of a label column.
+
+    Args:
+        spellings: of all splits.
+        rows: how often each occurs, shape (spellings,); a class is called by its commonest one.
+        named: the source itself names its classes, so each is one, in their order.
+        changes: what a person has said, as `RunConfig.changed_labels` has it: the name that a label
+            has instead; its own keeps it apart from all others, and "" leaves its rows out.
+    """
+    changes = changes or {}
+    cleaned = [clean_label(text) for text in spellings]
+    apart = {name for name, other in changes.items() if name == other}
+    none = set() if named else _no_agreement(cleaned)
+    members: dict[str, list[int]] = {}
+    called: dict[str, str] = {}
+    codes = np.full(len(spellings), LEFT_OUT)
+    for index, text in enumerate(cleaned):
+        name = changeable(text)
+        other = changes.get(name, "" if text in none else text)
+        if not other:
+            continue
+        key = f"={other}" if named or other in apart else class_key(other)
+        members.setdefault(key, []).append(index)
+        if name in changes:
+            called[key] = other
+    names = [
+        called.get(key) or cleaned[max(indices, key=lambda index: rows[index])]
+        for key, indices in members.items()
+    ]
+    order = range(len(names)) if named else _order(names)
+    groups = list(members.values())
+    for code, group in enumerate(order):
+        codes[groups[group]] = code
+    unknown = sorted(changes.keys() - set(map(changeable, cleaned)))
+    left_out = sorted(name for name in none if changeable(name) not in changes)
+    return Classes([names[group] for group in order], codes, unknown, left_out)
+
+
+def changeable(name: str) -> str:
+    """A label's name as a configuration can hold it."""
+    return "".join(filter(str.isprintable, name))
+
+
+def _no_agreement(names: Sequence[str]) -> set[str]:
+    """The labels that say that annotators did not agree: `-` as in SNLI, and -1 beside three or
+    more classes numbered from 0, as the Hub has it."""
+    none = {"-"} & set(names) if "+" not in names else set()
+    numbers = {int(name) for name in names if re.fullmatch(r"-?\d+", name)}
+    if len(numbers) == len(set(names)) > 3 and numbers == set(range(-1, len(numbers) - 1)):
+        none.add("-1")
+    return none
+
+
+def holds_several(names: Sequence[str]) -> bool:
+    """True if labels are lists of labels, such as `a;b` or `['a', 'b']`."""
+    if any(re.fullmatch(r"\[.*\]", name) for name in names):
+        return sum(map(_is_list, names)) > len(names) / 2
+    for mark in ";|,":
+        parts = [[part.strip() for part in name.split(mark)] for name in names]
+        counts = Counter(part for listed in parts for part in set(listed) - {""})
+        several = [listed for listed in parts if len(listed) > 1 and len(set(listed)) > 1]
+        # Of a name that merely has a comma, hardly all parts stand in other names too.
+        needed = all if mark == "," else any
+        shared = [listed for listed in several if needed(counts[part] > 1 for part in listed)]
+        if several and 2 * len(shared) > len(several) and len(counts) <= len(set(names)) + 1:
+            return True
+    return False
+
+
+def _is_list(name: str) -> bool:
+    return bool(re.fullmatch(r"\[\s*\]|\[\s*[\w'\"].*\]", name))
+
+
+def similar_class(name: str, others: Sequence[str]) -> str:
+    """The one of other classes that a name may be a typing error of; "" if there is none."""
+    keys = {class_key(other): other for other in others if not other.isdecimal()}
+    found = difflib.get_close_matches(class_key(name), keys, n=1, cutoff=0.75)
+    return keys[found[0]] if found and not name.isdecimal() else ""
+
+
+def _order(names: Sequence[str]) -> list[int]:
+    """The order of classes: integers by value, of two classes the negative one first, others by
+    name."""
+    lower = [name.lower() for name in names]
+    codes = range(len(lower))
+    if all(re.fullmatch(r"-?\d+", name) for name in lower):
+        return sorted(codes, key=lambda code: int(lower[code]))
+    if len(lower) == 2:
+        return sorted(codes, key=lambda code: _positiveness(lower[code], lower[1 - code]))
+    return sorted(codes, key=lambda code: lower[code])
+
+
+def _positiveness(name: str, other: str) -> tuple[int, str]:
+    if name in POSITIVES or other in NEGATIVES:
+        return 1, name
+    if name in NEGATIVES or other in POSITIVES or name.endswith(other):  # not_duplicate
+        return -1, name
+    return (1, name) if other.endswith(name) else (0, name)
+
+
+def is_positive_plain(labels: Sequence[str]) -> bool:
+    """Whether the names of two classes say which is the positive one; of more none is asked for."""
+    names = [label.lower() for label in labels]
+    return len(names) != 2 or _affirms(*names) != _affirms(*names[::-1])
+
+
+def _affirms(name: str, other: str) -> bool:
+    denied = re.fullmatch(rf"{_NOT}[\W_]*{re.escape(name)}", other)
+    return bool(denied) or (name in POSITIVES and other in NEGATIVES)
+
+
+def positive_class(labels: list[str], requested: str) -> int:
+    """The index of the class whose F1 is reported: the requested one, else the last of two;
+    DataError where there is none of that name."""
+    if not requested:
+        # `entailment`, the class of interest, is the first of GLUE's names.
+        first = len(labels) == 2 and _positiveness(labels[0].lower(), labels[1].lower())[0] > 0
+        return 0 if first else min(1, len(labels) - 1)
+    for index, name in enumerate(labels):
+        if name.lower() == requested.lower():
+            return index
+    raise DataError(
+        "positive_label is {requested!r}, but the classes are {labels}.",
+        "Choose one of them.",
+        requested=requested,
+        labels=some(labels),
+    )

@@ -1,0 +1,97 @@
+"""What is not plain about the columns of a source, with buttons that say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from finetune.config import NO_COLUMN, RunConfig
+from finetune.data import column_guess, columns, dataset_cache, sources
+from finetune.data.check_report import CheckReport, Example, Finding, Remedy
+from finetune.data.column_guess import Guess, Role
+from finetune.data.row_findings import EXAMPLE_CHARACTERS, MAX_EXAMPLES
+from finetune.data.splits import SplitRows
+from finetune.errors import DataError, some
+from finetune.messages import message as _
+
+
+def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
+    """A report of a source whose columns are unclear, with its first rows for the user to choose
+    by; `error` is raised again where it cannot be opened."""
+    try:
+        source = sources.open_source(config, root)
+    except DataError:
+        raise error from None
+    usable = [name for name, reason in source.columns.items() if not reason]
+    examples = []
+    for line, cells in islice(source.rows("train", usable, "", lambda *_: None), MAX_EXAMPLES):
+        text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
+        examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
+    said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
+    guess = column_guess.guess_columns(list(source.columns), sample, said)
+    findings = list(_questions(guess, source.name))
+    if not findings or not columns.are_usable(said, source.columns):
+        findings = [Finding("columns", "blocks", error.fact, 0, error.remedy)]
+    first = findings[0]
+    findings[0] = Finding(
+        first.kind, "blocks", first.title, 0, first.action, examples, first.remedies
+    )
+    return CheckReport(
+        source=source.name,
+        revision=source.revision,
+        choices=source.columns,
+        columns={role: getattr(guess, role) for role in column_guess.ROLES},
+        findings=findings,
+        notes=source.notes,
+        sheets=source.sheets,
+    )
+
+
+def _questions(guess: Guess, source: str) -> Iterator[Finding]:
+    """A question for each role in doubt, the texts first."""
+    empty = not any(guess.doubts.values())
+    for role in list(guess.doubts)[:1] if empty else guess.doubts:
+        text, remedy = columns.question(guess, role, source)
+        kind = "single-or-pair" if role == "sentence2" else "columns"
+        remedies = _answers(guess, role)
+        yield Finding(kind, "blocks", text, 0, remedy, remedies=remedies)
+
+
+def _answers(guess: Guess, role: Role) -> list[Remedy]:
+    """The buttons that answer for a role in doubt."""
+    candidates = list(guess.doubts[role])[:6]
+    if role == "sentence2":
+        first, second = guess.sentence1, guess.sentence2
+        seconds = [second] if second else [name for name in candidates if name != first]
+        choices = [
+            (name, _("A pair: {first!r} and {second!r}", first=first, second=name))
+            for name in seconds
+        ]
+        choices.append((NO_COLUMN, _("One text")))
+        return [Remedy("sentence2_column", name, text) for name, text in choices]
+    template = {
+        "sentence1": [_("{name!r} is the first text", name=name) for name in candidates],
+        "label": [_("{name!r} is the answer", name=name) for name in candidates],
+    }
+    return [
+        Remedy(f"{role}_column", name, text)
+        for name, text in zip(candidates, template[role], strict=True)
+    ]
+
+
+def single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+    """Say what is not read if only single texts are, and nobody has said that they are."""
+    dataset = assigned.dataset
+    used = (dataset.columns.sentence1, dataset.columns.label)
+    unused = [name for name, why in dataset.choices.items() if not why and name not in used]
+    if dataset.paired or config.sentence2_column or not unused:
+        return
+    title = _("Single sentences: only {column!r} is read.", column=used[0])
+    action = _(
+        "Not read: {columns}. If one of these is the other sentence of a pair, choose it as "
+        "sentence2_column.",
+        columns=some(unused),
+    )
+    remedies = [Remedy("sentence2_column", NO_COLUMN, _("They are single sentences"))]
+    yield Finding("single", "notes", title, 0, action, remedies=remedies)

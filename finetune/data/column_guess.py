@@ -1,0 +1,315 @@
+"""Guesses which columns hold the texts and the answer: by cells, and among equals by names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from finetune.config import NO_COLUMN
+from finetune.data.classes import MISSING, NEGATIVES, POSITIVES, label_text
+
+Role = Literal["sentence1", "sentence2", "label"]
+ROLES: tuple[Role, ...] = ("sentence1", "sentence2", "label")
+Kind = Literal["unknown", "empty", "number", "date", "address", "id", "few", "short", "repeated",
+               "text", "unusable"]  # fmt: skip
+
+_PAIRS = (
+    ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
+    ("texta", "textb"), ("text1", "text2"), ("sentencea", "sentenceb"), ("sent1", "sent2"),
+    ("1string", "2string"), ("claim", "evidence"), ("context", "hypothesis"), ("claim", "context"),
+    ("document", "claim"), ("question", "sentence"), ("question", "passage"),
+    ("question", "context"), ("question", "answer"), ("query", "passage"), ("query", "document"),
+    ("query", "doc"), ("query", "title"), ("query", "producttitle"), ("query", "response"),
+    ("context", "response"), ("headline", "body"), ("headline", "articlebody"),
+    ("source", "target"), ("source", "paraphrase"), ("original", "paraphrase"),
+    ("prediction", "reference"), ("candidate", "reference"),
+    ("anchor", "target"), ("title1", "title2"), ("q1", "q2"), ("s1", "s2"), ("a", "b"),
+    ("first", "second"), ("left", "right"),
+)  # fmt: skip
+# What tells the columns of a pair apart, before or after a name that they share.
+_SIDES = (
+    ("1", "2"), ("a", "b"), ("left", "right"), ("l", "r"), ("ltable", "rtable"),
+    ("first", "second"), ("", "2"), ("", "other"), ("", "second"), ("", "andere"), ("", "zweite"),
+)  # fmt: skip
+_SINGLES = (
+    "sentence", "text", "tweet", "review", "reviewtext", "commenttext", "comment", "questiontext",
+    "utterance", "message", "content", "document", "headline", "question", "query", "body", "post",
+    "sms", "email", "abstract", "title", "statement", "claim", "prompt", "input", "v2",
+)  # fmt: skip
+# Of these the first counts; of the others a second one raises a doubt.
+_SURE_LABELS = (
+    "label", "labels", "goldlabel", "isduplicate", "duplicate", "isparaphrase", "paraphrase",
+    "isequivalent", "equivalent", "entailmentjudgment", "ismatch",
+)  # fmt: skip
+_LABELS = (
+    "class", "category", "target", "quality", "stance", "verdict", "sentiment", "intent",
+    "polarity", "emotion", "topic", "answer", "same", "match", "v1", "output", "y",
+)  # fmt: skip
+_SCORES = ("rating", "stars", "score", "similarity", "relatednessscore")
+_MANY_CLASSES = ("label", "labels", "goldlabel", "class", "category", "intent")
+_LABEL_WORDS = {"label", "class", "category", "target", "sentiment", "intent", "stance", "verdict"}
+# Of people, places and bookkeeping; no texts to learn from if there are others.
+_NO_TEXTS = {
+    "id", "idx", "ids", "index", "uid", "guid", "uuid", "key", "nr", "no", "number", "date", "time",
+    "timestamp", "created", "url", "uri", "link", "author", "user", "username", "name", "location",
+    "place", "address", "timezone", "annotator", "worker", "source", "file", "filename", "keyword",
+    "genre", "parse", "year",
+}  # fmt: skip
+_SPLITS = {"train", "training", "dev", "val", "valid", "validation", "test", "eval"}
+_TEXT_KINDS: tuple[Kind, ...] = ("unknown", "text", "repeated", "short")
+_WORDY = 3.0  # words in an average cell of a column of texts
+
+_ADDRESS = re.compile(r"(?:[a-z][a-z+.-]*://|www\.)\S+|[^\s@]+@[^\s@]+\.\w+", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:e[+-]?\d+)?\s?%?", re.IGNORECASE)
+_FRACTION = re.compile(r"[.,]\d*[1-9]")
+_DATE_PART = re.compile(r"\d+|[^\W\d_]+|[^\s\w]|_")
+_DATE_WORDS = {
+    "jan", "feb", "mar", "m\u00e4r", "apr", "may", "mai", "jun", "jul", "aug", "sep", "oct", "okt",
+    "nov", "dec", "dez", "mon", "tue", "die", "wed", "mit", "thu", "don", "fri", "fre", "sat",
+    "sam", "sun", "son", "t", "z", "am", "pm", "utc", "gmt", "pst", "pdt", "est", "edt", "cet",
+    "st", "nd", "rd", "th", "\u5e74", "\u6708", "\u65e5", "\ub144", "\uc6d4", "\uc77c",
+}  # fmt: skip
+_WIDE = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")  # scripts without spaces
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The column of each role, "" for none. A role in doubt names the columns that may have it."""
+
+    sentence1: str
+    sentence2: str
+    label: str
+    doubts: Mapping[Role, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a sample of a column's cells looks like."""
+
+    kind: Kind = "unknown"
+    values: frozenset[str] = frozenset()  # distinct cells, in small letters
+
+    @property
+    def has_fractions(self) -> bool:
+        return self.kind == "number" and any(map(_FRACTION.search, self.values))
+
+
+def describe_cells(cells: Sequence[Any]) -> Profile:
+    """Tell what a sample of a column's cells holds."""
+    texts = [text for cell in cells if (text := label_text(cell)).lower() not in MISSING]
+    values = frozenset(text.lower() for text in texts)
+    few = len(values) <= max(2, len(texts) // 2)
+
+    def mostly(matches: Callable[[str], object]) -> bool:
+        return sum(map(bool, map(matches, texts))) >= 0.9 * len(texts)
+
+    kind: Kind = "short"
+    words = sum(map(_count_words, texts)) / max(1, len(texts))
+    if not texts:
+        kind = "empty"
+    elif mostly(_NUMBER.fullmatch):
+        kind = "few" if few and not any(map(_FRACTION.search, values)) else "number"
+    elif mostly(_ADDRESS.fullmatch):
+        kind = "address"
+    elif mostly(_is_date):
+        kind = "date"
+    elif words >= _WORDY:
+        kind = "repeated" if few else "text"
+    elif few:
+        kind = "few"
+    elif words < 1.2 and mostly(re.compile(r".*\d").match):
+        kind = "id"
+    return Profile(kind, values)
+
+
+def _count_words(text: str) -> float:
+    return max(len(text.split()), len(_WIDE.findall(text)) / 2)
+
+
+def _is_date(text: str) -> bool:
+    parts = _DATE_PART.findall(text)
+    numbers = sum(part.isdigit() for part in parts)
+    return numbers > 1 and all(
+        part.isdigit() or part in "-/.:,+" or part[:3].lower() in _DATE_WORDS for part in parts
+    )
+
+
+def plain_name(name: str) -> str:
+    """A column's name in small letters and figures only."""
+    return re.sub(r"[\W_]+", "", name.lower())
+
+
+def guess_columns(
+    names: Sequence[str],
+    cells: Mapping[str, Sequence[Any]] | None = None,
+    chosen: Mapping[Role, str] | None = None,
+) -> Guess:
+    """Guess the column of each role.
+
+    Args:
+        names: the columns in their order.
+        cells: a sample of the cells of each that can be used; if it is empty, only names count.
+        chosen: what a person has said; "" for a role that is open, `NO_COLUMN` for none.
+    """
+    said = {role: (chosen or {}).get(role, "") for role in ROLES}
+    default = Profile("unusable" if cells else "unknown")
+    profiles = {
+        name: describe_cells(cells[name]) if cells and name in cells else default
+        for name in names
+        if name not in said.values()
+    }
+    free = {name: profile for name, profile in profiles.items() if profile.kind != "empty"}
+    label, candidates = said["label"], []
+    named = [] if label else _named_labels(free)
+    pairs = _known_pairs({name: free[name] for name in free if name not in named}, said)
+    if not label:
+        rest = {name: free[name] for name in free if not pairs or name not in pairs[0]}
+        candidates = named or _labels_by_cells(rest, names)
+        label = candidates[0] if len(candidates) == 1 else ""
+    texts = {
+        name: profile for name, profile in free.items()
+        if name != label and profile.kind != "unusable"
+    }  # fmt: skip
+    first, second, doubts = _guess_texts(texts, pairs, said)
+    if not label:
+        left = candidates or set(texts) - {first, second}
+        doubts["label"] = [name for name in free if name in left]
+    return Guess(first, second, label, doubts)
+
+
+def named_label(names: Sequence[str]) -> str:
+    """The column whose name says that it holds the answer; "" if that is not plain."""
+    named = _named_labels({name: Profile() for name in names})
+    return named[0] if len(named) == 1 else ""
+
+
+def _named_labels(free: Mapping[str, Profile]) -> list[str]:
+    """Columns whose names and cells say that they hold the answer: one if that is plain."""
+    by_name = {plain_name(name): name for name in reversed(list(free))}
+
+    def called(names: Iterable[str], *kinds: Kind) -> list[str]:
+        columns = [by_name[name] for name in names if name in by_name]
+        return [column for column in columns if free[column].kind in kinds]
+
+    classes: tuple[Kind, ...] = ("few", "repeated", "unknown")
+    if sure := called(_SURE_LABELS, *classes):
+        return sure[:1]
+    other = called(_LABELS, *classes) or [
+        name for name, profile in free.items()
+        if profile.kind in classes
+        and (_last_word(name) in _LABEL_WORDS or re.match(r"(?i)(is|has)[\W_]", name))
+    ]  # fmt: skip
+    scores = called(_SCORES, *classes) + called((*_SURE_LABELS, *_LABELS, *_SCORES), "number")
+    many = called(_MANY_CLASSES, "short", "id") or called(_SURE_LABELS[:3], "text", "unusable")
+    return other or scores[:1] or many[:1]
+
+
+def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
+    """Columns whose cells can be answers, if no name says it: one if that is plain."""
+    unknown = [name for name, profile in free.items() if profile.kind == "unknown"]
+    if unknown:  # of two or three columns of unknown names the last one
+        singles = [name for name in unknown if plain_name(name) in _SINGLES]
+        rest = [name for name in unknown if name not in singles[:1]]
+        return rest[-1:] if len(rest) == 1 or (not singles and len(names) in (2, 3)) else rest
+    for kind in ("few", "repeated"):
+        found = [
+            name for name, profile in free.items()
+            if profile.kind == kind and len(profile.values) > 1 and not profile.values <= _SPLITS
+        ]  # fmt: skip
+        if kind == "repeated" and len(free) == len(found):  # one is the text
+            found = []
+        found = [name for name in found if _last_word(name) not in _NO_TEXTS] or found
+        plain = [name for name in found if free[name].values <= NEGATIVES | POSITIVES]
+        if found:
+            return plain if len(plain) == 1 else found
+    constant = [name for name, profile in free.items() if profile.kind == "few"]
+    return constant or [name for name, profile in free.items() if profile.has_fractions]
+
+
+def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[tuple[str, str]]:
+    """Pairs of columns whose names belong together; more than one if several are equally plain."""
+    if said["sentence2"] == NO_COLUMN:
+        return []
+    texts = [said["sentence1"], said["sentence2"]]
+    by_name = {plain_name(name): name for name in [*reversed(list(free)), *filter(None, texts)]}
+
+    def fitting(pairs: Iterable[tuple[str, str]], refused: set[Kind]) -> list[tuple[str, str]]:
+        found = [(by_name[a], by_name[b]) for a, b in pairs if a in by_name and b in by_name]
+        if texts[0] and not texts[1]:
+            found = [pair if pair[0] == texts[0] else pair[::-1] for pair in found]
+        found = [
+            pair for pair in dict.fromkeys(found)
+            if all(not text or text == name for text, name in zip(texts, pair, strict=True))
+            and not any(name in free and free[name].kind in refused for name in pair)
+        ]  # fmt: skip
+        return sorted(found, key=lambda pair: not all(_is_text(free, name) for name in pair))
+
+    if known := fitting(_PAIRS, {"number", "date", "address", "id"}):
+        return known[:1]
+    affixed = fitting(_affixed(by_name), {"number", "date", "address", "id", "few", "unusable"})
+    return [pair for pair in affixed if all(_is_text(free, name) for name in pair)] or affixed[:1]
+
+
+def _affixed(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Two names that differ in what stands for a side only, and there is no third."""
+    names = list(names)
+    pairs = []
+    for first, second in _SIDES:
+        for name in names:
+            for stem in {name.removeprefix(first), name.removesuffix(first)} - {""}:
+                if name == first + stem and f"3{stem}" not in names:
+                    pairs.append((name, second + stem))
+                if name == stem + first and f"{stem}3" not in names:
+                    pairs.append((name, stem + second))
+    return [(a, b) for a, b in pairs if a != b]
+
+
+def _guess_texts(
+    free: Mapping[str, Profile], pairs: Sequence[tuple[str, str]], said: Mapping[Role, str]
+) -> tuple[str, str, dict[Role, Sequence[str]]]:
+    """The columns of both texts, and which of the two is in doubt."""
+    first, second = said["sentence1"], said["sentence2"]
+    single = second == NO_COLUMN
+    if pairs:
+        ask: dict[Role, Sequence[str]] = {"sentence2": [name for pair in pairs for name in pair]}
+        return *pairs[0], ask if len(pairs) > 1 else {}
+    texts = _texts(free)
+    if first:
+        wordy = [name for name in texts if _is_text(free, name)]
+        return first, "" if single else second, {} if second or not wordy else {"sentence2": wordy}
+    if single or second or len(texts) < 2:
+        named = _named_single(free, texts) if single or not second else ""
+        first = texts[0] if len(texts) == 1 else named
+        return first, "" if single else second, {} if first else {"sentence1": texts or list(free)}
+    named, others = _named_single(free, texts), [name for name in texts if _is_text(free, name)]
+    if named and others in ([], [named]):
+        return named, "", {}
+    if len(texts) == len(free) == 2 and all(free[name].kind in _TEXT_KINDS for name in texts):
+        return texts[0], texts[1], {}
+    if any(free[name].kind in _TEXT_KINDS[1:] for name in texts):
+        return texts[0], texts[1], {"sentence2": texts}
+    return "", "", {"sentence1": texts}
+
+
+def _texts(free: Mapping[str, Profile]) -> list[str]:
+    """The columns that may hold texts: wordy ones, else short ones, else any."""
+    likely = {name: free[name] for name in free if _last_word(name) not in _NO_TEXTS} or free
+    wordy = [name for name in likely if free[name].kind in ("text", "repeated")]
+    short = [name for name in likely if free[name].kind in ("short", "unknown")]
+    return wordy or short or (list(likely) if len(likely) == 1 else list(free))
+
+
+def _named_single(free: Mapping[str, Profile], texts: Sequence[str]) -> str:
+    by_name = {plain_name(name): name for name in reversed(texts)}
+    return next((by_name[name] for name in _SINGLES if name in by_name), "")
+
+
+def _is_text(free: Mapping[str, Profile], name: str) -> bool:
+    return name not in free or free[name].kind == "text"
+
+
+def _last_word(name: str) -> str:
+    words = re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    return words[-1] if words else ""

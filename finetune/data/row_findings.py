@@ -1,0 +1,42 @@
+"""A finding about rows of a dataset, with their lines and a few of them to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from finetune.data.check_report import MAX_LINES, Example, Finding, Remedy, Severity
+from finetune.data.splits import SplitRows
+from finetune.text_hashes import Integers
+
+MAX_EXAMPLES = 5  # of a finding
+EXAMPLE_CHARACTERS = 200  # of a sentence
+
+
+def rows_finding(
+    assigned: SplitRows,
+    kind: str,
+    title: str,
+    action: str,
+    rows: Sequence[tuple[str, Integers]],
+    remedy: Callable[[int], Remedy] | None = None,
+    remedies: Sequence[Remedy] = (),
+    severity: Severity = "warns",
+) -> Iterator[Finding]:
+    """Report some rows of the dataset's splits; nothing if there are none.
+
+    Args:
+        rows: split of the dataset -> indices into it.
+        remedy: makes the button of so many rows; the finding is `done` if it takes a choice back.
+    """
+    if count := sum(len(indices) for _, indices in rows):
+        examples: list[Example] = []
+        lines: dict[str, list[int]] = {}
+        for split, indices in rows:
+            shown = indices[: MAX_EXAMPLES - len(examples)]
+            examples += assigned.dataset.examples_of(split, shown, EXAMPLE_CHARACTERS)
+            if len(indices):
+                more = assigned.hashes[split].line[indices[:MAX_LINES]].tolist()
+                lines[split] = (lines.get(split, []) + more)[:MAX_LINES]
+        buttons = [remedy(count)] if remedy else list(remedies)
+        done = remedy is not None and not buttons[0].value
+        yield Finding(kind, severity, title, count, action, examples, buttons, done, lines)

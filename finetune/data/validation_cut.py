@@ -1,0 +1,128 @@
+"""Cuts a validation split from training rows: each class by its share, equal pairs together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.text_hashes import Integers
+
+if TYPE_CHECKING:
+    from finetune.data.dataset_cache import RowHashes
+
+# Parts of the wanted size that are tried, so that a few large groups do not decide the split.
+_SIZES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+
+
+def cut_validation(keys: RowHashes, share: float, seed: int) -> NDArray[np.bool_]:
+    """Choose the rows of a validation split, a mask of shape (rows,).
+
+    Each class gets its share of the split. Rows that share a sentence, directly or through others,
+    stay together. If the split would be less than half of what was asked for, or its classes off
+    by more than a row, only equal pairs stay together; if one pair is almost everything, nothing.
+
+    Args:
+        keys: labels and hashes of the rows; every row has a label.
+        share: of the rows, from 0 to 1.
+        seed: fixes the choice.
+    """
+    if len(keys) < 2:
+        return np.zeros(len(keys), bool)
+    wanted = _share_of_classes(keys.label, share)
+    rng = np.random.default_rng(seed)
+    linked = _linked_by_sentences(keys)
+    for size in _SIZES:
+        chosen = _draw_groups(linked, keys.label, np.ceil(wanted * size).astype(int), rng)
+        if _is_stratified(np.bincount(keys.label[chosen], minlength=len(wanted)), wanted):
+            return chosen
+    equal = np.unique(keys.unordered, return_inverse=True)[1]
+    chosen = _draw_groups(equal, keys.label, wanted, rng)
+    if 2 * chosen.sum() >= wanted.sum():
+        return chosen
+    return _draw_groups(np.arange(len(keys)), keys.label, wanted, rng)
+
+
+def _share_of_classes(labels: Integers, share: float) -> Integers:
+    """Rows of each class that validation should have: at least one, but never all of a class."""
+    rows = np.bincount(labels)
+    wanted = np.where(rows > 1, np.maximum(1, np.round(rows * share)), 0).astype(np.int64)
+    if not wanted.any():  # as many classes as rows
+        wanted[labels[0]] = 1
+    return wanted
+
+
+def _linked_by_sentences(keys: RowHashes) -> Integers:
+    """The group of each row: rows that share a sentence, directly or through others, are one."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first, second = keys.first, keys.second if keys.second.any() else keys.first
+    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
+    ends = nodes[: len(keys)], nodes[len(keys) :]
+    graph = coo_array((np.ones(len(keys), np.int8), ends), shape=(nodes.max() + 1,) * 2)
+    group: Integers = connected_components(graph, directed=False)[1][ends[0]]
+    return group
+
+
+def _is_stratified(rows: Integers, wanted: Integers) -> bool:
+    """True if the rows of each class, shape (classes,), make up at least half of the wanted split
+    and are off from their share by no more than a row, or half the standard deviation of a random
+    draw if that is more."""
+    total, shares = int(rows.sum()), wanted / wanted.sum()
+    allowed = np.maximum(1.0, np.sqrt(total * shares * (1 - shares)) / 2)
+    off = np.abs(rows - total * shares) > allowed
+    return 2 * total >= wanted.sum() and not off.any()
+
+
+def _draw_groups(
+    group: Integers, labels: Integers, wanted: Integers, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw whole groups of rows until each class has the wanted rows or no other group fits.
+
+    Groups with the rarest class come first (iterative stratification, Sechidis et al. 2011,
+    https://doi.org/10.1007/978-3-642-23808-6_10). Groups of several rows get their share of each
+    class; single rows fill up the rest.
+    """
+    cells, rows = np.unique(group * len(wanted) + labels, return_counts=True)
+    owner, label = np.divmod(cells, len(wanted))
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))
+    sizes = np.bincount(labels, minlength=len(wanted))
+    rarity = np.argsort(np.argsort(sizes, kind="stable"))
+    order = rng.permutation(len(starts))
+    rarest = np.minimum.reduceat(rarity[label], starts)
+    order = order[np.argsort(rarest[order], kind="stable")]
+    several = np.add.reduceat(rows, starts) > 1
+    in_several = np.bincount(labels, weights=several[group], minlength=len(wanted))
+    their_share = np.ceil(in_several * wanted / np.maximum(1, sizes)).astype(int)
+    counts = list(zip(label.tolist(), rows.tolist(), strict=True))
+    members = [counts[start:end] for start, end in pairwise([*starts.tolist(), len(counts)])]
+    chosen, taken = np.zeros(len(starts), bool), [0] * len(wanted)
+    for candidates, limits in (
+        (order[several[order]], their_share),
+        (order[~several[order]], wanted),
+        (order[several[order]], wanted),
+    ):
+        _take_what_fits(candidates.tolist(), members, limits.tolist(), taken, chosen)
+    return chosen[group]
+
+
+def _take_what_fits(
+    candidates: Sequence[int],
+    members: Sequence[Sequence[tuple[int, int]]],
+    limits: Sequence[int],
+    taken: list[int],
+    chosen: NDArray[np.bool_],
+) -> None:
+    """Choose the groups that keep every class within its limit; `taken` counts rows by class."""
+    for group in candidates:
+        if chosen[group] or any(
+            taken[label] + rows > limits[label] for label, rows in members[group]
+        ):
+            continue
+        chosen[group] = True
+        for label, rows in members[group]:
+            taken[label] += rows
