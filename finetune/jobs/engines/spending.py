@@ -69,7 +69,7 @@ def spent_today(root: Path, owner: str) -> float:
 def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
     """Note the most that an attempt can cost; a JobError where that is beyond the limit for its run
     or for a day. Attempts that begin at once see each other's."""
-    with FileLock(run.folder.parent / ".spending.lock"):
+    with FileLock(_lock(run.folder.parent)):
         note(run, attempt, 0.0)  # as it may be noted from a try before
         for spent, limit, what in (
             (spent_on(run), a_run, _("this run")),
@@ -88,6 +88,13 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
         note(run, attempt, most)
 
 
+def files(root: Path) -> tuple[Path, Path]:
+    """The file and its lock, made if need be."""
+    for path in (_file(root), _lock(root)):
+        path.touch()
+    return _file(root), _lock(root)
+
+
 def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
     """What each attempt of a run has cost, as it was noted last."""
     costs: dict[tuple[str, int], _Cost] = {}
@@ -103,3 +110,7 @@ def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
 
 def _file(root: Path) -> Path:
     return root / ".spending.jsonl"
+
+
+def _lock(root: Path) -> Path:
+    return root / ".spending.lock"
