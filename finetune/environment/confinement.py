@@ -97,6 +97,7 @@ class Confinement:
             "TMPDIR": str(home),
             "HF_HOME": str(home / "huggingface"),  # where no token lies
             "HF_HUB_CACHE": str(hub_cache()),
+            "HF_XET_CACHE": str(home / "xet"),
             "HF_HUB_DISABLE_SYMLINKS": "1",
             "PYTHONPATH": os.pathsep.join([str(modules), *_without_secrets(paths)]),
             # Libraries that start threads when they are imported: those would not be confined.
