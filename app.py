@@ -28,6 +28,8 @@ else:
         """Does nothing."""
 
 
+from finetune import owners  # noqa: E402
+from finetune.environment import confinement  # noqa: E402
 from finetune.jobs.scheduler import Scheduler  # noqa: E402
 from finetune.runs.store import RunStore, default_root  # noqa: E402
 from finetune.ui import app  # noqa: E402
@@ -42,6 +44,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.share:  # whoever has the link is a visitor, with runs of their own and no token of ours
         os.environ["FINETUNE_VISITORS"] = "1"
+    if owners.is_shared():
+        protect_owner()
     store = RunStore(args.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
     page = app.build(store)
@@ -50,6 +54,17 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     app.launch(page, store, server_name=args.host, server_port=args.port, share=args.share)
+
+
+def protect_owner() -> None:
+    """Keep the owner's token and this process's environment from visitors; say what confines them.
+
+    A shared app never uses that token: a visitor must not read what is private by it.
+    """
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        os.environ.pop(name, None)
+    confinement.hide_process()
+    print(confinement.describe(), flush=True)
 
 
 def release_models() -> None:

@@ -10,6 +10,7 @@ __all__ = [
     "columns",
     "dataset_cache",
     "hub_access",
+    "needed_files",
     "splits",
     "tables",
     "token_lengths",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -23,9 +22,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from finetune import disk, text_hashes
-from finetune.config import SOURCE_FIELDS, RunConfig
-from finetune.data import catalog, hub_access, sources
+from finetune import disk, owners, text_hashes
+from finetune.config import RunConfig
+from finetune.data import catalog, needed_files, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.classes import LabelEncoder, clean_label
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
@@ -36,7 +35,6 @@ from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
 PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
-_VERSION = 7  # of the files and the bundled pairs; those of another version are written anew
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 
@@ -135,23 +133,24 @@ def read_dataset(
     """All rows of the source that a configuration names, from the cache where it has them;
     DataError where there is no such source, it cannot be read, or its columns are unclear."""
     catalog.check_dataset(config.dataset)
-    folder = root / "data" / _folder_name(config)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    folder = needed_files.pairs_folder(root, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
         if (cached := _load_current(config, root)) is not None:
             return cached
         source = sources.open_source(config, root)
         columns = choose_columns(source.columns, source.name, config, sample_cells(source, config))
         name = message("What was read, in {root},", root=root)
         with (
-            tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as unfinished,
+            tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished,
             disk.writing(name, DataError),
         ):
-            dataset = _write(Path(unfinished) / folder.name, source, columns, progress)
+            dataset = _write(Path(unfinished) / "new", source, columns, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
-            (dataset.folder / "dataset.json").write_bytes(values)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(dataset.folder, folder)
+            (folder / "dataset.json").unlink(missing_ok=True)  # until all of the new is there
+            for path in dataset.folder.iterdir():
+                shutil.move(path, folder / path.name)
+            disk.write_atomically(folder / "dataset.json", values.decode())
     return replace(dataset, folder=folder)
 
 
@@ -177,6 +176,8 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
             about=message("The source of these pairs"),
             seconds=_CHILD_SECONDS,
             memory=_CHILD_MEMORY,
+            # On one's own machine it may need one's own token.
+            confinement=needed_files.of_pairs(config, root) if owners.is_shared() else None,
         )
 
 
@@ -186,21 +187,15 @@ def _read(config: str, root: str) -> None:
 
 def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
     """The cached dataset of a configuration, where its source has no newer commit."""
-    cached = load_cached(root / "data" / _folder_name(config))
+    cached = load_cached(needed_files.pairs_folder(root, config))
     if cached is None and config.dataset_revision:  # it may have been read as the newest commit
-        cached = load_cached(root / "data" / _folder_name(config.changed(dataset_revision="")))
+        newest = config.changed(dataset_revision="")
+        cached = load_cached(needed_files.pairs_folder(root, newest))
         if cached is not None and cached.revision != config.dataset_revision:
             return None
     if cached is None or sources.has_new_commit(config, cached.revision):
         return None
     return cached
-
-
-def _folder_name(config: RunConfig) -> str:
-    """The cache folder's name, the same for configurations with the same source and columns."""
-    values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
-    values += hub_access.cache_scope(config)
-    return hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]
 
 
 def load_cached(folder: Path) -> CachedDataset | None:

@@ -1,6 +1,6 @@
 """What may be fetched from the Hub: in a shared app what everybody may read, so much a day.
 
-That is counted in `<root>/.fetched/<digest of the owner>.json`: name -> bytes and time.
+That is counted in `<root>/.fetched/<digest of the owner>/fetched.json`: name -> bytes and time.
 """
 
 from __future__ import annotations
@@ -141,11 +141,16 @@ def _file_sizes(kind: Kind, repo: str, revision: str) -> dict[str, int]:
     return {}
 
 
+def counts_folder(root: Path, owner: str) -> Path:
+    """Where it is counted what an owner has fetched."""
+    return root / ".fetched" / hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
 def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
     """Add something to what was fetched today; why it may not be fetched, or nothing."""
     if not owner or not owners.is_shared() or os.environ.get("HF_HUB_OFFLINE") == "1":
         return ""
-    path = root / ".fetched" / f"{hashlib.sha256(owner.encode()).hexdigest()[:32]}.json"
+    path = counts_folder(root, owner) / "fetched.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         since = time.time() - _DAY

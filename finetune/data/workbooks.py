@@ -21,6 +21,7 @@ from python_calamine import (
 from finetune.data import tables
 from finetune.data.tables import OnBadRow, Rows, Table
 from finetune.environment import child_process
+from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, some
 from finetune.messages import message as _
 
@@ -33,8 +34,9 @@ class WorkbookTable(Table):
     def __init__(self, path: Path, name: str, sheet: str) -> None:
         super().__init__(path, name)
         self.sheets, self._sheet, above, header, height = child_process.call(
-            "finetune.data.workbooks:read_layout", str(path), name, sheet, about=name
-        )
+            "finetune.data.workbooks:read_layout", str(path), name, sheet, about=name,
+            confinement=Confinement((str(path),)),
+        )  # fmt: skip
         self._read_header(header)
         self._skipped = above + self.has_header
         self.row_count = height - self._skipped

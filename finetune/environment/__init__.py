@@ -1,3 +1,6 @@
 """The machine: folders that can be written, accelerators, a Hugging Face Space, safe logs."""
 
-__all__ = ["caches", "child_process", "devices", "hub_connection", "logs", "project", "space"]
+__all__ = [
+    "caches", "child_process", "confinement", "devices", "hub_connection", "landlock", "logs",
+    "project", "space",
+]  # fmt: skip

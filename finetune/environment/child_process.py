@@ -1,8 +1,8 @@
 """Calls a function in a child process that has limits of time and memory.
 
 For parsing uploaded files: what a small file unpacks to, or a parser that hangs or crashes on it,
-costs the child and not the app. The child imports the module of the function and nothing else; it
-ends with the app, with its time, and after one call.
+costs the child and not the app. The child imports the module of the function and nothing else, once
+it is confined to the files it is given; it ends with the app, with its time, and after one call.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from finetune import messages
 from finetune.environment import project
+from finetune.environment.confinement import Confinement, visible_environment, with_temporary_folder
 from finetune.errors import DataError, FinetuneError
 from finetune.messages import message
 
@@ -28,7 +29,12 @@ _turn = threading.BoundedSemaphore(2)  # children at once; more wait for their t
 
 
 def call(
-    function: str, *arguments: Any, about: str, seconds: float = 60, memory: int = 2**30
+    function: str,
+    *arguments: Any,
+    about: str,
+    seconds: float = 60,
+    memory: int = 2**30,
+    confinement: Confinement | None = None,
 ) -> Any:
     """What a function returns, called in a child.
 
@@ -36,24 +42,30 @@ def call(
         function: `module:name`; it takes and returns what JSON can say.
         about: what it reads, for errors.
         memory: bytes it may hold.
+        confinement: what the child may use; all that this process may if None.
 
     Raises:
         DataError: as the function does, and when it went beyond a limit or broke.
     """
-    request = json.dumps([function, arguments, seconds, memory])
     # Arrow's own pools, and the stacks of many threads, reserve more than they use.
     variables = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
-    variables["PYTHONPATH"] = project.python_path()
-    with (
-        _turn,
-        subprocess.Popen(
-            [sys.executable, "-m", "finetune.environment.child_process", request],
-            stdin=subprocess.PIPE,  # open while the app lives
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | variables,
-        ) as child,
-    ):
+    with contextlib.ExitStack() as stack:
+        if confinement is None:
+            variables = os.environ | variables | {"PYTHONPATH": project.python_path()}
+        else:
+            confinement = stack.enter_context(with_temporary_folder(confinement))
+            variables = visible_environment() | confinement.prepare() | variables
+        request = [function, arguments, seconds, memory, confinement and confinement.to_json()]
+        stack.enter_context(_turn)
+        child = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "finetune.environment.child_process", json.dumps(request)],
+                stdin=subprocess.PIPE,  # open while the app lives
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=variables,
+            )
+        )
         assert child.stdout is not None
         answer = child.stdout.read(_LARGEST_RESULT + 1)
         child.kill()
@@ -74,13 +86,15 @@ def call(
 
 def main() -> None:
     """The child: what was requested, as JSON on the standard output."""
-    function, arguments, seconds, memory = json.loads(sys.argv[1])
+    function, arguments, seconds, memory, confinement = json.loads(sys.argv[1])
     output = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no answer
     signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process
     with contextlib.suppress(ValueError, OSError):  # where the system has stricter limits
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    if confinement:
+        Confinement.from_json(confinement).enter()  # while there is one thread
     threading.Thread(target=_end_with_the_app, daemon=True).start()
     module, name = function.split(":")
     try:

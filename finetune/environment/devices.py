@@ -68,17 +68,22 @@ def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
     name, flags = _processor()
     if not {"avx512_bf16", "amx_bf16"} & flags:
         return False
-    file = caches.user_cache() / "finetune" / "processors.json"
+    file = measurements_file()
     gains = disk.read_json(file)
     key = f"{name}, {os.cpu_count()} cores, torch {version('torch')}"
-    if key not in gains:
+    if not isinstance(gains.get(key), float):
         if measure is None:
             return True
         gains[key] = measure()
         with contextlib.suppress(OSError, StoreError):
             file.parent.mkdir(parents=True, exist_ok=True)
             disk.write_atomically(file, json.dumps(gains, indent=1))
-    return float(gains[key]) >= _LEAST_GAIN
+    return bool(gains[key] >= _LEAST_GAIN)
+
+
+def measurements_file() -> Path:
+    """What was measured of this machine's processors; alone in its folder, where workers write."""
+    return caches.user_cache() / "finetune" / "measured" / "processors.json"
 
 
 def processor_name() -> str:

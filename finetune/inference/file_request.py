@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from finetune.data import columns as column_names
 from finetune.environment import child_process
+from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
 from finetune.inference.decision_rule import PredictOptions
 from finetune.runs.summary import ColumnNames
@@ -47,7 +48,8 @@ class FileColumns(NamedTuple):
 def file_columns(path: Path, name: str, trained: ColumnNames, sheet: str = "") -> FileColumns:
     """The columns of a file, matched to those that a model was trained on."""
     read = "finetune.data.tables:usable_columns"
-    usable, sheets = child_process.call(read, str(path), name, sheet, about=name)
+    own = Confinement((str(path),))
+    usable, sheets = child_process.call(read, str(path), name, sheet, about=name, confinement=own)
     return FileColumns(usable, column_names.match_columns(usable, trained), sheets)
 
 

@@ -19,7 +19,7 @@ from finetune import disk
 from finetune.data import catalog
 from finetune.environment import hub_connection, logs
 from finetune.errors import FinetuneError, JobError, StoreError
-from finetune.jobs import workers
+from finetune.jobs import worker_files, workers
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Phase
@@ -110,7 +110,8 @@ def start_job(
                 job.folder.parent.mkdir(parents=True, exist_ok=True)
                 disk.remove_folder(job.folder)  # by renaming: who reaps its worker may write there
                 new.folder.rename(job.folder)
-            workers.spawn_worker(job, stdin=stdin)
+            confinement = worker_files.of_job(kind, store.root, job, request or {})
+            workers.spawn_worker(job, stdin=stdin, confinement=confinement)
     finally:
         shutil.rmtree(new.folder, ignore_errors=True)
 

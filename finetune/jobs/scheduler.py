@@ -25,7 +25,7 @@ from typing import NamedTuple
 from finetune import disk, owners
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import webhook, workers
+from finetune.jobs import webhook, worker_files, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.engines import HUB_JOB, LOCAL, PLACES, is_remote
 from finetune.jobs.engines.base import read_ticket, resume
@@ -203,10 +203,12 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     run.process_file.unlink(missing_ok=True)
     if not read_ticket(run).job and store.summary(run).count > 0:  # else it is followed again
         resume(run)
+    confinement = worker_files.of_run(run)
     if is_remote(run):
-        workers.spawn_worker(run, stdin=f"{kept_token(run.id)}\n".encode())
-    elif accelerators or not workers.give_to_warm_worker(store, run):
-        workers.spawn_worker(run, accelerators, cwd)
+        token = f"{kept_token(run.id)}\n".encode()
+        workers.spawn_worker(run, stdin=token, confinement=confinement)
+    elif accelerators or not workers.give_to_warm_worker(store, run, confinement):
+        workers.spawn_worker(run, accelerators, cwd, confinement=confinement)
     Queue(store.root).begin(run.id)
 
 

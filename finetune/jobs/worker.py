@@ -12,7 +12,9 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from finetune import disk
 from finetune.environment import caches
+from finetune.environment.confinement import Confinement
 from finetune.jobs import workers
 from finetune.jobs.background import KINDS
 from finetune.runs.job_folder import JobFolder, hold_lock
@@ -30,14 +32,17 @@ _IMPORTED = (  # the first is what the first optimizer would import
 def main(folder: str) -> int:
     """Carry out the job of a folder; the exit status."""
     caches.ensure_cache_folder()
-    job = JobFolder(Path(folder))
-    if job.kind != workers.WARM:
+    job, text = JobFolder(Path(folder)), os.environ.pop(workers.CONFINED, "")
+    confinement = Confinement.from_json(text) if text else None
+    if job.id != workers.WARM_FOLDER:
+        if confinement is not None:
+            confinement.enter()  # before it reads what a visitor has brought
         return KINDS[job.kind].carry_out(job)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in _IMPORTED:
         import_module(name)
-    run = wait_for_run(job.folder, job.request["parent"])
+    run = wait_for_run(job.folder, job.request["parent"], confinement)
     if run is None:
         return 0
     os.chdir(workers.empty_folder(run))  # its own is gone with the folder it waited in
@@ -47,14 +52,18 @@ def main(folder: str) -> int:
     return KINDS["train"].carry_out(run)
 
 
-def wait_for_run(folder: Path, parent: int) -> Run | None:
-    """The run to carry out; None when no run came, or the parent process or the folder is gone."""
+def wait_for_run(folder: Path, parent: int, own: Confinement | None = None) -> Run | None:
+    """The run to carry out; None when no run came, or the parent process or the folder is gone.
+    This process is confined to it, and to its `own` temporary folder, if the app says so."""
     deadline = time.monotonic() + LIFETIME
     with contextlib.suppress(OSError):
         (folder / workers.READY).touch()
         while os.getppid() == parent and time.monotonic() < deadline and folder.is_dir():
             if (folder / workers.RUN).exists():
-                run = Run(Path((folder / workers.RUN).read_text(encoding="utf-8")))
+                request = disk.read_json(folder / workers.RUN)
+                run = Run(Path(request["run"]))
+                if own is not None:
+                    (Confinement.from_json(request["confinement"]) | own).enter()
                 if hold_lock(run.lock_file) is None:
                     return None
                 os.environ[workers.LOCKED] = str(run.folder)

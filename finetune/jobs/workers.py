@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ import psutil
 from finetune import disk, owners
 from finetune.data import catalog
 from finetune.environment import devices, project
+from finetune.environment.confinement import Confinement, visible_environment
 from finetune.errors import JobError, StoreError
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder, hold_lock
@@ -32,14 +34,20 @@ from finetune.runs.summary import ENDED
 WORKER = "finetune.jobs.worker"  # the module that a worker runs
 STOP_PATIENCE, STOP_LIMIT = 4.0, 180.0  # seconds until SIGTERM, and until SIGKILL
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
-WARM = "warm"  # the kind of a worker that waits for a run
-READY, RUN = "ready", "run"  # files by which a warm worker and the app talk
+CONFINED = "FINETUNE_CONFINED"  # tells a worker what it may use
+WARM, WARM_FOLDER = "warm", ".warm"  # the kind of a worker that waits for a run, and its folder
+READY, RUN = "ready", "run.json"  # files by which a warm worker and the app talk
+TEMPORARY = "finetune-worker-"  # how the name of a confined worker's temporary folder begins
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
 
 
 def spawn_worker(
-    job: JobFolder, accelerators: Sequence[str] = (), cwd: Path | None = None, stdin: bytes = b""
+    job: JobFolder,
+    accelerators: Sequence[str] = (),
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    confinement: Confinement | None = None,
 ) -> None:
     """Start a worker for a folder.
 
@@ -47,9 +55,14 @@ def spawn_worker(
         accelerators: those it may use; all, where empty.
         cwd: where it runs; an empty folder by default, so that no name means a file here.
         stdin: what it can read once: a secret stands in no argument, file or variable.
+        confinement: what it may use, which is given a temporary folder; all if None.
     """
     folder = str(job.folder.resolve())
     variables = _environment() | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
+    if confinement is not None:
+        temporary = tempfile.mkdtemp(prefix=TEMPORARY)
+        confinement |= Confinement(temporary=temporary)
+        variables |= confinement.prepare() | {CONFINED: confinement.to_json()}
     if accelerators:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(accelerators)
     with disk.writing(job.lock_file):
@@ -78,8 +91,14 @@ def spawn_worker(
         ) from error
     finally:
         os.close(lock)  # the worker has it now
-    # Collects the exit status, or the ended worker would stay a zombie while the app lives.
-    threading.Thread(target=process.wait, name="reap", daemon=True).start()
+
+    def reap() -> None:
+        """Collect the exit status, or the ended worker would stay a zombie while the app lives."""
+        process.wait()
+        if confinement is not None:
+            shutil.rmtree(confinement.temporary, ignore_errors=True)
+
+    threading.Thread(target=reap, name="reap", daemon=True).start()
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(stdin)
@@ -95,8 +114,9 @@ def empty_folder(job: JobFolder) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a worker."""
-    variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **os.environ}
+    """The environment of a worker; a shared app's has none of its owner's secrets."""
+    own = visible_environment() if owners.is_shared() else os.environ
+    variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **own}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
     return variables | {"PYTHONPATH": project.python_path()} | visitors_environment()
 
@@ -212,10 +232,12 @@ def start_warm_worker(store: RunStore) -> None:
             shutil.rmtree(waiting.folder, ignore_errors=True)
             waiting.folder.mkdir(parents=True)
             waiting.describe_job(WARM, "", {"parent": os.getpid()})
-            spawn_worker(waiting)
+            spawn_worker(waiting, confinement=Confinement() if owners.is_shared() else None)
 
 
-def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> bool:
+def give_to_warm_worker(
+    store: RunStore, run: Run, confinement: Confinement | None = None, patience: float = 1.0
+) -> bool:
     """Hand the run to the waiting worker if it can do it; whether it was taken. A worker that still
     imports, or hangs, is ended: two would be in each other's way."""
     waiting, config = _warm_folder(store), run.config()
@@ -225,7 +247,10 @@ def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> boo
         return False
     if (waiting.folder / READY).exists():
         record_worker(run, worker.pid)
-        disk.write_atomically(waiting.folder / RUN, str(run.folder.resolve()))
+        request = {"run": str(run.folder.resolve())}
+        if confinement is not None:
+            request["confinement"] = confinement.to_json()
+        disk.write_atomically(waiting.folder / RUN, json.dumps(request))
         deadline = time.monotonic() + patience
         while not run.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -237,4 +262,4 @@ def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> boo
 
 
 def _warm_folder(store: RunStore) -> JobFolder:
-    return JobFolder(store.root / ".warm")
+    return JobFolder(store.root / WARM_FOLDER)

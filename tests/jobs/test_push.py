@@ -38,7 +38,7 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PushState]:
     """Pushes a run in this process, which reads its token as a worker does; how it ended."""
 
-    def carry_out(job: JobFolder, stdin: bytes) -> int:
+    def carry_out(job: JobFolder, stdin: bytes, **_: object) -> int:
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
             return KINDS[job.kind].carry_out(job)

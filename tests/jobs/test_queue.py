@@ -31,6 +31,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import run_view
 from tests.jobs.test_service import until
+from tests.support import stand_in as stand_in_workers
 from tests.support.stand_in import HOLD, write
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -41,7 +42,7 @@ PLACES = ("/etc", ".", "~", "../x", "tests")
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, store: RunStore) -> Iterator[RunStore]:
     """A store whose workers begin in a moment and learn nothing; all are ended afterwards."""
-    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
+    stand_in_workers.use(monkeypatch)
     yield store
     for run in store.runs():
         workers.kill_worker(run)

@@ -43,6 +43,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import search_form, search_view
 from tests.conftest import TOKEN
+from tests.support import stand_in as stand_in_workers
 from tests.support.hub import LoopbackHub
 
 BASE = RunConfig(max_steps=50)
@@ -52,7 +53,7 @@ RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
 @pytest.fixture
 def stand_in(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Workers that train nothing: a rate's F1 is the better the nearer it is to the default."""
-    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
+    stand_in_workers.use(monkeypatch)
     yield
     for run in store.runs():
         workers.kill_worker(run)

@@ -14,18 +14,30 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from finetune.config import RunConfig
-from finetune.jobs import pipeline, train, worker
+from finetune.jobs import pipeline, train, worker, worker_files, workers
 from finetune.jobs.pipeline import StopSwitch
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
 
+if TYPE_CHECKING:
+    import pytest
+
 EVERY = 10  # steps between checkpoints
 PAUSE = 0.01  # seconds a step takes
 # Names a file. As long as it is there, a worker takes no more steps than it says.
 HOLD = "FINETUNE_TEST_HOLD"
+
+
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers be stand-ins. They are not confined: tests lie where a worker looks for nothing,
+    and `HOLD` is no variable of the app."""
+    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
+    monkeypatch.setattr(worker_files, "of_run", lambda run: None)
+    monkeypatch.setattr(workers, "visible_environment", lambda: dict(os.environ))
 
 
 def write(path: Path, text: str) -> None:

@@ -343,6 +343,7 @@ def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(sys, "argv", ["app.py", "--share", "--runs", str(tmp_path)])
     monkeypatch.setattr(program, "Scheduler", lambda *_, **__: SimpleNamespace(start=dict))
     monkeypatch.setattr(program, "lower_priority", dict)
+    monkeypatch.setattr(program, "protect_owner", dict)
     monkeypatch.setattr(page, "launch", lambda *_, **named: options.update(named))
     program.main()
     assert options["share"]

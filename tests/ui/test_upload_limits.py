@@ -228,7 +228,7 @@ def test_no_file_comes_past_the_route(
     assert lying(folder) == []
     path = tmp_path / "pairs.csv"
     path.write_bytes(PAIRS)
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
     form = hers.id, handle_file(str(path)), *ways.values()
     program = Client(server.url, headers={auth.HEADER: ada}, verbose=False, analytics_enabled=False)
     nobody = Client(server.url, verbose=False, analytics_enabled=False)

@@ -85,7 +85,7 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
         JobError: if that is beyond the limit for its run or for a day.
         StoreError: if the note cannot be written and read back; without it the limits do not hold.
     """
-    with FileLock(run.folder.parent / ".spending.lock"):
+    with FileLock(_lock(run.folder.parent)):
         note(run, attempt, 0.0)  # as it may be noted from a try before
         for spent, limit, what in (
             (spent_on(run), a_run, _("this run")),
@@ -110,6 +110,13 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
             )
 
 
+def files(root: Path) -> tuple[Path, Path]:
+    """The file and its lock, made if need be."""
+    for path in (_file(root), _lock(root)):
+        path.touch()
+    return _file(root), _lock(root)
+
+
 def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
     """What each attempt of a run has cost, as it was noted last."""
     costs: dict[tuple[str, int], _Cost] = {}
@@ -125,3 +132,7 @@ def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
 
 def _file(root: Path) -> Path:
     return root / ".spending.jsonl"
+
+
+def _lock(root: Path) -> Path:
+    return root / ".spending.lock"

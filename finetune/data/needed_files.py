@@ -1,0 +1,76 @@
+"""The files that pairs and checkpoints are read from and kept in: what a confined process needs.
+
+A folder has to be there before a process is confined to it, so that it is made here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from finetune import uploads
+from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig, is_upload
+from finetune.data import catalog, hub_access
+from finetune.environment import confinement
+from finetune.environment.confinement import Confinement
+from finetune.errors import DataError
+from finetune.hub_errors import Kind
+
+_VERSION = 7  # of the files and the bundled pairs; those of another version are written anew
+
+
+def pairs_folder(root: Path, config: RunConfig) -> Path:
+    """Where the rows of a configuration's source are kept: the same for the same source and
+    columns."""
+    values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
+    values += hub_access.cache_scope(config)
+    return root / "data" / hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]
+
+
+def of_pairs(config: RunConfig, root: Path) -> Confinement:
+    """What reading a configuration's pairs needs."""
+    folder = pairs_folder(root, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)  # or it would be taken for a leftover
+    # A Hub dataset may have been read as the newest commit.
+    reads = [pairs_folder(root, config.changed(dataset_revision=""))]
+    if is_upload(config.dataset):
+        with contextlib.suppress(DataError):  # its files are gone: whoever reads them says so
+            files = uploads.Uploads(root / "uploads").files(config.dataset).values()
+            reads += {path.parent for path in files}
+    found = Confinement(_absolute(reads), _absolute([folder]))
+    if catalog.is_hub_dataset(config.dataset):
+        found |= _of_repository("dataset", catalog.repo_and_config(config)[0])
+    return found
+
+
+def of_checkpoint(name: str) -> Confinement:
+    """What loading a checkpoint of the Hub needs; the bundled one is a library."""
+    if not catalog.needs_hub(BUNDLED_DATASET, name) or not catalog.may_be_fetched(name):
+        return Confinement()
+    entry = catalog.find_checkpoint(name)
+    repository = _of_repository("model", name)
+    return repository | _of_repository("model", entry.repo) if entry else repository
+
+
+def of_counts(root: Path, owner: str) -> Confinement:
+    """What counting an owner's fetches needs."""
+    folder = hub_access.counts_folder(root, owner)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Confinement(writes=_absolute([folder]))
+
+
+def _of_repository(kind: Kind, repo: str) -> Confinement:
+    """The folders of a repository in the Hub's cache, as its client names them."""
+    name = f"{kind}s--" + repo.replace("/", "--")
+    cache = confinement.hub_cache()
+    folders = [cache / name, cache / ".locks" / name]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    return Confinement(writes=_absolute(folders))
+
+
+def _absolute(paths: list[Path]) -> tuple[str, ...]:
+    return tuple(str(path.resolve()) for path in paths)

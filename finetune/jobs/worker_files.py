@@ -1,0 +1,69 @@
+"""The files that a worker may use in a shared app: of all runs, uploads and caches only its own.
+
+What a job is and whose comes from who starts it, not from the job's folder: a former worker of the
+same run may have written there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from finetune import owners
+from finetune.config import RunConfig
+from finetune.data import needed_files
+from finetune.environment.confinement import Confinement
+from finetune.errors import FinetuneError
+from finetune.jobs.engines import HUB_JOB, RAY, spending
+from finetune.jobs.engines.base import read_ticket
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+
+
+def of_run(run: Run) -> Confinement | None:
+    """What a training run's worker may use; None for all that the app may.
+
+    A worker that follows a run on the owner's Ray cluster is not confined: whoever reaches a
+    cluster has its machines.
+    """
+    engine = read_ticket(run).engine
+    if not owners.is_shared() or (engine == RAY and os.environ.get("RAY_ADDRESS")):
+        return None
+    root = run.folder.parent
+    found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
+    with contextlib.suppress(FinetuneError):
+        found |= needed_files.of_checkpoint(run.config().checkpoint)
+    if engine == HUB_JOB:
+        found |= Confinement(writes=tuple(map(str, spending.files(root))))
+    return found
+
+
+def of_job(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) -> Confinement | None:
+    """What the worker of another job may use, by the kind and the request it is started with."""
+    if not owners.is_shared():
+        return None
+    if kind == "predict":
+        return _folder(job.folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
+    if kind == "check":
+        config = RunConfig(**request)
+        return (
+            _folder(job.folder)
+            | needed_files.of_pairs(config, root)
+            | needed_files.of_checkpoint(config.checkpoint)
+            | needed_files.of_counts(root, job.owner)
+        )
+    run = Run(job.folder.parent.parent)
+    return _folder(run.folder) | _pairs_of(run)
+
+
+def _folder(folder: Path) -> Confinement:
+    return Confinement(writes=(str(folder.resolve()),))
+
+
+def _pairs_of(run: Run) -> Confinement:
+    """Those of a run; none where its configuration cannot be read, as its worker will say."""
+    with contextlib.suppress(FinetuneError):
+        return needed_files.of_pairs(run.pinned_config(), run.folder.parent)
+    return Confinement()

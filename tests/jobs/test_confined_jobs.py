@@ -1,0 +1,254 @@
+"""The jobs of a shared app's visitors: each works on its own files, and can read no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from finetune import owners
+from finetune.config import RunConfig, is_upload
+from finetune.data import dataset_cache, needed_files
+from finetune.environment import child_process
+from finetune.hub.push_plan import PushRequest
+from finetune.inference.file_request import PredictionRequest
+from finetune.jobs import check, evaluate, export, predict, push, scheduler, service, workers
+from finetune.jobs.engines.base import Ticket, write_ticket
+from finetune.jobs.push import Approvals
+from finetune.jobs.scheduler import Queue
+from finetune.owners import Identities, Visitor
+from finetune.runs import events
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from tests.conftest import TOKEN
+from tests.jobs.test_service import until
+from tests.support import probe_worker, toys
+from tests.support.confined import needs_landlock
+from tests.support.hub import LoopbackHub
+
+PAIRS = "sentence1,sentence2,label\nthe cat sees a dog .,a cat sees the dog .,1\nc,d,0\ne,f,1\n"
+J = TypeVar("J", bound=JobFolder)
+SMALL: dict[str, Any] = {
+    "max_steps": 2,
+    "max_length": 32,
+    "max_train_samples": 32,
+    "max_eval_samples": 16,
+}
+
+
+@pytest.fixture
+def ada(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    """The store of a shared app as a visitor sees it."""
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    return store.for_visitor(Visitor(names=("browser:ada",)))
+
+
+@pytest.fixture
+def hers(ada: RunStore, toy_checkpoint: Path, tmp_path: Path) -> Run:
+    """Ada's finished run, of an upload."""
+    (tmp_path / "hers.csv").write_text(PAIRS)
+    name = ada.uploads.add({"train": tmp_path / "hers.csv"})
+    run = toys.finished_run(ada, toy_checkpoint)
+    run.replace_config(run.config().changed(dataset=name))
+    return run
+
+
+@pytest.fixture
+def probing(
+    ada: RunStore, hers: Run, toy_checkpoint: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[dict[str, Path]]:  # fmt: skip
+    """Workers try to read what is somebody else's: its name -> its path."""
+    bob = ada.for_visitor(Visitor(names=("browser:bob",)))
+    his = toys.finished_run(bob, toy_checkpoint)
+    (tmp_path / "his.csv").write_text(f"{PAIRS}g,h,0\n")
+    upload = bob.uploads.add({"train": tmp_path / "his.csv"})
+    read = dataset_cache.read_dataset(RunConfig(dataset=upload), ada.root)
+    Identities(ada.root).issue("192.0.2.1")
+    home = tmp_path / "home"
+    for path in (home / "token", home / "hub" / "models--his--private" / "file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("canary")
+    (ada.root / ".spending.jsonl").write_text("canary")
+    others = {
+        "another's run": his.events_file,
+        "another's model": his.best / "config.json",
+        "another's upload": bob.uploads.files(upload)["train"],
+        "another's pairs": read.folder / "dataset.json",
+        "all runs": ada.root,
+        "the key of identities": ada.root / owners.KEY,
+        "what was spent": ada.root / ".spending.jsonl",
+        "the owner's token": home / "token",
+        "a private repository": home / "hub" / "models--his--private" / "file",
+        "the app's environment": Path("/proc/{parent}/environ"),
+        "the home": home,
+    }
+    folder = tmp_path / "probes"
+    folder.mkdir()
+    shutil.copy(probe_worker.__file__, folder)
+    names = {name: str(path) for name, path in others.items()}
+    (folder / probe_worker.NAMES).write_text(json.dumps(names))
+    monkeypatch.setattr(workers, "WORKER", probe_worker.__name__.rpartition(".")[2])
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("AWS_SECRET_ACCESS_KEY", "FINETUNE_SOMETHING_SECRET", "FINETUNE_WEBHOOK"):
+        monkeypatch.setenv(name, "canary")
+    with monkeypatch.context() as context:
+        context.setenv("HF_HOME", str(home))
+        context.setenv("HF_TOKEN", "canary")
+        yield others
+
+
+def seen(job: JobFolder) -> dict[str, Any]:
+    """What a job's worker has written down once it has ended."""
+    until(lambda: not job.is_alive() and (job.folder / probe_worker.SEEN).exists(), 60)
+    content: dict[str, Any] = json.loads((job.folder / probe_worker.SEEN).read_text())
+    return content
+
+
+def ended(job: J) -> J:
+    """The job, once it has done its work without a complaint."""
+    until(lambda: not job.is_alive())
+    last = job.tail()[0][-1]
+    assert isinstance(last, events.Finished), f"{last} {job.log_tail()}"
+    assert "Permission" not in job.log_tail()
+    return job
+
+
+def queued(store: RunStore, config: RunConfig) -> Run:
+    """A run at work; with more processes than there are devices, which is for tests alone."""
+    run = store.create(config)
+    Queue(store.root).add(run.id, run.owner)
+    scheduler.dispatch_queue(store)
+    return run
+
+
+def train(store: RunStore, run: Run) -> JobFolder:
+    return service.start_run(store, RunConfig(dataset=run.config().dataset))
+
+
+def train_warm(store: RunStore, run: Run) -> JobFolder:
+    workers.start_warm_worker(store)
+    waiting = JobFolder(store.root / workers.WARM_FOLDER)
+    until((waiting.folder / workers.READY).exists, 60)
+    process = workers.worker_process(waiting)
+    started = service.start_run(store, RunConfig(dataset=run.config().dataset))
+    assert workers.worker_process(started) in (process, None)  # None: it has ended already
+    assert json.loads(started.process_file.read_text())["pid"] == (process and process.pid)
+    return started
+
+
+def follow_hub_job(store: RunStore, run: Run) -> JobFolder:
+    started = store.create(RunConfig(dataset=run.config().dataset))
+    write_ticket(started, Ticket(engine="hub-job"))
+    Queue(store.root).add(started.id, started.owner)
+    scheduler.dispatch_queue(store)
+    return started
+
+
+def examine(store: RunStore, run: Run) -> JobFolder:
+    return check.start_check(store, run.config())
+
+
+def measure(store: RunStore, run: Run) -> JobFolder:
+    evaluate.start_evaluation(store, run, "orders")
+    return JobFolder(run.folder / "evaluations" / "orders")
+
+
+def make_onnx(store: RunStore, run: Run) -> JobFolder:
+    export.start_export(store, run, run.summary())
+    return JobFolder(run.folder / "exports" / "onnx")
+
+
+def send(store: RunStore, run: Run) -> JobFolder:
+    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    return JobFolder(run.folder / "pushes" / "latest")
+
+
+def judge(store: RunStore, run: Run) -> JobFolder:
+    path = run.folder.parent / "brought.csv"
+    path.write_text(PAIRS)
+    return predict.start_prediction(store, PredictionRequest(run.id, path.name, ""), path)
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [
+        ("train", train), ("train", train_warm), ("train", follow_hub_job), ("check", examine),
+        ("evaluate", measure), ("export", make_onnx), ("push", send), ("predict", judge),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)  # fmt: skip
+def test_a_worker_reads_nothing_of_others(
+    ada: RunStore, hers: Run, probing: dict[str, Path], kind: str,
+    start: Callable[[RunStore, Run], JobFolder],
+) -> None:  # fmt: skip
+    assert is_upload(hers.config().dataset)
+    found = seen(start(ada, hers))
+    assert found["kind"] == kind
+    expected = dict.fromkeys(probing, "PermissionError") | {"own": "done"}
+    if start is follow_hub_job:
+        expected["what was spent"] = "done"  # it notes there what its job may cost
+    assert found["seen"] == expected
+    assert found["env"] == []
+
+
+@needs_landlock
+def test_what_parses_an_upload_reads_that_alone(
+    ada: RunStore, hers: Run, probing: dict[str, Path]
+) -> None:
+    config = hers.config()
+    files = needed_files.of_pairs(config, ada.root)
+
+    def read(path: object) -> str:
+        try:
+            return str(
+                child_process.call(
+                    "shutil:copyfile", str(path), os.devnull, about="x", confinement=files
+                )
+            )
+        except Exception as error:
+            return type(error).__name__
+
+    assert read(ada.uploads.files(config.dataset)["train"]) == os.devnull
+    for name, path in probing.items():
+        if not name.endswith("environment"):  # its parent is this process, another each time
+            assert read(path) == "DataError", name
+    assert read(f"/proc/{os.getpid()}/environ") == "DataError"
+
+
+@pytest.mark.long
+@needs_landlock
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_kind_of_job_does_its_work_confined(
+    ada: RunStore, tmp_path: Path, hub: LoopbackHub, toy_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch, processes: int,
+) -> None:  # fmt: skip
+    """Of pairs and a checkpoint of the Hub, then of the bundled ones."""
+    own_temporary = tmp_path / "temporary"
+    own_temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own_temporary))
+    hub.add_repo("bert-base-uncased", files=toy_checkpoint)
+    files = {f"{p.stem}.csv": p.read_bytes() for p in toys.write_pairs(tmp_path / "p").iterdir()}
+    hub.add_repo("ada/tickets", "dataset", files)
+    fetched = RunConfig(checkpoint="bert-base-uncased", dataset="ada/tickets", **SMALL)
+    bundled = RunConfig(num_processes=processes, report_to="tensorboard", **SMALL)
+    ended(check.start_check(ada, fetched))
+    ended(queued(ada, fetched))
+    ended(check.start_check(ada, bundled))
+    run = ended(queued(ada, bundled))
+    for start in (measure, make_onnx, send, judge):
+        ended(start(ada, run))
+    pushed = push.push_state(run).pushed
+    assert pushed is not None
+    assert pushed.verified is not None
+    assert pushed.verified.problem == ""
+    until(lambda: not list(own_temporary.iterdir()), 10)

@@ -1,0 +1,137 @@
+"""What a confined process can do: `python -m tests.support.confined` tries it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.environment import landlock
+from finetune.environment.confinement import (
+    Confinement,
+    visible_environment,
+    with_temporary_folder,
+)
+
+needs_landlock = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
+_READ_ELSEWHERE = "import sys; open(sys.argv[1], 'rb').read(1)"
+
+
+def outcomes(
+    actions: Iterable[tuple[str, ...]], confinement: Confinement, abi: int = 0
+) -> tuple[list[str], list[str]]:
+    """How each action ends before a process is confined and after: "done", or the error's name.
+
+    Args:
+        actions: a function of this module and its arguments, all text.
+        abi: of Landlock, as if the kernel had no later one.
+    """
+    wanted = [*actions]
+    with with_temporary_folder(confinement) as own:
+        request = json.dumps([wanted, own.to_json(), abi])
+        variables = visible_environment() | own.prepare()
+        folder = Path(__file__).resolve().parent.parent.parent  # whose modules it loads unconfined
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.confined", request],
+            env=variables, cwd=folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
+    return before, after
+
+
+def read(path: str) -> None:
+    with open(path, "rb") as file:
+        file.read(1)
+
+
+def read_in_another_process(path: str) -> None:
+    subprocess.run([sys.executable, "-c", _READ_ELSEWHERE, path], check=True, capture_output=True)
+
+
+def read_in_a_thread(path: str) -> None:
+    errors: list[OSError] = []
+
+    def attempt() -> None:
+        try:
+            read(path)
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def list_folder(path: str) -> None:
+    os.listdir(path)
+
+
+def write(path: str) -> None:
+    with open(path, "a") as file:
+        file.write("x")
+
+
+def replace(path: str) -> None:
+    """Write a file as `disk.write_atomically` does."""
+    write(f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+def link(target: str, path: str) -> None:
+    os.symlink(target, path)
+    os.unlink(path)
+
+
+def hard_link(target: str, path: str) -> None:
+    os.link(target, path)
+    os.unlink(path)
+
+
+def make_pipe(path: str) -> None:
+    os.mkfifo(path)
+    os.unlink(path)
+
+
+def run(program: str) -> None:
+    subprocess.run([program], check=True, capture_output=True)
+
+
+def signal_parent() -> None:
+    os.kill(os.getppid(), 0)
+
+
+def read_parents(name: str) -> None:
+    read(f"/proc/{os.getppid()}/{name}")
+
+
+def _attempt(name: str, *arguments: str) -> str:
+    try:
+        globals()[name](*arguments)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return type(error).__name__
+    return "done"
+
+
+def main(request: str) -> None:
+    actions, confinement, abi = json.loads(request)
+    if abi:
+        landlock.abi = lambda: abi
+    before = [_attempt(*action) for action in actions]
+    Confinement.from_json(confinement).enter()
+    after = [_attempt(*action) for action in actions]
+    results: list[Any] = [before, after]
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
