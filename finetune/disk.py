@@ -151,7 +151,7 @@ def replace_folder(new: Path, folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(former, ignore_errors=True)
         folder.rename(former)
-    new.rename(folder)
+    shutil.move(new, folder)  # Landlock's first version lets nothing be renamed into another folder
     sync(folder.parent)
     shutil.rmtree(former, ignore_errors=True)
 

@@ -125,6 +125,13 @@ class Confinement:
         )
 
 
+def of_children() -> Confinement:
+    """What lets further processes read of themselves in `/proc`: they see the command lines of
+    others, whose memory and environment the kernel keeps closed to all but root, who gets nothing.
+    """
+    return Confinement(reads=("/proc",) if os.geteuid() else ())
+
+
 @contextlib.contextmanager
 def with_temporary_folder(confinement: Confinement) -> Iterator[Confinement]:
     """The confinement with a temporary folder, which is removed at the end."""

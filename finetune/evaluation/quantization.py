@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -72,7 +72,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
             report, file = min(reports, key=lambda entry: entry[0].difference)
         report = replace(report, kept=bool(good) and report.speedup > 1)
         if report.kept:
-            os.replace(file, run.best / quantized.MODEL)
+            shutil.move(file, run.best / quantized.MODEL)
         quantized.write_report(run.best, report)
     return report
 

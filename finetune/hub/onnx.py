@@ -11,7 +11,6 @@ import inspect
 import itertools
 import json
 import logging
-import os
 import shutil
 import tempfile
 import warnings
@@ -56,7 +55,7 @@ def export_onnx(folder: Path, to: Path) -> float:
             difference = max_logit_difference(file, tokenizer, classifier, max_length)
             # Weights that do not fit into the file lie beside it; they go before what names them.
             for path in sorted(file.parent.iterdir(), reverse=True):
-                os.replace(path, to.with_name(path.name))
+                shutil.move(path, to.with_name(path.name))
     return difference
 
 

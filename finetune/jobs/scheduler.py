@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
-_HOUR, _DAY = 3600.0, 24 * 3600.0
+_HOUR, _DAY, _WEEK = 3600.0, 24 * 3600.0, 7 * 24 * 3600.0
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
 _tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search: in memory alone
@@ -238,10 +239,14 @@ def _stop_overdue(store: RunStore) -> None:
 
 def remove_leftovers(store: RunStore) -> None:
     """Remove what a crash left of deletions and of folders that were being made; on a shared app
-    also what was read of pairs that nobody has asked for since a day."""
-    ages = {".deleted-*": 0.0, ".new-*": _DAY} | ({"data/*": _DAY} if owners.is_shared() else {})
-    for pattern, age in ages.items():
-        for folder in store.root.glob(pattern):
+    also what was read of pairs that nobody has asked for since a day, and the temporary folders of
+    workers that have outlived their app."""
+    ages = {(store.root, ".deleted-*"): 0.0, (store.root, ".new-*"): _DAY}
+    if owners.is_shared():
+        temporary = Path(tempfile.gettempdir())
+        ages |= {(store.root, "data/*"): _DAY, (temporary, f"{workers.TEMPORARY}*"): _WEEK}
+    for (root, pattern), age in ages.items():
+        for folder in root.glob(pattern):
             with contextlib.suppress(OSError):  # it has just gone
                 if folder.is_dir() and folder.stat().st_mtime < time.time() - age:
                     shutil.rmtree(folder, ignore_errors=True)

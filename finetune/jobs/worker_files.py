@@ -1,7 +1,7 @@
 """The files that a worker may use in a shared app: of all runs, uploads and caches only its own.
 
-What a job is and whose comes from who starts it, not from the job's folder: a former worker of the
-same run may have written there.
+The kind of a job comes from whoever starts it and not from the job's folder, where a former worker
+of the same run may have written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import needed_files
-from finetune.environment.confinement import Confinement
+from finetune.environment.confinement import Confinement, of_children
 from finetune.errors import FinetuneError
 from finetune.jobs.engines import HUB_JOB, RAY, spending
 from finetune.jobs.engines.base import read_ticket
@@ -35,6 +35,7 @@ def of_run(run: Run) -> Confinement | None:
     found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
     with contextlib.suppress(FinetuneError):
         found |= needed_files.of_checkpoint(run.config().checkpoint)
+        found |= of_children() if run.config().num_processes > 1 else Confinement()
     if engine == HUB_JOB:
         found |= Confinement(writes=tuple(map(str, spending.files(root))))
     return found

@@ -147,6 +147,7 @@ def test_folders_of_modules_hold_no_home_and_no_runs(
     assert folders == [str(tmp_path / "temporary" / "modules"), str(libraries)]
 
 
+# As an ordinary user, whom the kernel does not let pass; its child tells what it can read of it.
 _HIDES = """
 import ctypes, os, sys
 from finetune.environment import confinement
@@ -155,11 +156,13 @@ if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-if sys.argv[1] == "hide":
+if sys.argv[1] == "hidden":
     confinement.hide_process()
 if os.fork():
     os.wait()
 else:
+    if sys.argv[1] == "confined":
+        confinement.of_children().enter()
     for name in ("environ", "maps"):
         try:
             text = open(f"/proc/{os.getppid()}/{name}", "rb").read()
@@ -171,8 +174,16 @@ else:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the means is Linux's")
-@pytest.mark.parametrize(("how", "read"), [("hide", REFUSED), ("show", "True")])
+@pytest.mark.parametrize(
+    ("how", "read"),
+    [
+        ("shown", "True"),
+        ("hidden", REFUSED),
+        pytest.param("confined", REFUSED, marks=needs_landlock),
+    ],
+)
 def test_the_apps_environment_is_closed_to_processes_of_its_user(how: str, read: str) -> None:
+    """Also to those of a run with several, which see that it is there."""
     variables = {**os.environ, "HF_TOKEN": "canary"}
     done = subprocess.run(
         [sys.executable, "-c", _HIDES, how],

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -247,14 +248,18 @@ def test_what_a_crash_or_a_visitor_left_is_removed_in_time(
     run = store.create(brief())
     folder = dataset_cache.read_dataset(RunConfig(), store.root).folder
     others = [store.root / name for name in (".deleted-1", ".new-1", ".new-2", "data/unused")]
+    monkeypatch.setattr(tempfile, "tempdir", str(store.root / "temporary"))
+    (store.root / "temporary").mkdir()
+    temporary = [Path(tempfile.mkdtemp(prefix=workers.TEMPORARY)) for _ in range(2)]
     for other in others:
         other.mkdir()
-    for old in (others[1], others[3], folder):
+    for old in (others[1], others[3], folder, temporary[0]):
         os.utime(old, (0, 0))
     assert dataset_cache.load_cached(folder) is not None
     scheduler.remove_leftovers(store)
     there = [other.name for other in others if other.exists()]
     assert there == ([".new-2"] if shared else [".new-2", "unused"])
+    assert [path.exists() for path in temporary] == [not shared, True]
     assert folder.exists()
     assert run.exists()
 
