@@ -126,6 +126,16 @@ def append_line(path: Path, line: bytes) -> None:
             raise OSError(errno.ENOSPC, "the disk is full")
 
 
+def remove_partial_line(path: Path) -> None:
+    """Cut a file after its last newline."""
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read(1) not in (b"", b"\n"):
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)

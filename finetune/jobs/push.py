@@ -20,6 +20,7 @@ from finetune.hub.publish import Pushed, PushProgress
 from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.jobs import background, service
 from finetune.messages import encode
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -76,8 +77,25 @@ def push_state(run: Run) -> PushState:
         progress=read_as(PushProgress, job.folder / "progress.json") or PushProgress(),
         pushed=read_as(Pushed, job.folder / "result.json"),
     )
+    if state.status == "interrupted":
+        state.error, state.remedy = _interrupted(state.progress)
     state.cancelling = state.running and job.stop_requested()
     return state
+
+
+def _interrupted(progress: PushProgress) -> tuple[str, str]:
+    """What is known of a push whose worker was killed, and what to do."""
+    if progress.phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
+        return (
+            _("It ended unexpectedly after it was committed to {full}.", full=progress.full),
+            _("Push again to load it back and compare."),
+        )
+    if progress.phase == Phase.COMMIT:
+        return (
+            _("It ended unexpectedly; the commit to {full} may have arrived.", full=progress.full),
+            _("Look into the repository, and push again if it has not arrived."),
+        )
+    return _("It ended unexpectedly; nothing was committed."), _("Push again.")
 
 
 def cancel_push(run: Run) -> None:

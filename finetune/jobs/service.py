@@ -60,10 +60,10 @@ def start_runs(
             run_id = new_id()
             # Before it is there, or a reader would see a run that nothing will start.
             Queue(store.root).add(run_id, store.visitor.name)
-            runs.append(run := store.create(config, run_id, group))
-            if ticket is not None:
-                write_ticket(run, ticket)
-                scheduler.keep_token(run.id, token)
+            # With its ticket, or an app that is killed here would leave it to this machine.
+            text = ticket.to_json() if ticket is not None else ""
+            runs.append(store.create(config, run_id, group, text))
+            scheduler.keep_token(run_id, token if ticket is not None else "")
     scheduler.dispatch_queue(store)
     return runs
 

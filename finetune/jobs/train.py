@@ -24,7 +24,7 @@ from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background, check, cost, engines, pipeline, service, workers
 from finetune.jobs.engines import LOCAL, attempt
 from finetune.jobs.engines import arguments as engine_arguments
-from finetune.jobs.engines.base import Ticket, read_ticket, resume, write_ticket
+from finetune.jobs.engines.base import Ticket, read_ticket, resume
 from finetune.jobs.engines.options import check_config
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
@@ -150,10 +150,7 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
         run_config = cost.with_checkpoints(store, run_config)
         check_config(run_config, ticket)
         engine_arguments.agree(args, ticket)
-    run = store.create(run_config)
-    if ticket is not None:
-        write_ticket(run, ticket)
-    return run
+    return store.create(run_config, ticket=ticket.to_json() if ticket is not None else "")
 
 
 def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Namespace) -> None:

@@ -32,6 +32,7 @@ from finetune.runs import events
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
 from finetune.runs.summary import RunSummary
 
+TICKET = "engine.json"
 NOTES = "finetune"  # the key of a saved model's `config.json` that other programs ignore
 _LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
 

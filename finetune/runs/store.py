@@ -31,7 +31,7 @@ from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import DataError, NoSuchRun, StoreError
 from finetune.owners import LOCAL_USER, Visitor
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.run import Run, RunMetadata, default_title
+from finetune.runs.run import TICKET, Run, RunMetadata, default_title
 from finetune.runs.summary import RunSummary
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
@@ -118,8 +118,12 @@ class RunStore:
             with contextlib.suppress(StoreError):
                 yield run.config(), run.about()
 
-    def create(self, config: RunConfig, run_id: str = "", group: str = "") -> Run:
-        """A new run folder with its configuration; there whole or not at all."""
+    def create(self, config: RunConfig, run_id: str = "", group: str = "", ticket: str = "") -> Run:
+        """A new run folder with its configuration; there whole or not at all.
+
+        Args:
+            ticket: the contents of its `engine.json`; it has none if empty.
+        """
         run = Run(self.root / (run_id or new_id()))
         pairs = ""
         if is_upload(config.dataset):
@@ -140,6 +144,8 @@ class RunStore:
                 aside.describe_job("train", self.visitor.name)
                 write_atomically(aside.folder / "about.json", about.model_dump_json(indent=2))
                 write_atomically(aside.folder / "config.json", config.to_json())
+                if ticket:
+                    write_atomically(aside.folder / TICKET, ticket)
                 os.replace(aside.folder, run.folder)
         finally:
             shutil.rmtree(aside.folder, ignore_errors=True)

@@ -284,6 +284,22 @@ def stopped_on(store: RunStore, config: RunConfig, ticket: Ticket) -> Run:
 
 
 @pytest.mark.usefixtures("nothing_begins")
+def test_a_run_is_there_with_its_ticket_or_not_at_all(
+    store: RunStore, config: RunConfig, job: Ticket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = RunStore.create
+
+    def create_and_die(store: RunStore, *values: Any, **named: Any) -> Run:
+        create(store, *values, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunStore, "create", create_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        service.start_run(store, config, job)
+    assert [read_ticket(run) for run in store.runs()] == [job]
+
+
+@pytest.mark.usefixtures("nothing_begins")
 def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     store: RunStore, config: RunConfig, job: Ticket, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,13 @@ from finetune.config import RunConfig
 from finetune.errors import Cancelled, PublishError
 from finetune.hub import publish, push_plan
 from finetune.hub.client import Account
-from finetune.hub.publish import Pushed, Verification
+from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.jobs import push, workers
 from finetune.jobs.background import KINDS
 from finetune.jobs.push import Approvals, PushState
 from finetune.owners import Visitor
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -93,6 +95,32 @@ def test_a_push_that_came_to_nothing_can_be_tried_again(
     assert push_as(no_model).error == no_model.fact
     done = Pushed("http://hub/ada/pairs", "c" * 40, True, Verification(20, 0.0))
     assert push_as(done).pushed == done
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [(Phase.UPLOAD, "nothing was committed"), (Phase.COMMIT, "the commit to ada/x may have"),
+     (Phase.COMMITTED, "after it was committed to ada/x"), (Phase.VERIFY, "it was committed")],
+)  # fmt: skip
+def test_a_push_that_was_killed_says_how_far_it_came(
+    run: Run, monkeypatch: pytest.MonkeyPatch, pushed: Callable[..., PushState],
+    phase: Phase, said: str,
+) -> None:  # fmt: skip
+    class Killed(BaseException):
+        pass
+
+    def push_run(*words: Any) -> Pushed:
+        report = words[4]
+        report(PushProgress(phase, full="ada/x"))
+        raise Killed
+
+    monkeypatch.setattr(publish, "push_run", push_run)
+    with pytest.raises(Killed):
+        pushed(run, PushRequest("ada/x"), Approvals())
+    state = push.push_state(run)
+    assert state.status == "interrupted"
+    assert said in state.error
+    assert "ush again" in state.remedy
 
 
 @pytest.mark.usefixtures("hub")

@@ -11,8 +11,7 @@ import threading
 import time
 
 from finetune import disk
-from finetune.jobs.engines.base import TICKET
-from finetune.runs.run import Run
+from finetune.runs.run import TICKET, Run
 
 ATTEMPT = "FINETUNE_ATTEMPT"  # names the attempt to the worker that an engine has started
 LOST = 75  # its exit status where another process of the run, or its own engine, has gone

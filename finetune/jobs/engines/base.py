@@ -14,10 +14,9 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ValidationError
 
 from finetune import disk
-from finetune.runs.run import Run
+from finetune.runs.run import TICKET, Run
 
 LOCAL, HUB_JOB, RAY = "local", "hub-job", "ray"
-TICKET = "engine.json"
 
 
 class Ticket(BaseModel, frozen=True, defer_build=True):
@@ -32,6 +31,10 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
     submitted: float = 0.0  # when that was, in seconds since the epoch
     sent: int = 0  # bytes of `events.jsonl` that the attempt was given to begin with
     kept_in: tuple[str, ...] = ()  # whose buckets on the Hub hold something of the run
+
+    def to_json(self) -> str:
+        """The contents of `engine.json`."""
+        return self.model_dump_json(indent=2) + "\n"
 
     @property
     def place(self) -> str:
@@ -66,7 +69,7 @@ def read_ticket(run: Run) -> Ticket:
 
 def write_ticket(run: Run, ticket: Ticket) -> Ticket:
     """Write a run's ticket down; returns it."""
-    disk.write_atomically(run.folder / TICKET, ticket.model_dump_json(indent=2) + "\n")
+    disk.write_atomically(run.folder / TICKET, ticket.to_json())
     return ticket
 
 

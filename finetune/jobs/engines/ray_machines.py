@@ -9,8 +9,7 @@ from typing import Any
 from finetune.environment import project
 from finetune.errors import JobError
 from finetune.jobs.engines import ray_node
-from finetune.jobs.engines.base import TICKET
-from finetune.runs.run import Run
+from finetune.runs.run import TICKET, Run
 
 SOURCE = str(project.ROOT)
 _PACKAGES = ("torch", "transformers", "ray")  # of the same version on all machines

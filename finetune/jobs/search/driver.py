@@ -181,6 +181,9 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
 
     if trial.state != TrialState.RUNNING:
         return False
+    if study.is_half_drawn(trial):
+        _fail(study, trial)
+        return False
     if RUN not in trial.user_attrs:
         return _start(store, study, trial)
     run = trial_run(store, trial)
@@ -259,13 +262,11 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
 
 
 def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -> None:
-    """Tell that nothing came of a trial. The first one is the form, and is tried once more."""
+    """Tell that nothing came of a trial."""
     from optuna.trial import TrialState
 
     _set_error(study, trial, error, remedy)
     study.optuna_study.tell(trial.number, state=TrialState.FAIL)
-    if trial.number == 0 and not study.is_stopped:
-        study.optuna_study.enqueue_trial(trial.params)
 
 
 def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:

@@ -38,6 +38,7 @@ RUN = "run"  # the attribute of a trial that names its run
 TAKEN_UP = "taken_up"  # that of one whose job was followed again: how often
 SECONDS = "seconds"  # that of one that has ended: how long it was worked on
 ERROR = "error"  # that of one that failed or waits for room: why, as `messages.encode` has it
+FORM = "form"  # that of one that has the form's values
 PRUNED = "pruned"  # that of one that the search stops
 REPEATS = "repeats"  # the attribute of a study: ids of the runs that repeat its best trial
 PARTS = 10  # of a trial, after each of which it is scored and may be pruned
@@ -135,13 +136,16 @@ class Study:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
+        from finetune.jobs.search.journal_lock import JournalLock
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if self.settings.pruning:
             pruner = make_pruner()
+        journal = self.folder / "trials.log"
         with self._reading():
             return optuna.create_study(
-                storage=JournalStorage(JournalFileBackend(str(self.folder / "trials.log"))),
+                storage=JournalStorage(JournalFileBackend(str(journal), JournalLock(journal))),
                 study_name=self.id,
                 direction="minimize" if self.minimize else "maximize",
                 pruner=pruner,
@@ -162,11 +166,17 @@ class Study:
             ) from error
 
     def draw(self) -> optuna.Trial:
-        """The next trial: the configuration, while that waits, or one that is drawn."""
+        """The next trial. The first one is the configuration as it is; if that fails, so is the
+        second; the others are drawn."""
         import optuna
         from optuna.trial import TrialState
 
         trials, apart = self.trials(), bool(self.outside)
+        forms = [trial for trial in trials if FORM in trial.user_attrs or not trial.number]
+        if len(forms) < 2 and all(form.state == TrialState.FAIL for form in forms):
+            values = self.settings.config
+            form = {} if apart else {name: values[name] for name in self.settings.space}
+            self.optuna_study.enqueue_trial(form, user_attrs={FORM: True})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # By its number, so that another process does not draw the same again.
@@ -174,9 +184,9 @@ class Study:
                 seed=self.config.seed + len(trials), n_startup_trials=_RANDOM, multivariate=True,
                 group=apart,  # else a trial without values would have fields drawn one by one
             )  # fmt: skip
-        is_first = apart and any(trial.state == TrialState.WAITING for trial in trials)
+        is_form = apart and any(trial.state == TrialState.WAITING for trial in self.trials())
         with self._reading():
-            space = {} if is_first else distributions(dict(self.settings.space))
+            space = {} if is_form else distributions(dict(self.settings.space))
             return self.optuna_study.ask(space)
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
@@ -184,8 +194,10 @@ class Study:
         drawn from another space."""
         with self._reading():
             trials = self.optuna_study.get_trials(deepcopy=False)
-            drawn = next((t.distributions for t in trials if t.distributions), {})
-            if drawn and drawn != distributions(dict(self.settings.space)):
+            space = distributions(dict(self.settings.space))
+            drawn = next((trial.distributions for trial in trials if trial.distributions), {})
+            # A process that was killed while it drew has left a part of them.
+            if not drawn.items() <= space.items():
                 raise ValueError("it has trials of another space than study.json")
             return trials
 
@@ -194,6 +206,10 @@ class Study:
         from optuna.trial import TrialState
 
         return trial.state == TrialState.RUNNING and RUN not in trial.user_attrs
+
+    def is_half_drawn(self, trial: optuna.trial.FrozenTrial) -> bool:
+        """Whether the process that drew a trial was killed before it had all values."""
+        return self.is_without_run(trial) and trial.params.keys() != self.settings.space.keys()
 
     def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
         """A trial at work, to report scores and to set attributes; `ask` alone gives one, to the
@@ -234,12 +250,7 @@ def create_study(
     with disk.writing(study.folder):
         study.folder.mkdir(parents=True)
     scheduler.keep_token(study.id, token)
-    with study.lock():  # an app's scheduler would draw before the configuration is enqueued
-        text = settings.model_dump_json(indent=2) + "\n"
-        disk.write_atomically(study.folder / "study.json", text)
-        study.optuna_study.enqueue_trial(
-            {} if study.outside else {name: values[name] for name in space}
-        )
+    disk.write_atomically(study.folder / "study.json", settings.model_dump_json(indent=2) + "\n")
     return study
 
 
