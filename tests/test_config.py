@@ -42,7 +42,7 @@ def test_all_problems_are_named_at_once() -> None:
         "lr": "is not a hyperparameter of this version",
     }
     with pytest.raises(ConfigError) as caught:
-        RunConfig(learning_rate=True, seed=False, use_lora=1, dropout="0,1", max_steps="1,000")
+        RunConfig().changed(learning_rate=True, seed=False, dropout="0,1", max_steps="1,000")
     commas = "must be a number with a point before its decimals and no commas, got"
     assert caught.value.problems == {
         "learning_rate": "must be a number, got true",
