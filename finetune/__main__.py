@@ -9,6 +9,7 @@ import argparse
 import sys
 from importlib import import_module
 
+from finetune import disk
 from finetune.errors import FinetuneError
 
 COMMANDS = {
@@ -34,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         status: int = import_module(args.module).main(words[1:])
     except (FinetuneError, OSError) as error:
-        print(f"{parser.prog} {words[0]}: error: {error}", file=sys.stderr)
+        told = (disk.explained(error) if isinstance(error, OSError) else None) or error
+        print(f"{parser.prog} {words[0]}: error: {told}", file=sys.stderr)
         return 2
     return status
 

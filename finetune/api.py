@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
@@ -16,7 +17,7 @@ from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.train import TerminalBar
 from finetune.runs.events import Event
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import RunStore, as_run, default_root
 from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
@@ -130,11 +131,11 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
         time.sleep(_POLL)
 
 
-def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
+def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
     """Say how good a run's kept model is, how sure that is, and where it fails.
 
     Args:
-        run: one that was evaluated at least once.
+        run: one that was evaluated at least once; a run, its folder or its id.
         split: `validation`, from the saved logits; or `test`, which opens the sealed test set:
             the model is scored on it, and the run notes that.
 
@@ -142,6 +143,7 @@ def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
         `analysis.scores` has accuracy and F1 with their 95% intervals, `analysis.expected` those
         that new pairs will show, if being the best of several evaluations made them too good.
     """
+    run = as_run(run)
     if split == "test":
         from finetune.evaluation import test_set
 
@@ -150,11 +152,16 @@ def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
 
 
 def push_to_hub(
-    run: Run, repository: str, private: bool = False, token: str | None = None, update: bool = False
+    run: Run | Path | str,
+    repository: str,
+    private: bool = False,
+    token: str | None = None,
+    update: bool = False,
 ) -> Pushed:
     """Push a run's best model with its model card to the Hugging Face Hub, as one commit.
 
     Args:
+        run: a run, its folder or its id.
         repository: `name` or `namespace/name`.
         private: whether a new repository is private.
         token: with write access; that of `hf auth login` or `HF_TOKEN` if None.
@@ -163,6 +170,7 @@ def push_to_hub(
     Returns:
         `url` and `commit`, and whether the model was loaded back and answers alike.
     """
+    run = as_run(run)
     summary = service.run_summary(RunStore(run.folder.parent), run)
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())

@@ -315,7 +315,7 @@ class RunConfig(BaseModel):
         return self.model_dump_json(indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> RunConfig:
+    def from_json(cls, text: str | bytes) -> RunConfig:
         """The configuration of a `config.json`."""
         try:
             return cls(**disk.parse_json(text))

@@ -38,6 +38,17 @@ _CAUSES = {
     errno.EROFS: (_("the disk is read-only"), _("Make it writable")),
     errno.EACCES: (_("permission denied"), _("Give this user the right to write there")),
 }
+# What of a name the person can mend -> the fact, the remedy.
+_REMEDIES = {
+    errno.ENOENT: (_("There is no {name}."), _("See that its name is right.")),
+    errno.EISDIR: (_("{name} is a folder."), _("Name a file.")),
+    errno.ENOTDIR: (_("{name} is not in a folder."), _("See that its name is right.")),
+    errno.ENAMETOOLONG: (_("The name {name} is too long."), _("Give a shorter one.")),
+    errno.EACCES: (
+        _("{name} may not be read or written by this user."),
+        _("Give this user the right to, or name another."),
+    ),
+}
 # torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
 _SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|requested and \d+ written")
 
@@ -75,6 +86,17 @@ def failure(
         remedy=remedy,
         otherwise=otherwise,
     )
+
+
+def explained(error: OSError) -> FinetuneError | None:
+    """An error for people of one that the operating system has raised; None for one that says
+    nothing of a file."""
+    name = str(error.filename or "")
+    short = name if len(name) <= 200 else f"{name[:80]}\u2026"
+    if error.errno in _REMEDIES:
+        fact, remedy = _REMEDIES[error.errno]
+        return StoreError(fact, remedy, name=short)
+    return failure(short or _("A file"), error, StoreError) if cause(error) else None
 
 
 @contextlib.contextmanager

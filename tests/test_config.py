@@ -41,6 +41,15 @@ def test_all_problems_are_named_at_once() -> None:
         "lr_scheduler_type": f"must be one of {', '.join(schedulers)}, got 'zigzag'",
         "lr": "is not a hyperparameter of this version",
     }
+    with pytest.raises(ConfigError) as caught:
+        RunConfig().changed(learning_rate=True, seed=False, dropout="0,1", max_steps="1,000")
+    commas = "must be a number with a point before its decimals and no commas, got"
+    assert caught.value.problems == {
+        "learning_rate": "must be a number, got true",
+        "seed": "must be a whole number, got false",
+        "dropout": f"{commas} '0,1'",
+        "max_steps": f"{commas} '1,000'",
+    }
     with pytest.raises(ConfigError, match="use_lora already freezes the model"):
         RunConfig(use_lora=True, frozen_layers=1)
     with pytest.raises(ConfigError, match="must be a JSON object"):

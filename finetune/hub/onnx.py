@@ -157,7 +157,12 @@ def main(arguments: list[str] | None = None) -> int:
     source.add_argument("--model", type=Path, help="a from_pretrained folder")
     source.add_argument("--run", type=Path, help="a run's id, or its folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
-    parser.add_argument("--to", type=Path, required=True, help="the file to make")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        required=True,
+        help="the file to make; a run's int8 lies beside it, as a.int8.onnx beside a.onnx",
+    )
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
     if args.run is None:
@@ -173,15 +178,19 @@ def _export(folder: Path, to: Path) -> None:
 
 
 def _export_run(run: Run, to: Path) -> None:
-    """In int8 too, where that is kept; no file of an earlier model stays beside the new one."""
-    small, step = to.with_name(Path(quantized.MODEL).name), run.kept_step()
-    small.unlink(missing_ok=True)
+    """In int8 too if that is kept, as `a.int8.onnx` beside `a.onnx`; no other file is touched."""
+    if run.best.resolve() in to.resolve().parents:
+        raise ModelError("{to} is in the folder of the run's model.", "Name another file.", to=to)
+    small, step = to.with_name(f"{to.stem}.int8{to.suffix}"), run.kept_step()
     _export(run.best, to)
     report = quantization.quantize_model(run, to, step)
     print(_described(report))
     if report.kept:
-        shutil.copy2(run.best / quantized.MODEL, small)
+        with disk.writing(small, ModelError, ""), disk.replacing(small) as new:
+            shutil.copy2(run.best / quantized.MODEL, new)
         print(f"{small}: the model in int8")
+    elif small.exists():
+        print(f"{small} was there before and is left as it is: it is not of this export")
 
 
 def _described(report: QuantizationReport) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 import weakref
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch
 
 from finetune import text_hashes
 from finetune.data import checkpoints
-from finetune.errors import DataError, ModelError
+from finetune.errors import ConfigError, DataError, ModelError
 from finetune.inference import decision_rule, perturbations, quantized
 from finetune.inference.decision_rule import DecisionRule, PredictOptions
 from finetune.inference.explain import Explanation, explain_pair
@@ -24,7 +25,9 @@ from finetune.inference.micro_batcher import MicroBatcher
 from finetune.inference.perturbations import Flip
 from finetune.inference.scorer import Precision, Scorer
 from finetune.inference.threads import take_one_thread
+from finetune.messages import message as _
 from finetune.runs.run import Run
+from finetune.runs.store import as_run
 from finetune.training import model
 
 MAX_CHARACTERS = 20_000
@@ -71,7 +74,17 @@ class Predictor:
         device: str = "",
         precision: Precision = "auto",
     ) -> None:
-        self.folder, self.max_length, self.paired = folder, max_length, paired
+        if not isinstance(folder, str | Path):
+            raise ModelError(
+                "folder is {folder!r}.",
+                "Give a saved model's folder, or use Predictor.from_run.",
+                folder=folder,
+            )
+        if type(max_length) is not int or max_length < 1:
+            raise ConfigError(
+                {"max_length": _("must be a whole number above 0, got {value!r}", value=max_length)}
+            )
+        self.folder, self.max_length, self.paired = Path(folder), max_length, paired
         _check_memory(folder)
         if precision == "auto" and quantized.serves(folder, device):
             precision = "int8"
@@ -82,8 +95,17 @@ class Predictor:
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
 
     @classmethod
-    def from_run(cls, run: Run) -> Predictor:
-        """Load a run's best model; a ModelError where there is none, or it cannot be loaded."""
+    def from_run(cls, run: Run | Path | str) -> Predictor:
+        """Load a run's best model.
+
+        Args:
+            run: a run, its folder, or its id in the default folder of runs.
+
+        Raises:
+            NoSuchRun: when there is none of that id.
+            ModelError: when it has no model, or it cannot be loaded.
+        """
+        run = as_run(run)
         if not run.has_model():
             raise ModelError(
                 "Run {id} has no model.", "Resume it, or choose another run.", id=run.id
@@ -187,7 +209,7 @@ class Predictor:
 
     def _texts(self, sentence1: str, sentence2: str) -> tuple[str, str | None]:
         first = _clean_text("sentence1", sentence1)
-        if self.paired or (self.paired is None and sentence2.strip()):
+        if self.paired or (self.paired is None and str(sentence2).strip()):
             return first, _clean_text("sentence2", sentence2)
         return first, None
 
@@ -203,7 +225,9 @@ _explaining = ThreadPoolExecutor(1, "explain", take_one_thread)
 
 def _clean_text(name: str, text: object) -> str:
     """Text as a tokenizer can take it: without lone surrogates and NUL."""
-    if not isinstance(text, str) or not text.replace("\0", " ").strip():
+    if not isinstance(text, str):
+        raise DataError("{name} is {value}.", "Give a text.", name=name, value=reprlib.repr(text))
+    if not text.replace("\0", " ").strip():
         raise DataError("{name} is empty.", "Write a sentence in every box.", name=name)
     if len(text) > MAX_CHARACTERS:
         raise DataError(

@@ -252,13 +252,27 @@ def remove_leftovers(store: RunStore) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
+_told = {""}  # the last error that was logged in one line
+
+
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
-    """Log what goes wrong: a bug must not stop the queue for ever."""
+    """Log what goes wrong: a bug must not stop the queue for ever. What people can mend, such as a
+    full disk, takes one line, and another one only when it changes."""
+    text = ""
     try:
         yield
-    except Exception:
-        _log.exception("the scheduler stumbled")
+    except FinetuneError as error:
+        text = str(error)
+    except Exception as error:
+        told = disk.explained(error) if isinstance(error, OSError) else None
+        if told is None:
+            _log.exception("the scheduler stumbled")
+        text = str(told or "")
+    if text and text not in _told:
+        _log.error("the scheduler waits: %s", text)
+    _told.clear()
+    _told.add(text)
 
 
 class Scheduler(threading.Thread):

@@ -138,11 +138,12 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
         return run if main_process else _RankView(run.folder.parent, run.config())
     values: dict[str, Any] = {}
     if args.config:
-        values = RunConfig.from_json(args.config.read_text(encoding="utf-8")).to_dict()
+        values = RunConfig.from_json(args.config.read_bytes()).to_dict()
     values |= config.preset(args.preset) if args.preset else {}
     values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
     run_config = catalog.with_absolute_paths(RunConfig(**values))
     store = RunStore(args.runs)
+    distributed.check_accelerate_config(run_config)
     check.check_source_access(store, run_config)
     if not main_process:
         return _RankView(args.runs, run_config)

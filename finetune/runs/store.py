@@ -62,10 +62,21 @@ def default_root() -> Path:
 
 def named_run(name: Path, root: Path) -> Run:
     """The run that a command names, by its folder or by its id below `root`; raises NoSuchRun."""
-    folder = name if name.is_dir() else root / name
-    if not folder.is_dir():
-        raise NoSuchRun
-    return Run(folder)
+    with contextlib.suppress(OSError):  # a name that no folder can have
+        folder = name if name.is_dir() else root / name
+        if folder.is_dir():
+            return Run(folder)
+    raise NoSuchRun
+
+
+def as_run(run: Run | Path | str) -> Run:
+    """A run that a program names by itself, by its folder, or by its id in the default folder of
+    runs; raises NoSuchRun."""
+    if isinstance(run, Run):
+        return run
+    if not isinstance(run, str | Path) or not str(run):
+        raise StoreError("run is {run!r}.", "Give a run, its folder or its id.", run=run)
+    return named_run(Path(run), default_root())
 
 
 def new_id() -> str:

@@ -35,8 +35,26 @@ def check_accelerate_config(config: RunConfig) -> None:
         problem = _("cannot be named here, where the files are not the visitors'; leave it empty")
     elif name and not Path(name).is_file():
         problem = _("is {name!r}, and there is no such file", name=name)
+    elif name:
+        problem = _unusable(name)
     if problem:
         raise ConfigError({"accelerate_config": problem})
+
+
+def _unusable(name: str) -> str:
+    """Why Accelerate cannot use a configuration file; empty where it can."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    try:
+        load_config_from_file(name)
+    except Exception as error:  # YAML's, JSON's, or of a value that Accelerate does not know
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        return _(
+            "is {name!r}, which `accelerate config` has not written: {reason}",
+            name=name,
+            reason=reason.rstrip("."),
+        )
+    return ""
 
 
 def launch_command(run: Run) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import gradio as gr
 from gradio.events import api as endpoint
 
+from finetune import disk
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
 from finetune.inference.decision_rule import PredictOptions
@@ -61,6 +62,8 @@ class Api:
         except FinetuneError as error:
             raise gr.Error(str(error), print_exception=False) from error
         except Exception as error:
+            if isinstance(error, OSError) and (told := disk.explained(error)):
+                raise gr.Error(str(told), print_exception=False) from error
             raise gr.Error(feedback.apology(error), print_exception=False) from error
 
     def predict(
@@ -195,6 +198,9 @@ class Api:
             from finetune.hub import client, publish, push_plan
 
             run = store.get(run_id)
+            for name, value in (("repository", repository), ("token", token)):
+                if not isinstance(value or "", str):
+                    raise FinetuneError("{name} is no text.", "Send it as one.", name=name)
             if not token and store.visitor.alone:
                 token = client.stored_token() or ""
             push = push_plan.PushRequest(repository, private, update=update)

@@ -13,6 +13,7 @@ import gradio as gr
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
+from finetune import disk
 from finetune.errors import ConfigError, FinetuneError
 from finetune.ui import auth, theme
 from finetune.ui.html import macro
@@ -102,6 +103,8 @@ handler = reports_errors_in("message")
 
 def show_errors(error: Exception) -> Markup:
     """An error as a block of HTML that assistive technology announces."""
+    if isinstance(error, OSError):
+        error = disk.explained(error) or error
     if isinstance(error, ConfigError):
         return macro("feedback.html", "problems")(error.problems)
     if isinstance(error, FinetuneError):

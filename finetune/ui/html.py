@@ -42,7 +42,8 @@ def environment() -> Environment:
     """The environment of all templates."""
     templates = Environment(
         loader=FileSystemLoader(FOLDER),
-        bytecode_cache=_BytecodeCache(str(FOLDER / "__pycache__")),
+        # The 2 stands for the options below, which are compiled in.
+        bytecode_cache=_BytecodeCache(str(FOLDER / "__pycache__"), "__jinja2_2_%s.cache"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,

@@ -174,17 +174,47 @@ def test_the_page_says_where_int8_is_used(kept: bool, serves: bool, expected: st
     assert expected in macro("push.html", "downloads")("run", state)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("name", ["a.onnx", "model_quantized.onnx", "a"])
+def test_an_export_writes_files_of_its_own_name_alone(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, kept: bool, name: str,
+) -> None:  # fmt: skip
+    """In fp32 under the name asked for, in int8 beside it; what else is there stays."""
+
+    def quantize(run: Run, file: Path, step: int | None) -> QuantizationReport:
+        (run.best / "onnx").mkdir()
+        (run.best / quantized.MODEL).write_text("in int8")
+        return dataclasses.replace(REPORT, kept=kept)
+
+    monkeypatch.setattr(quantization, "quantize_model", quantize)
+    monkeypatch.setattr(onnx, "export_onnx", lambda folder, to: to.write_text("in fp32") * 0.0)
+    others = {"model_quantized.onnx", "b.onnx", "model.onnx", "a.onnx.data"} - {name}
+    for other in others:
+        (tmp_path / other).write_text("a person's")
+    assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / name)]) == 0
+    assert "int8 (dynamic) on 400 validation pairs: accuracy" in capsys.readouterr().out
+    small = Path(name).stem + ".int8" + Path(name).suffix
+    expected = {name: "in fp32"} | dict.fromkeys(others, "a person's")
+    expected |= {small: "in int8"} if kept else {}
+    assert {path.name: path.read_text() for path in tmp_path.glob("*.*")} | {
+        name: (tmp_path / name).read_text()
+    } == expected
+    with pytest.raises(ModelError, match="is in the folder of the run's model"):
+        onnx.main(["--run", str(run.folder), "--to", str(run.best / quantized.MODEL)])
+
+
 @pytest.mark.long
 def test_a_run_is_exported_with_int8_from_a_terminal(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "model_quantized.onnx").write_text("of an earlier model")
+    (tmp_path / "model.int8.onnx").write_text("of an earlier model")
     assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
     output, report = capsys.readouterr().out, quantized.read_report(run.best)
     assert report is not None
     assert f"int8 ({report.kind}) on 80 validation pairs: accuracy" in output
     assert output.endswith("the model in int8\n") == report.kept
-    small = tmp_path / "model_quantized.onnx"
-    assert small.exists() == report.kept
-    assert not report.kept or small.stat().st_size > 1000
+    small = tmp_path / "model.int8.onnx"
+    assert small.stat().st_size > 1000 or not report.kept
+    assert ("is left as it is" in output) != report.kept
     assert (tmp_path / "model.onnx").is_file()

@@ -16,13 +16,15 @@ from markdown_it import MarkdownIt
 from finetune.config import RunConfig
 from finetune.data.check_report import CheckReport, Example, Finding
 from finetune.disk import write_atomically
-from finetune.evaluation import saved_predictions
+from finetune.evaluation import report, saved_predictions
 from finetune.hub import curves_picture, model_card
 from finetune.inference import decision_rule
 from finetune.jobs import check
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState
+from finetune.ui import evaluation_view
 from tests.support import toys
 
 LABELS = ["not_equivalent", "equivalent"]
@@ -228,6 +230,20 @@ def test_nothing_from_outside_is_markup(
         matrix = html.split("A row is the true class")[1].split("</table>")[0]
         assert matrix.count("<tr>") == len(names) + 1
         assert all(row.count("<td") == len(names) + 2 for row in matrix.split("<tr>")[2:])
+
+
+def test_a_name_reorders_nothing_around_it(store: RunStore, toy_checkpoint: Path) -> None:
+    """On the page neither: every template of it leaves such controls out."""
+    names = ["yes\u202e", "\u2066no"]
+    run = begin(store, toy_checkpoint, prepared(labels=names))
+    evaluate(run, names)
+    assert not set(written(run)) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    study = report.evaluate_run(run, run.summary())
+    page = evaluation_view.view(
+        study, run.summary(), decision_rule.DecisionRule(), JobState("none")
+    )
+    assert "\u202e" not in page
+    assert ">yes<" in page
 
 
 def test_several_classes_have_a_mean_f1_and_no_positive_one(

@@ -159,6 +159,9 @@ def test_a_file_is_judged(server: Server, client: Client, finished: Run, tmp_pat
 
 
 def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: LoopbackHub) -> None:
+    for odd in ((finished.id, "a", 7), (finished.id, ["a"], "b")):
+        with pytest.raises(AppError, match=r"is no text\. Send it as one\."):
+            client.predict(*odd, api_name="/publish")
     push = (finished.id, "from-a-program", "hub-token-of-ada")
     pushed = client.predict(*push, True, api_name="/publish")
     assert pushed["created"]
