@@ -128,6 +128,15 @@ def test_both_presets_are_compared_on_pairs_that_chose_neither_recipe_nor_step(
     assert not parts[2] & (parts[0] | parts[1])
 
 
+def test_another_recipe_is_tried_in_the_place_of_recommended() -> None:
+    args = argparse.Namespace(side="recommended", seed=2, pairs=0, change=["dropout=0.1"])
+    config = quality.config_of(args)
+    assert (config.dropout, config.seed, config.data_seed) == (0.1, 2, 2)
+    assert config == RunConfig(dropout=0.1, seed=2, data_seed=2)
+    args.side = "course"
+    assert quality.config_of(args).dropout == -1
+
+
 def test_the_difference_of_the_presets_has_an_interval() -> None:
     labels = [0, 1, 1, 1] * 50
     right = quality.Trained([], labels, labels, labels)

@@ -57,7 +57,7 @@ def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore
     assert "expected on new pairs" in said["evaluation"]
     accuracy = analysis.expected["accuracy"].value
     assert f"| this model, expected on new pairs | {accuracy:.4f}" in said["card"]
-    assert "as the best of 10 evaluations" in said["card"]
+    assert "picked among 10 evaluations" in said["card"]
 
 
 def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:
@@ -71,6 +71,15 @@ def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:
         for text in texts(store, run).values():
             assert "expected on new" not in text
     assert "expect" not in str(compare_view.comparison(store, [once.id, twice.id]))
+
+
+def test_a_card_whose_evaluations_are_gone_says_that_the_model_was_chosen(store: RunStore) -> None:
+    run = picked_run(store, 3)
+    for path in run.predictions.iterdir():
+        path.unlink()
+    card = model_card.card_text(run, service.run_summary(store, run), "ada/pairs")
+    assert "The model was chosen on them, so the figures flatter it somewhat." in card
+    assert "expected on new pairs" not in card
 
 
 def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) -> None:
@@ -122,13 +131,13 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
         assert expectation.value < alone.expected["f1"].value < best.score
         assert expectation.interval is not None
         assert expectation.interval.value == expectation.value
-    assert "best of 30 evaluations" in model_card.card_text(
+    assert "picked among 30 evaluations" in model_card.card_text(
         run, service.run_summary(store, run), "ada/best"
     )
     # A trial that was not the best was picked among its own evaluations only.
     worst = store.get(next(row for row in rows if row is not best).run_id)
     text = model_card.card_text(worst, service.run_summary(store, worst), "ada/other")
-    assert "best of 30 evaluations" not in text
+    assert "picked among 30 evaluations" not in text
 
 
 def test_a_search_says_what_to_expect_of_its_best_trial(
