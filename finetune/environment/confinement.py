@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import sys
 import sysconfig
@@ -17,8 +18,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from finetune.environment import caches, devices, landlock, project
 from finetune.environment.landlock import Access
@@ -73,11 +72,12 @@ class Confinement:
         )
 
     def to_json(self) -> str:
-        return TypeAdapter(Confinement).dump_json(self).decode()
+        return json.dumps([self.reads, self.writes, self.temporary])
 
     @classmethod
     def from_json(cls, text: str) -> Confinement:
-        return TypeAdapter(cls).validate_json(text)
+        reads, writes, temporary = json.loads(text)
+        return cls(tuple(reads), tuple(writes), temporary)
 
     def prepare(self) -> dict[str, str]:
         """Fill its temporary folder for a process that will enter it; variables that it needs
