@@ -287,8 +287,8 @@ def trials_csv(store: RunStore, study: Study) -> str:
 
 
 def has_position(study: Study, row: TrialRow) -> bool:
-    """True if a trial has a place on the axis of every field: the first may lie outside of them, one
-    that was killed while it was drawn may have no value."""
+    """True if a trial has a place on the axis of every field: the first may lie outside of them,
+    one that was killed while it was drawn may have no value."""
     searched = dict(study.settings.space)
     return searched.keys() <= row.values.keys() and not space.outside(searched, row.values)
 
