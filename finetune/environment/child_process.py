@@ -19,6 +19,7 @@ import threading
 from typing import Any
 
 from finetune import messages
+from finetune.environment import confinement as confined
 from finetune.environment import project
 from finetune.environment.confinement import Confinement, visible_environment, with_temporary_folder
 from finetune.errors import DataError, FinetuneError
@@ -42,7 +43,8 @@ def call(
         function: `module:name`; it takes and returns what JSON can say.
         about: what it reads, for errors.
         memory: bytes it may hold.
-        confinement: what the child may use; all that this process may if None.
+        confinement: what the child may use; all that this process may if None, or if this process
+            is confined itself.
 
     Raises:
         DataError: as the function does, and when it went beyond a limit or broke.
@@ -50,7 +52,8 @@ def call(
     # Arrow's own pools, and the stacks of many threads, reserve more than they use.
     variables = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
     with contextlib.ExitStack() as stack:
-        if confinement is None:
+        if confinement is None or confined.is_entered():
+            confinement = None
             variables = os.environ | variables | {"PYTHONPATH": project.python_path()}
         else:
             confinement = stack.enter_context(with_temporary_folder(confinement))

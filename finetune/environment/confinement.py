@@ -22,6 +22,7 @@ from pathlib import Path
 from finetune.environment import caches, devices, landlock, project
 from finetune.environment.landlock import Access
 
+_ENTERED = "FINETUNE_CONFINED"  # the variable of a process that is confined
 _NAMES = {
     "PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LD_PRELOAD",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
@@ -123,6 +124,12 @@ class Confinement:
                 Access.UNLISTED: ["/dev/shm"],
             }
         )
+        os.environ[_ENTERED] = "1"
+
+
+def is_entered() -> bool:
+    """True if this process is confined, as all that it starts is then."""
+    return _ENTERED in os.environ
 
 
 def of_children() -> Confinement:

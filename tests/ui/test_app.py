@@ -261,7 +261,13 @@ def test_validation_pairs_of_both_classes_are_offered(predict: PredictTab, finis
     labels = np.arange(40) % 2
     logits = np.eye(2, dtype=np.float32)[np.where(np.arange(40) < 30, labels, 1 - labels)]
     saved_predictions.save_logits(finished, best.step, logits, labels)
-    texts = pa.table({"sentence1": [f"cat {n}" for n in range(40)], "sentence2": ["dog"] * 40})
+    texts = pa.table(
+        {
+            "sentence1": [f"cat {n}" for n in range(40)],
+            "sentence2": ["dog"] * 40,
+            "label": labels,
+        }
+    )
     saved_predictions.save_examples(finished, "validation", texts)
     offered = tab.on_run(NOBODY, finished.id, None)
     pairs = offered[tab.samples]
