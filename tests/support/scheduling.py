@@ -1,4 +1,5 @@
-"""An app without its page: `python -m tests.support.scheduling ROOT` starts queued runs.
+"""An app without its page: `python -m tests.support.scheduling ROOT [RUNS]` starts queued runs, and
+begins runs itself until there are so many.
 
 Its workers are stand-ins. It says when it is there, and ends when it is killed.
 """
@@ -9,12 +10,20 @@ import sys
 import time
 from pathlib import Path
 
-from finetune.jobs import scheduler, workers
+from finetune.config import RunConfig
+from finetune.jobs import scheduler, service, workers
 from finetune.runs.store import RunStore
+
+STEPS = 25  # of the runs that it begins
 
 if __name__ == "__main__":
     workers.WORKER = "tests.support.stand_in"
-    scheduler.Scheduler(RunStore(Path(sys.argv[1])), every=0.1).start()
+    store = RunStore(Path(sys.argv[1]))
+    scheduler.Scheduler(store, every=0.1).start()
     print("there", flush=True)
     while True:
-        time.sleep(60)
+        if len(store.runs()) < int(next(iter(sys.argv[2:]), 0)):
+            service.start_run(store, RunConfig(max_steps=STEPS))
+            time.sleep(0.05)
+        else:
+            time.sleep(1)

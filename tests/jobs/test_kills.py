@@ -1,0 +1,238 @@
+"""The app, and the app with its workers, are killed at random moments: nothing is lost or doubled.
+
+Workers that are killed while the app lives are in `test_queue`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from finetune.config import Range, RunConfig
+from finetune.evaluation import saved_predictions
+from finetune.jobs import evaluate, push, service, workers
+from finetune.jobs.background import job_state
+from finetune.jobs.search import driver, results
+from finetune.jobs.search.space import Budget
+from finetune.jobs.search.study import Study
+from finetune.runs import events
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from tests.conftest import TOKEN
+from tests.jobs.test_service import until
+from tests.support import toys
+from tests.support.browser import App
+from tests.support.engines import steps, weights
+from tests.support.hub import LoopbackHub
+from tests.support.kills import Kills
+from tests.support.scheduling import STEPS
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def kills(store: RunStore, processes: list[psutil.Process]) -> Iterator[Kills]:
+    killer = Kills(store.root, processes)
+    yield killer
+    for process in killer.workers():
+        process.kill()
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that this process starts train nothing, as those of `scheduling`."""
+    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
+
+
+def go_on(store: RunStore) -> bool:
+    """Resume what was interrupted; whether runs are left to be finished."""
+    for run in store.runs():
+        if service.run_summary(store, run).status == "interrupted":
+            service.resume_run(store, run)
+    return any(service.run_summary(store, run).status != "finished" for run in store.runs())
+
+
+def check_order(run: Run) -> None:
+    """See that a run's steps were taken one after the other, by one worker at a time."""
+    taken = 0
+    for event in run.tail()[0]:
+        if isinstance(event, events.Started | events.Resumed):
+            taken = -1  # it goes on from a checkpoint, or from its beginning
+        if isinstance(event, events.Stepped):
+            assert taken in (-1, event.step - 1), run
+            taken = event.step
+
+
+def check_ended(store: RunStore, run: Run, total: int) -> None:
+    """See that a run has ended once, with every step once as the page shows them."""
+    summary = service.run_summary(store, run)
+    assert summary.status == "finished"
+    assert [point.step for point in summary.train] == list(range(1, total + 1)), run
+    scored = [one.step for one in summary.validation]
+    assert all(first < second for first, second in pairwise(scored))
+    assert sum(isinstance(event, events.Finished) for event in run.tail()[0]) == 1
+    check_order(run)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_runs_that_an_app_takes_in_are_each_carried_out_once(store: RunStore, kills: Kills) -> None:
+    for number in range(10):
+        app = kills.start("scheduling", "24")
+        kills.at_random(app, 1.5, with_workers=number % 3 == 0)
+        assert len(kills.workers()) <= 1
+        go_on(store)
+    app = kills.start("scheduling", "24")
+    until(lambda: len(store.runs()) == 24 and not go_on(store))
+    until(lambda: kills.workers(app) == [])
+    for run in store.runs():
+        check_ended(store, run, STEPS)
+    assert list(store.root.glob(".queue/*-*")) == []
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_search_has_every_trial_once(store: RunStore, kills: Kills) -> None:
+    form = RunConfig(max_steps=60, learning_rate=5e-4)
+    rates = {"learning_rate": Range(1e-6, 1e-3, log=True), "weight_decay": Range(0.0, 0.3)}
+    study = driver.begin_search(store, form, dict(rates), Budget(trials=10), parallel=2)
+    for number in range(10):
+        app = kills.start("scheduling")
+        kills.at_random(app, 2.0, with_workers=number % 2 == 0)
+    kills.start("scheduling")
+    until(lambda: study.is_over)
+    rows, trials = results.list_trials(store, study), study.trials()
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    states = Counter(trial.state for trial in trials)
+    assert states[TrialState.COMPLETE] + states[TrialState.PRUNED] == 10
+    assert states.keys() <= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
+    assert all(trial.params.keys() == rates.keys() for trial in trials if "run" in trial.user_attrs)
+    begun = [row.run_id for row in rows if row.run_id]
+    assert sorted(begun) == sorted(run.id for run in store.runs())
+    assert {run.about().study for run in store.runs()} == {study.id}
+    assert set(told(study).values()) == {1}
+    forms = [trial for trial in trials if trial.params.get("learning_rate") == 5e-4]
+    assert forms[0].number == 0  # if it was killed, it was tried once more
+    assert len(forms) == 1 + (forms[0].state == TrialState.FAIL)
+    for row, trial in zip(rows, trials, strict=True):
+        if row.state == "finished":
+            run = store.get(row.run_id)
+            check_ended(store, run, 60)
+            assert run.metrics["f1"] == trial.value
+            assert run.config().learning_rate == trial.params["learning_rate"]
+    best = results.best_trial(rows)
+    assert best is not None
+    assert best.score == max(t.value or 0.0 for t in trials if t.state == TrialState.COMPLETE)
+
+
+def counts(state: TrialState) -> bool:
+    return state in (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def told(study: Study) -> Counter[int]:
+    """How often each trial that has ended was told so, by the lines of Optuna's journal."""
+    lines = (study.folder / "trials.log").read_text().splitlines()
+    ends = [json.loads(line) for line in lines]
+    ended = [int(line["trial_id"]) for line in ends if "trial_id" in line and "state" in line
+             and counts(TrialState(line["state"]))]  # fmt: skip
+    return Counter(ended)
+
+
+@pytest.fixture
+def trained(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
+    """The configuration of a run that truly trains, for some seconds."""
+    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
+    return RunConfig(
+        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
+        learning_rate=1e-3, logging_steps=1, max_steps=40, eval_steps=20, save_steps=10,
+        per_device_train_batch_size=4, gradient_accumulation_steps=8, mixed_precision="no",
+    )  # fmt: skip
+
+
+def test_what_was_killed_with_the_page_ends_with_the_weights_of_what_was_not(
+    store: RunStore, kills: Kills, trained: RunConfig
+) -> None:
+    app = App(store.root)
+    runs = service.start_runs(store, [trained] * 2)
+    for number in range(3):
+        kills.at_random(app.process, 8.0, with_workers=number != 1)
+        go_on(store)
+        app.start()
+    until(lambda: not go_on(store))
+    whole = service.start_run(store, trained)
+    until(lambda: not go_on(store))
+    app.kill()
+    for run in runs:
+        check_ended(store, run, 40)
+        assert dict(steps(run)) == dict(steps(whole))
+        assert weights(run) == weights(whole)
+
+
+def test_an_evaluation_is_whole_or_made_again(
+    store: RunStore, kills: Kills, trained: RunConfig
+) -> None:
+    run = service.start_run(store, trained.changed(max_steps=4))
+    until(lambda: service.run_summary(store, run).status == "finished" and not run.is_alive())
+    whole = saved_predictions.read_swapped_logits(run)
+    assert whole is not None
+    swapped, folders = run.predictions / "swapped.npz", {}
+    for number, kind in enumerate(["orders", "test"] * 2):
+        swapped.unlink(missing_ok=True)
+        app = kills.start("asking", run.id, kind)
+        kills.at_random(app, 4.0, with_workers=number % 3 != 0)
+        folders[kind] = JobFolder(run.folder / "evaluations" / kind)
+        until(lambda: not folders[kind].is_alive())  # noqa: B023
+        assert job_state(folders[kind]).status in ("none", "interrupted", "finished")
+        there = saved_predictions.read_swapped_logits(run)
+        assert there is None or np.array_equal(there.swapped, whole.swapped)
+    for kind in ("orders", "test"):
+        evaluate.start_evaluation(store, run, kind)  # type: ignore[arg-type]
+        until(lambda: not folders[kind].is_alive())  # noqa: B023
+        assert job_state(folders[kind]).status == "finished"
+    again = saved_predictions.read_swapped_logits(run)
+    assert again is not None
+    assert np.array_equal(again.swapped, whole.swapped)
+    assert len({str(opened.metrics) for opened in run.events_summary().opened}) == 1
+    assert len(saved_predictions.read_logits(run, 0, "test").logits) == 8
+
+
+def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
+    store: RunStore, kills: Kills, toy_checkpoint: Path, hub: LoopbackHub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    run = toys.finished_run(store, toy_checkpoint)
+    files: set[str] = set()
+    for number in range(3):
+        name = f"ada/pairs-{number}"
+        app = kills.start("asking", run.id, f"push:{name}")
+        kills.at_random(app, 5.0, with_workers=number != 1)
+        job = JobFolder(run.folder / "pushes" / "latest")
+        until(lambda: not job.is_alive())  # noqa: B023
+        state, repo = push.push_state(run), hub.repos.get(("model", name))
+        commits = repo.commits if repo is not None else []
+        if job.request.get("push", {}).get("name") != name:
+            assert commits == []  # it had not begun
+        elif state.status == "finished":
+            assert len(commits) == 1
+        else:
+            assert state.status == "interrupted"
+            known = "it was committed" if commits else "nothing was committed"
+            assert known in state.error or "may have arrived" in state.error
+        app = kills.start("asking", run.id, f"push:{name}")
+        assert app.stdout is not None
+        assert app.stdout.readline() == "begun\n"
+        until(lambda: push.push_state(run).status == "finished")
+        app.kill()
+        pushed = hub.repos["model", name]
+        assert len(pushed.commits) == 1
+        files = files or set(pushed.files)
+        assert set(pushed.files) == files > {"model.safetensors", "config.json", "README.md"}
+        assert pushed.files["model.safetensors"] == (run.best / "model.safetensors").read_bytes()

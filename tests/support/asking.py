@@ -1,0 +1,29 @@
+"""What an app does when a person asks for a push or an evaluation: `python -m tests.support.asking
+ROOT RUN push:NAME|orders|test`.
+
+It says when it is about to begin and when it has, and ends when it is killed. A push has the token
+of HF_TOKEN.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from finetune.hub.push_plan import PushRequest
+from finetune.jobs import evaluate, push
+from finetune.runs.store import RunStore
+
+if __name__ == "__main__":
+    store = RunStore(Path(sys.argv[1]))
+    run, (what, _, name) = store.get(sys.argv[2]), sys.argv[3].partition(":")
+    print("there", flush=True)
+    if what == "push":
+        request = PushRequest(name, update=True)
+        push.start_push(store, run, request, os.environ["HF_TOKEN"], push.Approvals())
+    else:
+        evaluate.start_evaluation(store, run, "test" if what == "test" else "orders")
+    print("begun", flush=True)
+    time.sleep(600)
