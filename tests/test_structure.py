@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Modules that import torch or datasets when they are imported; the page loads them when needed.
@@ -23,6 +27,8 @@ HEAVY_MODULES = {
     "finetune.training.model", "finetune.training.optimizer",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
+# Imported only where it is installed: an engine, a Space's own.
+OPTIONAL = {"ray", "spaces"}
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
 
 
@@ -98,3 +104,48 @@ def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:
         f"app.build(RunStore({str(tmp_path)!r}))"
     )
     assert loaded_by(code, SLOW) == "[]"
+
+
+def imported(path: Path) -> set[str]:
+    """The packages that a file imports, wherever in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [
+        node.module
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    ]
+    return {name.split(".")[0] for name in names}
+
+
+def required(*files: str) -> set[str]:
+    """The distributions that some files of requirements name."""
+    text = "\n".join((ROOT / file).read_text(encoding="utf-8") for file in files)
+    return {plain(name) for name in re.findall(r"^[\w.-]+", text, re.MULTILINE) if name[0] != "-"}
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize(
+    ("sources", "requirements"),
+    [
+        (("finetune", "app.py"), ("requirements.txt",)),
+        (("tests",), ("requirements.txt", "tests/requirements.txt")),
+    ],
+)
+def test_what_is_imported_stands_in_the_requirements(
+    sources: tuple[str, ...], requirements: tuple[str, ...]
+) -> None:
+    own = {"finetune", "tests", "app", *OPTIONAL} | sys.stdlib_module_names
+    files = [file for source in sources for file in (ROOT / source).rglob("*.py")]
+    files += [ROOT / source for source in sources if source.endswith(".py")]
+    known, listed = packages_distributions(), required(*requirements)
+    missing = {
+        package
+        for file in files
+        for package in imported(file) - own
+        if not listed & set(map(plain, known.get(package, [package])))
+    }
+    assert missing == set()

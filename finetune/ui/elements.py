@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -66,6 +67,19 @@ def asked(query: object) -> dict[str, str]:
 def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.Button:
     """A button of Gradio's."""
     return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
+
+
+def decimal(value: Any) -> Any:
+    """What a person typed into a box for a number, with a point before its decimals. A comma counts
+    as that if it cannot separate thousands: "0,001" and "1,5", not "1,500" or "1,234.5", which stay
+    as they are and are refused where they are read."""
+    text = str(value).replace("\u00a0", "").replace(" ", "")
+    match = re.fullmatch(r"([+-]?\d*),(\d+)(e[+-]?\d+)?", text, re.IGNORECASE)
+    if not isinstance(value, str) or match is None:
+        return value
+    whole, decimals, exponent = match.groups("")
+    in_doubt = len(decimals) == 3 and whole.strip("+-").strip("0") and not exponent
+    return value if in_doubt else f"{whole}.{decimals}{exponent}"
 
 
 def pairs_file(label: str, elem_id: str, height: int = 92) -> gr.File:

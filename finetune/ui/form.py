@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.data.check_report import shorten
 from finetune.runs.store import RunStore
-from finetune.ui import html
+from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
 
 NAMES = tuple(run_config.knobs())
@@ -127,14 +126,20 @@ def _control(name: str) -> gr.components.Component:
     # No minimum and maximum here: RunConfig names all problems at once, in place.
     if knob.kind is int:
         return gr.Number(step=1, **common)
-    # A power of ten between a third and a thirtieth of the default.
-    return gr.Number(step=10.0 ** math.floor(math.log10(default or 0.1) - 0.5), **common)
+    # No number field: what "0,0001" becomes in one depends on the browser's language, and is 1.
+    return gr.Textbox(max_lines=1, **common | {"value": str(default)})
 
 
 def choosing_preset() -> str:
     """JavaScript that turns a preset's name into its values, in the order of the form: in the
     browser, so that no late answer of the server takes back what was typed since."""
-    presets = {name: run_config.preset(name) for name in run_config.PRESETS}
+    presets = {
+        name: {
+            field: str(value) if run_config.knobs()[field].kind is float else value
+            for field, value in run_config.preset(name).items()
+        }
+        for name in run_config.PRESETS
+    }
     return f"(name) => Object.values({json.dumps(presets)}[name])"
 
 
@@ -159,8 +164,15 @@ def _file_names(files: Mapping[str, str]) -> str:
 
 
 def read(values: Sequence[Any]) -> RunConfig:
-    """The configuration of the controls' values, in the order of `NAMES`."""
-    return RunConfig(**dict(zip(NAMES, values, strict=True)))
+    """The configuration of the controls' values, in the order of `NAMES`; a ConfigError names each
+    that cannot be read."""
+    knobs, given = run_config.knobs(), dict(zip(NAMES, values, strict=True))
+    return RunConfig(
+        **{
+            name: elements.decimal(value) if knobs[name].kind is float else value
+            for name, value in given.items()
+        }
+    )
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:

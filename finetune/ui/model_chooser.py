@@ -13,7 +13,7 @@ from finetune.errors import FinetuneError
 from finetune.evaluation import report
 from finetune.jobs import service
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ColumnNames
+from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui.html import fixed, in_words, macro
 from finetune.ui.i18n import gettext
 
@@ -28,26 +28,29 @@ def empty() -> Markup:
 
 
 def choices(
-    store: RunStore, current: str | None, asked: str | None = None
+    store: RunStore, current: str | None, asked: str | None = None, ended: bool = False
 ) -> tuple[dict[str, Any], str | None]:
     """A dropdown's update, and what it selects: of the runs with a model `current`, else the
     newest, or the one that an address has `asked` for. A selection that stays is not sent, for
-    another may be chosen meanwhile.
+    another may be chosen meanwhile. With `ended` a run that still trains is offered, and selected
+    only by the person.
 
     Raises:
         NoSuchRun: when that is not there.
     """
     wanted = store.get(asked).id if asked else current
-    options = []
+    options, settled = [], []
     for run in store.runs():
         if run.has_model():
             summary = service.run_summary(store, run)
+            if summary.status in ENDED:
+                settled.append(run.id)
             score, f1 = gettext("not scored"), report.kept_metrics(run, summary).get("f1")
             if f1 is not None:
                 score = f"{in_words('f1', summary.classes)} {fixed(f1)}"
             options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in options]
-    value = wanted if wanted in ids else newest(store)
+    value = wanted if wanted in ids else next(iter(settled if ended else ids), None)
     changed = {} if value == current else {"value": value}
     return gr.update(choices=options, visible=bool(ids), **changed), value
 

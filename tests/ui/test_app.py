@@ -38,6 +38,7 @@ from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
+from tests.support import toys
 from tests.support.tabs import predict_tab, publish_tab, push_form
 from tests.support.toys import story
 
@@ -354,3 +355,18 @@ def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path
     program.main()
     assert options["share"]
     assert owners.is_shared()
+
+
+def test_publish_selects_no_run_that_still_trains(
+    module_tabs: Tabs, store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], bool]
+) -> None:
+    """It is offered, and stays where a person has chosen it."""
+    tab = module_tabs[2]
+    older = toys.finished_run(store, toy_checkpoint)
+    training = record(store, events.Started(device="CPU"))
+    toys.copy_model(toy_checkpoint, training.best)
+    assert adopt(training)
+    update = tab.on_open(NOBODY, None, "")[tab.run]
+    assert update["value"] == older.id
+    assert training.id in dict(map(reversed, update["choices"]))  # type: ignore[arg-type]
+    assert "value" not in tab.on_open(NOBODY, training.id, "")[tab.run]

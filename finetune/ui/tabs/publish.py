@@ -151,7 +151,8 @@ class PublishTab:
     @reports_errors_in("plan")
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
-        update, chosen = model_chooser.choices(store, run_id, elements.asked(address).get("run"))
+        asked = elements.asked(address).get("run")
+        update, chosen = model_chooser.choices(store, run_id, asked, ended=True)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         shown = self._state if chosen == run_id else self._chosen
         return {self.run: update, self.empty: empty, **shown(store, chosen)}
