@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
+from finetune.config import NO_COLUMN
 from finetune.data.check_report import shorten
 from finetune.messages import message
 from finetune.runs.events import Phase
@@ -46,6 +47,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
+    templates.globals["NO_COLUMN"] = NO_COLUMN
     for function in (fixed, exact, count, size, number, code, measure, shorten, printable):
         templates.filters[function.__name__] = function
     return templates
