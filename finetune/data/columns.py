@@ -117,7 +117,7 @@ def question(guess: Guess, role: Role, source: str) -> tuple[str, str]:
         remedy = _(
             "Choose sentence1_column and sentence2_column; for one text choose {none!r} as "
             "sentence2_column. In a terminal: --sentence1_column {first!r} --sentence2_column "
-            "{second!r}, or --sentence2_column {none!r}.",
+            "{second!r}, or --sentence1_column {first!r} --sentence2_column {none!r}.",
             none=NO_COLUMN,
             first=guess.sentence1 or candidates[0],
             second=guess.sentence2 or candidates[-1],

@@ -137,8 +137,8 @@ def ask_about_rare(rare: dict[str, int]) -> tuple[str, str]:
         names=some([f"{name!r} ({count})" for name, count in rare.items()]),
     )
     remedy = _(
-        "A typing error becomes another class by label_map ('old=new'); else rare_classes says "
-        "keep or leave_out."
+        "Say whether they are typing errors (label_map, such as 'old=new'), rows to leave out "
+        "(rare_classes: leave_out) or classes (keep)."
     )
     return text, remedy
 

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
+from finetune.config import NO_COLUMN
 from finetune.data.check_report import shorten
 from finetune.jobs.engines.spending import rounded_down, rounded_up
 from finetune.messages import message
@@ -51,6 +52,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
+    templates.globals["NO_COLUMN"] = NO_COLUMN
     filters = (
         fixed, exact, count, size, number, code, measure, in_words, shorten, printable, rounded_up,
         rounded_down,

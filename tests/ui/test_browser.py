@@ -22,8 +22,8 @@ from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.browser import (
     App,
-    choose,
     choose_bundled,
+    control,
     fill,
     fill_toy,
     new_page,
@@ -222,11 +222,13 @@ def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path
     page.get_by_role("tab", name="Data").click()
     expect(page.locator("#look-progress")).to_contain_text("nyu-mll/glue is not on the Hub")
     page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
-    expect(page.locator("#overview")).to_contain_text("Choose it as sentence1_column")
-    expect(page.locator("#overview")).to_contain_text("number, ours, theirs, verdict")
-    choose(page, "sentence1_column", "ours")
-    choose(page, "sentence2_column", "theirs")
-    choose(page, "label_column", "verdict")
+    asked = page.locator("#overview [data-kind=single-or-pair]")
+    expect(asked).to_contain_text("Columns with texts: 'ours', 'theirs'")
+    expect(page.get_by_role("button", name="Train on these pairs")).to_have_count(0)
+    page.get_by_label("Second text").select_option("theirs")
+    page.get_by_role("button", name="Use these").click()
+    for role, column in (("sentence1", "ours"), ("sentence2", "theirs"), ("label", "verdict")):
+        expect(control(page, f"{role}_column")).to_have_value(column)
     expect(page.locator("#overview")).to_contain_text("can be trained on")
     expect(page.locator("#overview")).to_contain_text("cut from train")
     broken = page.locator("details", has_text="Rows that could not be read")

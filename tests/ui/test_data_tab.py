@@ -84,6 +84,50 @@ def test_columns_that_are_not_clear_are_chosen_by_the_first_rows(watched: Watche
     assert "<b>.csv" not in shown
 
 
+def test_the_columns_stand_in_one_line_that_can_be_changed(watched: Watched) -> None:
+    columns = {"sentence1": "ours", "sentence2": "", "label": "verdict"}
+    choices = {"ours": "", "theirs": "", "verdict": "", "tags": "is nested"}
+    report = CheckReport("x", corpus="c", columns=columns, choices=choices, read={"train": 9})
+    watched.write("report.json", report.to_json())
+    tab, shown = watched.tab, watched.tick()[watched.tab.overview]
+    line = shown[shown.index("ft-columns") :]
+    assert re.findall(r"<label>(.*?) <select", line) == ["First text", "Second text", "Answer"]
+    assert '<option value="(none)" selected>' in line
+    assert "<option selected>ours</option>" in line
+    assert "tags" not in line
+    values = {"sentence1_column": "ours", "sentence2_column": "theirs", "label_column": "verdict"}
+    changes = tab.on_remedy(NOBODY, gr.EventData(None, {"values": values | {"name": "x"}}))
+    assert changes == {tab.remedies[name]: value for name, value in values.items()}
+
+
+def test_a_question_about_columns_stands_above_all_and_nothing_else_is_offered(
+    watched: Watched,
+) -> None:
+    pair = Remedy("sentence2_column", "theirs", "A pair")
+    asked = Finding("single-or-pair", "blocks", "One text or a pair?", 0, "By --x.",
+                    remedies=[pair])  # fmt: skip
+    columns = {"sentence1": "ours", "sentence2": "theirs", "label": ""}
+    report = CheckReport(
+        "x", findings=[asked], columns=columns, choices=dict.fromkeys(["ours"], "")
+    )
+    watched.write("report.json", report.to_json())
+    shown = watched.tick()[watched.tab.overview]
+    assert shown.index("One text or a pair?") < shown.index("A pair<") < shown.index("ft-columns")
+    assert "ft-primary" in shown[shown.index("ft-columns") :]
+    assert "Train on these pairs" not in shown
+    assert "--x" not in shown  # of a terminal
+    assert '<option value="" selected>' in shown
+
+
+def test_answers_about_one_source_are_not_those_of_another(store: RunStore, tmp_path: Path) -> None:
+    tab = data_tab(store)
+    path = tmp_path / "other.csv"
+    path.write_text("text,label\na,1\n")
+    changes = tab.on_upload(NOBODY, str(path), None, None)
+    for name in ("drop_duplicates", "drop_leaked", "label_map", "rare_classes", "positive_label"):
+        assert changes[tab.remedies[name]] == getattr(RunConfig(), name)
+
+
 def test_rows_come_in_the_requested_order(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

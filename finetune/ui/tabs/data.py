@@ -37,12 +37,13 @@ from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
-# What belongs to one source and means nothing to another.
-CLEARED_FIELDS = (*SOURCE_FIELDS[1:], "positive_label")
+# Answers about the rows of one source; like its columns they mean nothing to another one.
+ANSWERS = ("positive_label", "label_map", "rare_classes", "drop_leaked", "drop_duplicates")
+CLEARED_FIELDS = (*SOURCE_FIELDS[1:], *ANSWERS)
 CHOSEN_COLUMNS = (
     "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",
 )  # fmt: skip
-REMEDIES = (*CHOSEN_COLUMNS[:-1], "drop_leaked", "drop_duplicates")  # fields that a finding sets
+REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS)  # fields that a finding sets
 _TEMPLATE = "checks.html"
 
 Choices = list[tuple[str, str]]  # label, value
@@ -188,10 +189,10 @@ class DataTab:
 
     @handler
     def on_remedy(self, store: RunStore, event: gr.EventData) -> Updates:
-        """A button on a finding was pressed: the form has what it says."""
+        """A button on a finding or beside choosers was pressed: the form has what they say."""
         choice = elements.event_data(event)
-        control = self.remedies.get(str(choice.get("field")))
-        return {} if control is None else {control: choice.get("value")}
+        values = choice.get("values") or {str(choice.get("field")): choice.get("value")}
+        return {self.remedies[name]: values[name] for name in REMEDIES if name in values}
 
     @handler
     def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
