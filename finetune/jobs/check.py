@@ -205,6 +205,9 @@ def _print_report(report: CheckReport) -> None:
     f1 = metric_name("f1", len(report.labels))
     for name, scores in report.baselines.items():
         print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, {f1} {scores['f1']:.3f}")
+    measured = {MAJORITY: report.majority, **report.baselines}
+    if remark := baselines.why_no_training(measured, len(report.labels)):
+        print(f"  {remark}")
     for finding in report.findings:
         rows = f" ({finding.count:,})" if finding.count else ""
         severity = "done" if finding.done else finding.severity

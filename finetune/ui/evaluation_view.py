@@ -145,7 +145,6 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         return {}
     metrics = ("f1", "accuracy", "precision", "recall")
     now = 0.5 if decision.threshold is None else decision.threshold
-    nearest = np.abs(sweep.thresholds - now).argmin()
     thresholds = sweep.thresholds.tolist()
     values = {name: _rounded(getattr(sweep, name)) for name in metrics}
     best = {name: _rounded([sweep.best[name]])[0] for name in metrics}
@@ -166,7 +165,13 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")
     chart = charts.chart(title, lines, 1.0, "", across, share=True, cursor=now, look=look)
-    at_now = {name: values[name][nearest] for name in metrics}
+    of_positive = analysis.classes[analysis.positive]
+    at_now = {
+        "f1": of_positive.f1,
+        "accuracy": analysis.scores["accuracy"].value,
+        "precision": of_positive.precision,
+        "recall": of_positive.recall,
+    }
     return {"data": json.dumps(data), "now": now, "scores": at_now, "chart": chart}
 
 

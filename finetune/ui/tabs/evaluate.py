@@ -222,7 +222,8 @@ class Evaluation:
         corrected = corrections.read_corrections(run)
         table = evaluation_view.examples(study, rows, first, corrected, summary.columns)
         label_column = summary.columns.label
-        doubts = macro(_TEXT, "doubts")(len(study.suspects), study.table is not None)
+        threshold, has_texts = study.analysis.threshold, study.table is not None
+        doubts = macro(_TEXT, "doubts")(len(study.suspects), has_texts, threshold)
         return {
             self.table: table + macro(_TEXT, "drawing_of")(run.id),
             self.counts: doubts,
