@@ -11,4 +11,5 @@ __all__ = [
     "splits",
     "tables",
     "token_lengths",
+    "truncation",
 ]
