@@ -14,4 +14,5 @@ __all__ = [
     "splits",
     "tables",
     "token_lengths",
+    "truncation",
 ]

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
+from finetune.data import truncation
+
 POINTS = 9  # of a section of the path; odd, so that its middle is one of them
 MOST_SECTIONS = 16
 SECONDS = 1.5  # in which it ends, unless the first section alone takes longer
@@ -91,7 +93,8 @@ def explain_pair(
         on_progress: called with the share of the time that is over, from 0 to 1.
     """
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
-    inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")
+    read = truncation.cut_inputs(tokenizer, [[text] for text in texts], max_length)
+    inputs = tokenizer(*read, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
     in_text = torch.tensor([[sentence is not None for sentence in inputs.sequence_ids(0)]])
     ids, embedding = inputs["input_ids"], model.get_input_embeddings()

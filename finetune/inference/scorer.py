@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from finetune import hub_errors, text_hashes
-from finetune.data import checkpoints
+from finetune.data import checkpoints, truncation
 from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import bf16_layers, onnx_layers
@@ -266,7 +266,10 @@ class Scorer:
         """The model's inputs, unpadded, their lengths, and how many tokens of each were cut."""
         with self._tokenizing:
             columns = self._tokenizer(
-                block, truncation=True, max_length=self._max_length, return_attention_mask=False
+                self._cut(block),
+                truncation=True,
+                max_length=self._max_length,
+                return_attention_mask=False,
             )
             tokens = np.array([len(ids) for ids in columns["input_ids"]], np.int64)
             cut = np.zeros_like(tokens)
@@ -275,6 +278,12 @@ class Scorer:
                 whole = self._tokenizer([block[at] for at in full], verbose=False)["input_ids"]
                 cut[full] = [len(ids) for ids in whole] - tokens[full]
         return dict(columns), tokens, cut
+
+    def _cut(self, block: list[Any]) -> list[Any]:
+        """A tokenizer's inputs without what would be truncated in any case."""
+        columns = [block] if isinstance(block[0], str) else zip(*block, strict=True)
+        cut = truncation.cut_inputs(self._tokenizer, [*columns], self._max_length)
+        return cut[0] if len(cut) == 1 else list(zip(*cut, strict=True))
 
     def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
         inputs, mask = self._padded(rows)

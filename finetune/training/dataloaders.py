@@ -17,7 +17,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from finetune.config import RunConfig
-from finetune.data import checkpoints
+from finetune.data import checkpoints, truncation
 from finetune.data.splits import Pairs
 from finetune.errors import DataError, ModelError
 from finetune.training.accelerator import choose_precision
@@ -80,7 +80,8 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
     longest = checkpoints.characters_read(max_length)
 
     def encode(rows: dict[str, list[Any]]) -> Any:
-        sentences = [[text[:longest] for text in rows[name]] for name in texts]
+        columns = [[text[:longest] for text in rows[name]] for name in texts]
+        sentences = truncation.cut_inputs(tokenizer, columns, max_length)
         return tokenizer(*sentences, truncation=True, max_length=max_length)
 
     size = checkpoints.rows_at_once(split, longest)

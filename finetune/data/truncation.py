@@ -1,0 +1,50 @@
+"""Cuts long sentences before a tokenizer truncates them as a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def cut_inputs(
+    tokenizer: Any, columns: Sequence[Sequence[str]], max_length: int
+) -> list[list[str]]:
+    """The sentences of some inputs, ended after about `2 * max_length` tokens; the inputs are then
+    truncated to the same tokens as before.
+
+    A fast tokenizer that truncates a pair makes an encoding of each part that it cuts off one
+    sentence together with each part of the other: two sentences of 20,000 tokens took 5 GB.
+
+    Args:
+        tokenizer: of transformers. Sentences stay as they are if it is a slow one, which keeps no
+            such parts, or truncates at the left.
+        columns: one or two lists of sentences, of the same length.
+        max_length: tokens of an input.
+    """
+    cut = [list(column) for column in columns]
+    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
+        return cut
+    kept = 2 * max_length
+    offsets = [_token_offsets(tokenizer, column, kept) for column in columns]
+    for row in set().union(*offsets):
+        tokens = [found.get(row, []) for found in offsets]
+        fewest = min(map(len, tokens))
+        for column, found in zip(cut, tokens, strict=True):
+            end = kept + (len(found) > fewest)  # of an odd number the longer one gets more
+            if len(found) > end:
+                column[row] = column[row][: found[end][0]] or column[row]
+    return cut
+
+
+def _token_offsets(
+    tokenizer: Any, texts: Sequence[str], shortest: int
+) -> dict[int, list[tuple[int, int]]]:
+    """Where the tokens of each text of more than `shortest` characters begin and end."""
+    long = [at for at, text in enumerate(texts) if len(text) > shortest]
+    if not long:
+        return {}
+    encoded = tokenizer(
+        [texts[at] for at in long], add_special_tokens=False, return_offsets_mapping=True,
+        return_attention_mask=False, return_token_type_ids=False, verbose=False,
+    )  # fmt: skip
+    return dict(zip(long, encoded["offset_mapping"], strict=True))
