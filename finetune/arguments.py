@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finetune.config import RunConfig, knobs
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`."""
+def add_arguments(
+    parser: argparse.ArgumentParser, names: Sequence[str] = (), absent: bool = True
+) -> None:
+    """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`.
+
+    Args:
+        names: of the fields; all if there are none.
+        absent: leave a field that is not given out of the namespace, rather than its default in.
+    """
     defaults = RunConfig()
-    titles = dict.fromkeys(knob.group for knob in knobs().values())
+    chosen = {name: knob for name, knob in knobs().items() if not names or name in names}
+    titles = dict.fromkeys(knob.group for knob in chosen.values())
     groups = {title: parser.add_argument_group(title) for title in titles}
-    for name, knob in knobs().items():
+    for name, knob in chosen.items():
         details: dict[str, Any] = {"metavar": knob.kind.__name__}
         if knob.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
@@ -23,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if knob.choices:
             text += f" one of: {', '.join(knob.choices)}"
         groups[knob.group].add_argument(
-            f"--{name}", default=argparse.SUPPRESS, help=text.replace("%", "%%"), **details
+            f"--{name}",
+            default=argparse.SUPPRESS if absent else getattr(defaults, name),
+            help=text.replace("%", "%%"),
+            **details,
         )
 
 

@@ -36,6 +36,8 @@ _NOUNS = {
     float: _("a number"),
     str: _("a text"),
 }
+_BLANKS = {"\t": "tab", "\\t": "tab", " ": "space"}
+_WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # beside one character
 
 # All of get_scheduler's but `greedy`, which needs the loss at every step.
 Scheduler = Literal[
@@ -239,7 +241,15 @@ class RunConfig(BaseModel):
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
     """A class of fewer than five training rows: ask first, keep it, or leave its rows out."""
     sheet: str = _data("")
-    """Which sheet of a workbook; empty for the first with a table."""
+    """Which sheet of a workbook; empty for the first with pairs."""
+    delimiter: str = _data("")
+    """What separates the cells of a CSV or text file, one character or tab; empty to guess it."""
+    quote: str = _data("", label="Quotation mark")
+    """What encloses cells: a character, none, or escaped (" with backslashes); empty to guess."""
+    encoding: str = _data("")
+    """How a text file is encoded, such as utf-8, cp1252 or euc_jp; empty to guess it."""
+    header: Literal["auto", "yes", "no"] = _data("auto", label="Names of the columns")
+    """Whether the first line has the names of the columns (yes) or is a row (no)."""
     validation_share: float = _data(0.1, 0.01, 0.5)
     """Share of train cut off for validation where there is no such split."""
     max_train_samples: int = _data(0, 0, 1_000_000_000, label="Most training rows")
@@ -265,6 +275,12 @@ class RunConfig(BaseModel):
             raise ValueError(got)
         return value
 
+    @field_validator("delimiter", mode="before")
+    @classmethod
+    def _name_blank(cls, value: Any) -> Any:
+        """The name of a blank, which would be stripped."""
+        return _BLANKS.get(value, value) if isinstance(value, str) else value
+
     @field_validator("*")
     @classmethod
     def _check_value(cls, value: Any, info: ValidationInfo) -> Any:
@@ -276,6 +292,9 @@ class RunConfig(BaseModel):
             problem = _("must be -1 or from 0 to 0.9, got {dropout:g}", dropout=value)
         elif name == "max_steps" and value == 0:
             problem = _("must be -1 or at least 1, got 0")
+        elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
+            words, got = " or ".join(_WORDS[name]), reprlib.repr(value)
+            problem = _("must be one character or {words}, got {value}", words=words, value=got)
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
         elif name == "label_map" and (wrong := _unreadable_change(value)):
@@ -390,11 +409,12 @@ def knobs() -> dict[str, Knob]:
     return described
 
 
+READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a file is read
 # What is read, and from which columns.
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
-    "sheet",
+    *READING_FIELDS,
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *(name for name, knob in knobs().items() if knob.group == "Data"))
 

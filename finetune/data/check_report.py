@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -105,6 +106,7 @@ class CheckReport:
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     lengths: TokenLengths = field(default_factory=TokenLengths)  # of the training rows
     findings: list[Finding] = field(default_factory=list)  # the most severe first
+    unreadable: list[Example] = field(default_factory=list)  # rows, each with its reason
     notes: list[Text] = field(default_factory=list)  # how the source was read
     sheets: list[str] = field(default_factory=list)  # of a workbook
     fingerprint: str = ""  # of what would be trained on; empty where that is blocked
@@ -139,3 +141,60 @@ def read_report(path: Path) -> CheckReport | None:
         with contextlib.suppress(ValueError):
             return CheckReport(**values)
     return None
+
+
+def describe_columns(columns: Mapping[str, str]) -> str:
+    """The columns that are read, as one line for a terminal."""
+    names = {"first text": "sentence1", "second text": "sentence2", "answer": "label"}
+    chosen = {noun: columns.get(role) for noun, role in names.items()}
+    return ", ".join(f"{noun} {name!r}" if name else f"no {noun}" for noun, name in chosen.items())
+
+
+def summarise(report: CheckReport) -> dict[str, Any]:
+    """A report as plain JSON that a script can hold a file to.
+
+    Returns:
+        `source`, `revision`; `columns`, role -> column or None; `splits`, name -> `rows`, `classes`
+        (name -> rows) and `left_out` (reason -> rows); `unreadable`, a `split`, `line` and `reason`
+        each; `findings`, with `kind`, `severity`, `title`, `action`, `rows` (their number), `lines`
+        (split -> the first of them, from 1), `choices` (values of fields that end it) and `done`;
+        `blocks`, what makes training impossible; `notes`, how it was read.
+    """
+    return {
+        "source": report.source,
+        "revision": report.revision,
+        "columns": {
+            role: report.columns.get(role) or None for role in ("sentence1", "sentence2", "label")
+        },
+        "splits": {
+            split.name: {
+                "rows": split.rows,
+                "classes": dict(zip(report.labels, split.classes, strict=False)),
+                "left_out": split.left_out,
+            }
+            for split in report.splits
+        },
+        "unreadable": [
+            {"split": row.split, "line": row.line, "reason": row.note} for row in report.unreadable
+        ],
+        "findings": [_summarise_finding(finding) for finding in report.findings],
+        "blocks": [f"{finding.title} {finding.action}".strip() for finding in report.blocked],
+        "notes": report.notes,
+    }
+
+
+def _summarise_finding(finding: Finding) -> dict[str, Any]:
+    lines = dict(finding.rows)
+    if not lines:
+        for row in finding.examples:
+            lines.setdefault(row.split, []).append(row.line)
+    return {
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "title": finding.title,
+        "action": finding.action,
+        "rows": finding.count,
+        "lines": lines,
+        "choices": [{"field": r.field, "value": r.value} for r in finding.remedies],
+        "done": finding.done,
+    }

@@ -18,6 +18,7 @@ from finetune.data import (
     classes,
     column_findings,
     dataset_cache,
+    reading_findings,
     splits,
     token_lengths,
 )
@@ -39,6 +40,7 @@ from finetune.runs.events import Phase
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
+MAX_SHOWN = 20  # unreadable rows of a split
 FEW = 100  # training rows
 # Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (93 pairs) a good model
 # and a constant answer can score the same; above 0.06 (263) two that differ by a whole preset.
@@ -62,7 +64,8 @@ def check_pairs(
         return column_findings.report_columns(config, root, error)
     progress(Phase.COUNT_ROWS, "", 0, 0)
     everything = config.changed(drop_duplicates=False, drop_leaked=False)
-    findings = list(_row_findings(config, splits.assign_rows(dataset, everything)))
+    findings = reading_findings.findings(dataset.remarks)
+    findings += _row_findings(config, splits.assign_rows(dataset, everything))
     assigned = splits.assign_rows(dataset, config)
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
@@ -86,7 +89,8 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     with contextlib.suppress(DataError):  # blocks then
         positive = classes.positive_class(labels, config.positive_label)
     majority, fingerprint = {}, ""
-    if not blocks:
+    possible = not blocks and not any(finding.severity == "blocks" for finding in findings)
+    if possible:
         majority = classification.majority_scores(counts["train"], counts["validation"], positive)
         fingerprint = assigned.fingerprint(positive)
     report = CheckReport(
@@ -105,14 +109,20 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         majority=majority,
         lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
         notes=dataset.notes,
+        unreadable=[
+            Example(split, line, note=reason)
+            for split, examples in dataset.examples.items()
+            for line, reason in examples
+        ],
         sheets=dataset.sheets,
         fingerprint=fingerprint,
     )
     findings = [*class_findings.class_findings(config, assigned), *findings]
-    if not blocks:
+    if possible:
         asked = class_findings.positive_class(config, report)
         findings = [*asked, *findings, *class_findings.class_balance(report)]
-    return replace(report, findings=_by_severity([*blocks, *findings]))
+    findings = reading_findings.offer_sheets([*blocks, *findings], dataset.remarks)
+    return replace(report, findings=_by_severity(findings))
 
 
 def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
@@ -167,11 +177,16 @@ def _unreadable_rows(assigned: SplitRows) -> Iterator[Finding]:
         rows = [
             Example(split, line, note=reason)
             for split, examples in dataset.examples.items()
-            for line, reason in examples
+            for line, reason in examples[:MAX_SHOWN]
         ]
         lines = some([row.line for row in rows], 3)
         title = _("Rows that could not be read: line {lines}", lines=lines)
-        yield Finding("unreadable", "warns", title, count, action, rows)
+        found = {
+            split: [line for line, _reason in examples]
+            for split, examples in dataset.examples.items()
+            if examples
+        }
+        yield Finding("unreadable", "warns", title, count, action, rows, rows=found)
 
 
 def _incomplete_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import column_guess, columns, dataset_cache, sources
+from finetune.data import column_guess, columns, dataset_cache, reading_findings, sources
 from finetune.data.check_report import CheckReport, Example, Finding, Remedy
 from finetune.data.column_guess import Guess, Role
 from finetune.data.row_findings import EXAMPLE_CHARACTERS, MAX_EXAMPLES
@@ -42,7 +42,9 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         revision=source.revision,
         choices=source.columns,
         columns={role: getattr(guess, role) for role in column_guess.ROLES},
-        findings=findings,
+        findings=reading_findings.offer_sheets(
+            [*findings, *reading_findings.findings(source.remarks)], source.remarks
+        ),
         notes=source.notes,
         sheets=source.sheets,
     )

@@ -28,12 +28,13 @@ from finetune.data import catalog, needed_files, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.classes import LabelEncoder, clean_label
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
+from finetune.data.tables import Remark
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.messages import Text, message
 from finetune.text_hashes import Integers
 
-MAX_BAD_ROWS = 20  # kept as examples, of each split
+MAX_BAD_ROWS = 1000  # kept with their reasons, of each split
 PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
@@ -84,7 +85,8 @@ class CachedDataset:
     rows: dict[str, int]  # split -> number of rows
     unreadable: dict[str, int]  # split -> number of rows that could not be read
     examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of those
-    notes: list[Text]  # remarks for the user on how it was read
+    notes: list[Text]  # facts for the user on how it was read
+    remarks: dict[str, list[Remark]]  # split -> doubts and what was read otherwise
     splits: dict[str, str]  # split -> the source's own name of it
     named_labels: bool  # whether the source itself names its classes
     sheets: list[str]  # of a workbook
@@ -242,6 +244,7 @@ def _write(
         unreadable=unreadable,
         examples=examples,
         notes=source.notes,
+        remarks=source.remarks,
         splits=source.splits,
         named_labels=class_names is not None,
         sheets=source.sheets,

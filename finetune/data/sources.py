@@ -18,7 +18,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
 from finetune.data import catalog, hub_access, tables
-from finetune.data.tables import OnBadRow
+from finetune.data.tables import OnBadRow, ReadOptions, Remark
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
 
@@ -42,7 +42,8 @@ class Source(ABC):
         self.splits: dict[str, str] = {}  # `train`, ... -> the source's own name of the split
         self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
         self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
-        self.notes: list[str] = []  # remarks for the user on how it is read
+        self.notes: list[str] = []  # facts for the user on how it is read
+        self.remarks: dict[str, list[Remark]] = {}  # split -> doubts and what was read otherwise
         self.sheets: list[str] = []  # of a workbook
 
     @abstractmethod
@@ -54,16 +55,22 @@ class Source(ABC):
 class _FileSource(Source):
     """One file a split."""
 
-    def __init__(self, paths: dict[str, Path], names: dict[str, str], sheet: str = "") -> None:
+    def __init__(
+        self,
+        paths: dict[str, Path],
+        names: dict[str, str],
+        options: ReadOptions | None = None,
+    ) -> None:
         super().__init__(", ".join(names.values()))
         self._tables = {
-            split: tables.open_table(path, names[split], sheet) for split, path in paths.items()
+            split: tables.open_table(path, names[split], options) for split, path in paths.items()
         }
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
         self.sheets = train.sheets
         self.notes = [note for table in self._tables.values() for note in table.notes]
+        self.remarks = {split: table.remarks for split, table in self._tables.items()}
 
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
         table = self._tables[split]
@@ -135,7 +142,7 @@ def open_source(config: RunConfig, root: Path) -> Source:
     if is_upload(dataset):
         stored = uploads.Uploads(root / "uploads")
         names = stored.file_names(dataset)
-        return _FileSource(stored.files(dataset), names, config.sheet)
+        return _FileSource(stored.files(dataset), names, ReadOptions.of(config))
     return _HubSource(config)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from datasets import ClassLabel, DatasetDict
 
 from finetune.config import RunConfig
-from finetune.data import validation_cut
+from finetune.data import reading_findings, validation_cut
 from finetune.data.classes import (
     LEFT_OUT,
     MISSING_LABEL,
@@ -89,6 +89,7 @@ class Pairs:
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
     """The pairs that a configuration asks for; DataError where they cannot be trained on."""
     dataset = read_dataset(config, root)
+    reading_findings.check_answered(dataset.remarks)
     assigned = assign_rows(dataset, config)
     if assigned.blocks:
         raise DataError(" ".join(assigned.blocks.values()), "The Data tab shows what was read.")
@@ -109,6 +110,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "source": dataset.source,
             "revision": dataset.revision,
             "columns": asdict(dataset.columns),
+            "reading": [*dataset.notes, *reading_findings.titles(dataset.remarks)],
             "rows": {name: len(split) for name, split in splits.items()},
             "left_out": assigned.left_out,
             "unreadable": {split: n for split, n in dataset.unreadable.items() if n},

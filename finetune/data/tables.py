@@ -11,13 +11,18 @@ import gzip
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
+from pydantic.dataclasses import dataclass
 
+from finetune import messages
+from finetune.config import READING_FIELDS, RunConfig
 from finetune.errors import DataError
+from finetune.messages import Text
 from finetune.messages import message as _
 
 OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
@@ -32,6 +37,52 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 
 
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a file is to be read, as the fields of `RunConfig` say it; an empty text means: guess."""
+
+    sheet: str = ""
+    delimiter: str = ""
+    quote: str = ""
+    encoding: str = ""
+    header: str = "auto"
+
+    @classmethod
+    def of(cls, config: RunConfig) -> ReadOptions:
+        """The options of a configuration."""
+        return cls(**{name: getattr(config, name) for name in READING_FIELDS})
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> ReadOptions:
+        """The options of some values by field; a ConfigError names those that cannot be meant."""
+        return cls.of(RunConfig(**values))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A value of a field of `RunConfig` that decides how a file is read."""
+
+    field: str
+    value: str
+    text: Text  # of its button
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a person should know about how a file was read."""
+
+    kind: str  # an identifier, such as `encoding`
+    severity: Literal["blocks", "warns", "notes"]
+    title: Text
+    action: Text
+    count: int = 0  # lines concerned
+    lines: list[tuple[int, str]] = field(default_factory=list)  # some of them, from 1
+    answers: list[Answer] = field(default_factory=list)
+
+
+MAX_LINES = 20  # kept with a remark
+
+
 class Table(ABC):
     """A file of rows and columns, read row by row."""
 
@@ -43,26 +94,19 @@ class Table(ABC):
         self.row_count = 0  # about; 0 where only reading all of it would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
         self.delimiter = ""  # of cells; empty for formats without one
-        self.notes: list[str] = []  # remarks for the user on how the file was read
+        self.notes: list[str] = []  # facts for the user on how the file was read
+        self.remarks: list[Remark] = []  # doubts about that, and lines that were read otherwise
         self.has_header = True
         self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
 
-    def _read_header(self, line: list[str]) -> None:
-        """Name the columns by a first line, unless it looks like data; without spaces around, an
-        empty or repeated one numbered."""
-        self.has_header = not _looks_like_data(line)
+    def _name_columns(self, cells: Sequence[str]) -> None:
+        """Name the columns by the cells of a header, or by their numbers without one; an empty or
+        repeated name is numbered."""
         names: dict[str, None] = {}
-        for index, cell in enumerate(line if self.has_header else [""] * len(line), 1):
+        for index, cell in enumerate(cells if self.has_header else [""] * len(cells), 1):
             column = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
             names[f"{column} ({index})" if column in names else column] = None
         self.columns = list(names)
-        if not self.has_header:
-            self.notes.append(
-                _(
-                    "The first line of {name} looks like data, so it is read as a row.",
-                    name=self.name,
-                )
-            )
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
@@ -74,13 +118,13 @@ class Table(ABC):
         """
 
 
-def open_table(path: Path, name: str = "", sheet: str = "") -> Table:
+def open_table(path: Path, name: str = "", options: ReadOptions | None = None) -> Table:
     """Open a file as a table, by its contents and the ending of its path; errors call it `name`.
-    DataError where it is empty, not a table, or unpacks to too much. Of a workbook `sheet` is read,
-    or its first one with a table."""
-    from finetune.data import table_formats, workbooks  # they are made of what is defined here
+    DataError if it is empty, not a table, or unpacks to too much."""
+    # They are made of what is defined here.
+    from finetune.data import delimited, json_tables, parquet_tables, workbooks
 
-    name = name or path.name
+    name, options = name or path.name, options or ReadOptions()
     ending = path.name.lower().removesuffix(".gz")
     try:
         with open_bytes(path, name) as file:
@@ -88,12 +132,12 @@ def open_table(path: Path, name: str = "", sheet: str = "") -> Table:
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
             raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
         if head.startswith(b"PAR1") or ending.endswith(".parquet"):
-            return table_formats.ParquetTable(path, name)
+            return parquet_tables.ParquetTable(path, name)
         if head.startswith(workbooks.STARTS):
-            return workbooks.WorkbookTable(path, name, sheet)
+            return workbooks.WorkbookTable(path, name, options)
         if ending.endswith((".json", ".jsonl", ".ndjson")):
-            return table_formats.JsonTable(path, name)
-        return table_formats.CsvTable(path, name, tab=ending.endswith(".tsv"))
+            return json_tables.JsonTable(path, name, options)
+        return delimited.CsvTable(path, name, options, tab=ending.endswith(".tsv"))
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(
             "{name} cannot be read: {error}", "Upload it again.", name=name, error=error
@@ -105,19 +149,17 @@ def is_too_long(cell: Any) -> bool:
     return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
 
 
-def _looks_like_data(header: list[str]) -> bool:
-    """Whether a first line has sentences or numbers where a header has names."""
-    cells = [cell.strip() for cell in header]
-    wordy = any(len(cell.split()) > 5 for cell in cells)
-    numeric = any(re.fullmatch(r"-?\d+([.,]\d+)?", cell) for cell in cells)
-    return len(cells) > 1 and (wordy or (numeric and any(" " in cell for cell in cells)))
-
-
-def usable_columns(path: str, name: str, sheet: str = "") -> tuple[list[str], list[str]]:
-    """The columns of a file that can be sentences or labels, and a workbook's sheets; raises as
-    `open_table`."""
-    table = open_table(Path(path), name, sheet)
-    return [column for column in table.columns if column not in table.unusable], table.sheets
+def usable_columns(
+    path: str, name: str, options: Mapping[str, str]
+) -> tuple[list[str], list[str], Any]:
+    """The columns of a file that can be sentences or labels, a workbook's sheets, and what must be
+    answered before it is read (a `messages.encode`d text); raises as `open_table`. `options`: the
+    fields of `ReadOptions`."""
+    table = open_table(Path(path), name, ReadOptions(**options))
+    usable = [column for column in table.columns if column not in table.unusable]
+    asked = [remark for remark in table.remarks if remark.severity == "blocks"]
+    text = _("{fact} {remedy}", fact=asked[0].title, remedy=asked[0].action) if asked else ""
+    return usable, table.sheets, messages.encode(text)
 
 
 def open_bytes(path: Path, name: str) -> BinaryIO:
@@ -160,6 +202,11 @@ def to_plain_value(cell: Any) -> Any:
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
     return cell if cell is None or isinstance(cell, (str, int, float)) else str(cell)
+
+
+def cell_text(cell: Any) -> str:
+    """A cell as the text that a file of text would have; empty for a missing one."""
+    return "" if cell is None else str(cell)
 
 
 def escape_formula(cell: object) -> object:

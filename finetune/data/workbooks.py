@@ -6,7 +6,8 @@ opens it first, so that this process reads only what has fitted there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +19,75 @@ from python_calamine import (
     SheetVisibleEnum,
 )
 
-from finetune.data import tables
-from finetune.data.tables import OnBadRow, Rows, Table
+from finetune.data import headers, tables
+from finetune.data.headers import Header
+from finetune.data.tables import Answer, OnBadRow, ReadOptions, Remark, Rows, Table
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, some
 from finetune.messages import message as _
 
 STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")  # of zip files and of old Excel's
+_FIRST = 1000  # rows among which the header is looked for
+_SHOWN = 8  # sheets offered
 
 
 class WorkbookTable(Table):
-    """A sheet of a workbook; its first row with two cells or more has the names of the columns."""
+    """A sheet of a workbook; a title may stand above the names of its columns."""
 
-    def __init__(self, path: Path, name: str, sheet: str) -> None:
+    def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
         super().__init__(path, name)
-        self.sheets, self._sheet, above, header, height = child_process.call(
-            "finetune.data.workbooks:read_layout", str(path), name, sheet, about=name,
+        read = "finetune.data.workbooks:read_layout"
+        layout = child_process.call(
+            read,
+            str(path),
+            name,
+            options.sheet,
+            options.header,
+            about=name,
             confinement=Confinement((str(path),)),
-        )  # fmt: skip
-        self._read_header(header)
-        self._skipped = above + self.has_header
-        self.row_count = height - self._skipped
+        )
+        self.sheets, self._sheet = list(layout["sizes"]), layout["sheet"]
+        header, first = Header(*layout["header"]), layout["first"]
+        self.has_header = header.named
+        self._name_columns(first[-1])
+        self._skipped, self._height = header.above + header.named, layout["height"]
+        self.row_count = self._height - self._skipped
+        self._repeats = headers.Repeats(first[-1] if header.named else [], first[:-1])
+        if options.header == "auto":
+            self.remarks += headers.remarks(name, header.above + 1, header, self.columns)
+        self.remarks += headers.repeat_remarks(layout["repeats"])
         if len(self.sheets) > 1:
-            text = _(
-                "{name} has the sheets {sheets}; {sheet!r} is read.",
-                name=name,
-                sheets=some(self.sheets),
-                sheet=self._sheet,
-            )
-            self.notes.append(text)
+            self._say_sheet(layout["sizes"])
+
+    def _say_sheet(self, sizes: dict[str, int]) -> None:
+        """Say which sheet is read, and offer the others."""
+        text = _(
+            "{name} has the sheets {sheets}; {sheet!r} is read.",
+            name=self.name,
+            sheets=some(self.sheets),
+            sheet=self._sheet,
+        )
+        self.notes.append(text)
+        others = [name for name in self.sheets if sizes[name] > 1 and name != self._sheet]
+        answers = [
+            Answer("sheet", name, _("Read {sheet!r} ({n:,} rows)", sheet=name, n=sizes[name] - 1))
+            for name in others[:_SHOWN]
+        ]
+        if answers:
+            title = _("Another sheet can be read than {sheet!r}.", sheet=self._sheet)
+            action = _("Choose it as sheet.")
+            self.remarks.append(Remark("sheet", "notes", title, action, answers=answers))
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names = self.columns if columns is None else columns
         indices = [(name, self.columns.index(name)) for name in names]
         sheet = CalamineWorkbook.from_path(self.path).get_sheet_by_name(self._sheet)
         for line, cells in enumerate(sheet.iter_rows(), 1):
+            if line > self._height:
+                return
             is_empty = not self.keep_empty_rows and not any(cell != "" for cell in cells)
-            if line <= self._skipped or is_empty:
+            if line <= self._skipped or is_empty or _texts(cells) in self._repeats:
                 continue
             record = {name: _plain(cells[index]) for name, index in indices}
             if any(map(tables.is_too_long, record.values())):
@@ -69,11 +101,20 @@ def _plain(cell: Any) -> Any:
     return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
-def read_layout(path: str, name: str, requested: str) -> tuple[list[str], str, int, list[str], int]:
-    """The sheets of a workbook that can be seen; the one to be read, the rows above its header,
-    that header and the last row; DataError where there is none."""
+def _texts(cells: Sequence[Any]) -> list[str]:
+    return [str(_plain(cell)) for cell in cells]
+
+
+def read_layout(path: str, name: str, requested: str, header: str) -> dict[str, Any]:
+    """What a workbook's sheets hold: `sizes`, the rows with two cells and more of each sheet that
+    can be seen; the `sheet` to be read, its `header` (the fields of `Header`), its `first` rows up
+    to the names of its columns, its `height` and the rows that are the header again.
+
+    Raises:
+        DataError: if it cannot be read, or has no table.
+    """
     try:
-        return _find_table(CalamineWorkbook.from_path(path), name, requested)
+        return _find_table(CalamineWorkbook.from_path(path), name, requested, header)
     except PasswordError as error:
         raise DataError(
             "{name} is protected by a password.", "Save it without one, or as CSV.", name=name
@@ -88,8 +129,8 @@ def read_layout(path: str, name: str, requested: str) -> tuple[list[str], str, i
 
 
 def _find_table(
-    workbook: CalamineWorkbook, name: str, requested: str
-) -> tuple[list[str], str, int, list[str], int]:
+    workbook: CalamineWorkbook, name: str, requested: str, header: str
+) -> dict[str, Any]:
     sheets = [
         sheet.name
         for sheet in workbook.sheets_metadata
@@ -103,15 +144,43 @@ def _find_table(
             sheet=requested,
             sheets=some(sheets),
         )
-    for title in [requested] if requested else sheets:
-        sheet = workbook.get_sheet_by_name(title)
-        for row, cells in enumerate(sheet.iter_rows()):
-            if sum(str(cell).strip() != "" for cell in cells) > 1:
-                header, last = [str(_plain(cell)) for cell in cells], sheet.end or (0, 0)
-                return sheets, title, row, header, last[0] + 1
-    raise DataError(
-        "{name} has no table: no row of {sheets} has two cells.",
-        "Write the names of the columns into the first row, and a pair into each row beneath.",
-        name=name,
-        sheets=some([requested] if requested else sheets),
-    )
+    sizes = {title: sum(_is_row(row) for row in _rows(workbook, title)) for title in sheets}
+    # A note may come first, even one with a small table: the pairs have the most rows.
+    most = max(sizes.values(), default=0)
+    sheet = requested or next((title for title in sheets if 2 * sizes[title] >= most), "")
+    if not sizes.get(sheet):
+        raise DataError(
+            "{name} has no table: no row of {sheets} has two cells.",
+            "Write the names of the columns into the first row, and a pair into each row beneath.",
+            name=name,
+            sheets=some([requested] if requested else sheets),
+        )
+    return {"sizes": sizes, "sheet": sheet} | _layout(_rows(workbook, sheet), header)
+
+
+def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[list[str]]:
+    return map(_texts, workbook.get_sheet_by_name(sheet).iter_rows())
+
+
+def _is_row(cells: Sequence[str]) -> bool:
+    return sum(cell.strip() != "" for cell in cells) > 1
+
+
+def _layout(rows: Iterator[list[str]], requested: str) -> dict[str, Any]:
+    """The header of a sheet, its height, and its rows that are the header again."""
+    first = list(islice(rows, _FIRST))
+    header = headers.find_header(first, requested)
+    names = first[header.above]
+    repeats = headers.Repeats(names if header.named else [], first[: header.above])
+    found, height = [], 0
+    for line, cells in enumerate(chain(first, rows), 1):
+        if any(cell != "" for cell in cells):
+            height = line
+        if line > header.above + 1 and cells in repeats:
+            found.append(line)
+    return {
+        "header": [header.above, header.named, header.doubtful],
+        "first": first[: header.above + 1],
+        "height": height,
+        "repeats": found,
+    }

@@ -110,7 +110,7 @@ def predict_file(
         on_head: called with the first rows of the result.
         scorer: of the run's model; one of this machine if absent.
     """
-    table = tables.open_table(path, request.file, request.sheet)
+    table = tables.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
     own = result_files.file_columns(table)
     scorer = scorer or LocalScorer(run)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -185,17 +187,23 @@ def main(arguments: list[str] | None = None) -> int:
     about = "Look for what is wrong with pairs before training on them."
     parser = argparse.ArgumentParser("python -m finetune check", description=about)
     parser.add_argument("--runs", type=Path, default=default_root())
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     uploads.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
     files = uploads.upload_from_arguments(args, args.runs)
-    report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
-    _print_report(report)
+    with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no part of the report
+        report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
+    if args.json:
+        print(json.dumps(check_report.summarise(report), ensure_ascii=False, indent=2))
+    else:
+        _print_report(report)
     return 1 if report.blocked else 0
 
 
 def _print_report(report: CheckReport) -> None:
     print(report.source, report.revision[:12])
+    print(f"  {check_report.describe_columns(report.columns)}")
     for note in report.notes:
         print(f"  {note}")
     for split in report.splits:

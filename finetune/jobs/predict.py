@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners, uploads
+from finetune.arguments import add_arguments
+from finetune.config import READING_FIELDS
+from finetune.data.tables import ReadOptions
 from finetune.environment import caches
 from finetune.errors import DataError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
@@ -75,7 +78,8 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     run = store.get(request.run)
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
-    request = check_columns(request, path, run.events_summary().columns)
+    trained = run.events_summary().columns
+    request = check_columns(request, path, trained, run.config().encoding)
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
 
@@ -184,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("sentence1", "sentence2", "label"):
         about = "by the name that the run was trained on, or guessed, if absent"
         parser.add_argument(f"--{name}_column", default="", help=about)
-    parser.add_argument("--sheet", default="", help="of a workbook; the first if absent")
+    add_arguments(parser, READING_FIELDS, absent=False)
     for name in ("both_orders", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument(
@@ -208,9 +212,11 @@ def main(arguments: list[str] | None = None) -> int:
     run = named_run(args.run, args.runs)
     request = PredictionRequest(
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
-        args.both_orders, args.threshold, args.calibrated, sheet=args.sheet,
+        args.both_orders, args.threshold, args.calibrated,
+        **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
     )  # fmt: skip
-    request = check_columns(request, args.file, run.events_summary().columns)
+    trained = run.events_summary().columns
+    request = check_columns(request, args.file, trained, run.config().encoding)
     with tqdm(unit="row") as bar, _scorer(run, args.engine, args.address) as scorer:
         report, _ = predict_file(
             run, request, args.file, args.out,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
-from finetune.data import catalog
+from finetune.data import catalog, check_report
 from finetune.environment import caches, logs
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background, check, cost, engines, pipeline, service, workers
@@ -363,8 +363,10 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
                 "flatter the model; --drop_leaked leaves them out"
                 for split, count in event.data.get("leaked", {}).items()
             ]
+            read = [f"reads: {check_report.describe_columns(event.data.get('columns', {}))}"]
+            read += event.data.get("reading", [])
             head = [event.head.text] if event.head.text else []
-            warnings = [counts, *head, *unreadable, *leaks]
+            warnings = [*read, counts, *head, *unreadable, *leaks]
             if event.data.get("positive_assumed"):
                 warnings.append(
                     f"warning: F1 is of {event.data['positive_label']!r}, for nothing says which "

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune import owners
-from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
+from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.data.check_report import shorten
 from finetune.runs.store import RunStore
@@ -22,6 +22,13 @@ from finetune.ui.i18n import gettext
 NAMES = tuple(run_config.knobs())
 # Set by a flag, a file or a program; shown once a configuration that sets one is in the form.
 EXPERT = tuple(name for name, knob in run_config.knobs().items() if knob.group == "Expert")
+READING = tuple(name for name in READING_FIELDS if name != "sheet")
+_SUGGESTED = {
+    "delimiter": (",", ";", "tab", "|"),
+    "quote": ('"', "'", "none", "escaped"),
+    "encoding": ("utf-8", "utf-16", "cp1252", "cp1250", "cp1251", "cp1254", "mac_roman", "cp932",
+                 "euc_jp", "cp949", "gb18030", "big5"),
+}  # fmt: skip
 UPLOADS = 10  # offered by a dataset chooser, the newest
 Controls = dict[str, gr.components.Component]  # by field name
 
@@ -72,39 +79,49 @@ def draw_advanced(drawn: Controls) -> Controls:
     return {name: controls[name] for name in NAMES}
 
 
-def draw_data() -> Controls:
-    """Draw the controls that say what is read of a source and which rows are used."""
+def draw_data() -> tuple[Controls, gr.Accordion]:
+    """Draw the controls that say what is read of a source and which rows are used; they, and the
+    part that says how a file is read."""
     columns = [name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet"))]
-    hub = [name for name in SOURCE_FIELDS[1:] if name not in columns]
-    rows = [name for name in DATA_FIELDS[1:] if name not in (*columns, *hub)]
+    hub = [name for name in SOURCE_FIELDS[1:] if name not in (*columns, *READING)]
+    rows = [name for name in DATA_FIELDS[1:] if name not in (*columns, *READING, *hub)]
     controls: Controls = {}
+    boxes: dict[str, gr.Accordion] = {}
     for part, title, names in (
         ("columns", gettext("Columns"), columns),
+        ("reading", gettext("How the file is read"), READING),
         ("rows", gettext("Rows"), rows),
         ("hub", gettext("Hub dataset: configuration, revision, splits"), hub),
     ):
-        with gr.Accordion(title, open=part == "columns", elem_id=f"part-{part}"):
+        with gr.Accordion(title, open=part == "columns", elem_id=f"part-{part}") as boxes[part]:
             controls |= _draw_in_pairs(names)
-    return controls
+    return controls, boxes["reading"]
 
 
-def _draw_in_pairs(names: Sequence[str]) -> Controls:
+def draw_reading(prefix: str) -> tuple[Controls, gr.Accordion]:
+    """Draw the controls of how a file is read, folded away, with ids that begin with `prefix`."""
+    title = gettext("How the file is read")
+    with gr.Accordion(title, open=False, elem_id=f"{prefix}reading") as box:
+        return _draw_in_pairs(READING, prefix), box
+
+
+def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
     controls = {}
     for start in range(0, len(names), 2):
         with gr.Row(equal_height=False):
             for name in names[start : start + 2]:
-                controls[name] = _control(name)
+                controls[name] = _control(name, prefix)
     return controls
 
 
-def _control(name: str) -> gr.components.Component:
+def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     knob, default = run_config.knobs()[name], getattr(RunConfig(), name)
     is_column = name.endswith("_column")
     common: dict[str, Any] = {
         "value": default,
         "label": knob.label,
         "info": f"`{name}` {knob.help}",
-        "elem_id": f"knob-{name}",
+        "elem_id": f"{prefix}{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
         "visible": name not in (*EXPERT, "sheet"),  # shown where a workbook has several
@@ -114,9 +131,11 @@ def _control(name: str) -> gr.components.Component:
     if name == "checkpoint":
         choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
         return gr.Dropdown(choices, allow_custom_value=owners.any_checkpoint(), **common)
-    if is_column or name in ("positive_label", "sheet"):
-        unset = gettext("guessed") if is_column else gettext("default")
-        return gr.Dropdown([(unset, "")], allow_custom_value=True, **common)
+    if is_column or name in ("positive_label", "sheet", *_SUGGESTED):
+        guessed = is_column or name in _SUGGESTED
+        unset = gettext("guessed") if guessed else gettext("default")
+        choices = [(value, value) for value in _SUGGESTED.get(name, ())]
+        return gr.Dropdown([(unset, ""), *choices], allow_custom_value=True, **common)
     if knob.choices:
         return gr.Dropdown(list(knob.choices), **common)
     if knob.kind is bool:

@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.config import RunConfig
-from finetune.data import checks, splits, table_formats, tables
+from finetune.data import checks, quoting, splits, tables
+from finetune.data.tables import ReadOptions
 from finetune.errors import DataError
 from finetune.uploads import Uploads
 from tests.support import toys
@@ -96,7 +97,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "no text": ("a.csv", bytes(range(1, 30)) * 50, "is not text"),
     "half a gzip": ("a.csv.gz", gzip.compress(GOOD.encode())[:60], "cannot be read"),
     "a gzip bomb": ("a.csv.gz", gzip.compress(b"a" * (80 * 2**20)), "unpacks to more than"),
-    "broken quotes": ("a.csv", (HEAD + 'a,"b,1\n' * 300).encode(), "No row"),
+    "broken quotes": ("a.csv", (HEAD + 'a,"b"c,d,1\n' * 300).encode(), "No row"),
     "no Parquet": ("a.parquet", b"sentence1,sentence2,label\n", "cannot be read"),
     "half a Parquet": ("a.parquet", table(a=[1])[:-8], "cannot be read"),
     "nested Parquet": (
@@ -139,7 +140,12 @@ READ = {
     ),
     "no header": Readable(GOOD.removeprefix(HEAD), note="looks like data"),
     "ragged": Readable(GOOD + "one\na,b,c,d,e\n", unreadable=2),
-    "unclosed quote": Readable(GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n'), unreadable=1),
+    "unclosed quote": Readable(
+        GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n'), rows=41, kinds=("quotes",)
+    ),
+    "unclosed quote that fits in no way": Readable(
+        GOOD.replace(HEAD, HEAD + 'a,"never, closed,1\n'), unreadable=1
+    ),
     "unclosed quote in TSV": Readable(
         GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n').replace(",", "\t"), "a.tsv", 41
     ),
@@ -196,8 +202,8 @@ def test_what_can_be_read_is_read(tmp_path: Path, kind: str) -> None:
     report = checks.check_pairs(config, tmp_path)
     assert report.blocked == []
     assert report.read == {"train": file.rows}
-    assert file.note in " ".join(report.notes)
     findings = {finding.kind: finding for finding in report.findings}
+    assert file.note in " ".join([*report.notes, *(f.title for f in report.findings)])
     assert set(file.kinds) <= set(findings)
     assert ("unreadable" in findings) == bool(file.unreadable)
     if file.unreadable:
@@ -214,7 +220,7 @@ def read(path: Path) -> tuple[list[tuple[int, list[Any]]], list[tuple[int, str]]
 
 def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text('a,b\n1,2\n"x\ny",3\nshort\n"a"b,1\n4,"open\n5,6\n')
+    path.write_text('a,b\n1,2\n"x\ny",3\nshort\n"a"b,1,1\n4,"open,7\n5,6\n')
     rows, bad = read(path)
     assert rows == [(2, ["1", "2"]), (3, ["x\ny", "3"]), (8, ["5", "6"])]
     assert [line for line, _ in bad] == [5, 6, 7]
@@ -229,13 +235,13 @@ def test_a_sheet_is_chosen_and_its_rows_named_as_a_spreadsheet_counts_them(tmp_p
     path = tmp_path / "a.xlsx"
     other: dict[str, list[Any]] = {"first": ["=1", None], "second": [2.5, None], "y": [True, 0]}
     path.write_bytes(workbook(Pairs=COLUMNS, Other=other, above=1))
-    table = tables.open_table(path, sheet="Other")
+    table = tables.open_table(path, options=ReadOptions(sheet="Other"))
     assert (table.columns, table.row_count) == (["first", "second", "y"], 2)
     assert [(line, list(row.values())) for line, row in table.rows(lambda line, why: None)] == [
         (3, ["", 2.5, True]), (4, ["", "", 0]),
     ]  # fmt: skip
     with pytest.raises(DataError, match="no sheet 'None'; it has Cover, Pairs, Other"):
-        tables.open_table(path, sheet="None")
+        tables.open_table(path, options=ReadOptions(sheet="None"))
     config = upload(tmp_path, "a.xlsx", path.read_bytes())
     report = checks.check_pairs(config.changed(sheet="Pairs"), tmp_path)
     assert (report.read, report.sheets) == ({"train": 40}, ["Cover", "Pairs", "Other"])
@@ -243,9 +249,9 @@ def test_a_sheet_is_chosen_and_its_rows_named_as_a_spreadsheet_counts_them(tmp_p
 
 def test_a_quote_that_is_not_closed_costs_little(tmp_path: Path) -> None:
     """Each is looked for in so many lines only, not up to the end of the file."""
-    rows = 3 * table_formats.MAX_RECORD
+    rows = 3 * quoting.MAX_RECORD
     path = tmp_path / "a.csv"
-    path.write_text("a,b\n" + 'x,"open\n' + "1,2\n" * rows + 'x,"open\n' + "1,2\n" * rows)
+    path.write_text("a,b\n" + 'x,"open,y\n' + "1,2\n" * rows + 'x,"open,y\n' + "1,2\n" * rows)
     good, bad = read(path)
     assert len(good) == 2 * rows
     assert [line for line, _ in bad] == [2, rows + 3]

@@ -60,7 +60,7 @@ def draw_train(store: RunStore) -> TrainTab:
     """The Train tab on a page of its own, with Data's chooser of pairs."""
     tab = TrainTab(store)
     with gr.Blocks():
-        tab.draw(form.draw_data(), gr.Dropdown())
+        tab.draw(form.draw_data()[0], gr.Dropdown())
     return tab
 
 
@@ -97,7 +97,7 @@ def record(store: RunStore, *history: events.Event) -> Run:
 
 def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
     with gr.Blocks():
-        controls = form.draw_advanced(form.draw_data() | form.draw_common())
+        controls = form.draw_advanced(form.draw_data()[0] | form.draw_common())
     assert list(controls) == list(form.NAMES)
     for name, control in controls.items():
         knob = config.knobs()[name]

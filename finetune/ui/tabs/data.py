@@ -43,7 +43,8 @@ CLEARED_FIELDS = (*SOURCE_FIELDS[1:], *ANSWERS)
 CHOSEN_COLUMNS = (
     "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",
 )  # fmt: skip
-REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS)  # fields that a finding sets
+# Fields that a finding sets.
+REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS, "sheet", *form.READING)
 _TEMPLATE = "checks.html"
 
 Choices = list[tuple[str, str]]  # label, value
@@ -80,7 +81,7 @@ class DataTab:
             with gr.Column(min_width=320, elem_id="data-report"):
                 self._draw_report()
             with gr.Column(min_width=320, elem_id="data-form"):
-                controls = form.draw_data()
+                controls, self.reading = form.draw_data()
                 self.examine = gr.Button(gettext("Examine again"), elem_id="examine")
         return controls
 
@@ -242,6 +243,8 @@ class DataTab:
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: macro(_TEMPLATE, "findings")(report),
         }
+        if any(remedy.field in form.READING for f in report.findings for remedy in f.remedies):
+            updates[self.reading] = gr.update(open=True)  # how the file is read is in doubt
         if drawn.has_rows:  # somebody may have chosen others since
             return updates
         split = next(iter(report.read), "")
@@ -293,5 +296,5 @@ def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
         default = gettext("macro F1 over all classes")
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
     sheets = [(name, name) for name in report.sheets[:200]] if len(report.sheets) > 1 else []
-    first = [(gettext("the first with a table"), "")] if sheets else []
+    first = [(gettext("the first with pairs"), "")] if sheets else []
     return (*choices, [(default, ""), *classes], [*first, *sheets])

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
+from finetune.data.tables import ReadOptions
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback, model_chooser, upload_limits
+from finetune.ui import elements, feedback, form, model_chooser, upload_limits
 from finetune.ui.elements import button
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
@@ -59,19 +60,23 @@ class FilePredictions:
                     )
                     for name in COLUMNS
                 ]  # fmt: skip
+        controls, self.reading_box = form.draw_reading("batch-")
+        self.reading: list[Any] = list(controls.values())
         with gr.Row():
             text = gettext("Predict the file")
             self.start = button(text, "batch-start", 140, variant="primary")
             self.cancel = button(gettext("Cancel"), "batch-cancel", interactive=False)
         self.message = elements.notice("batch-message")
         self.view = gr.HTML(elem_id="batch-view")
-        self._wire([run, self.file, self.sheet, *self.columns, *options])
+        self._wire([run, self.file, self.sheet, *self.reading, *self.columns, *options])
 
     def _wire(self, request: list[Any]) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
         run, file, sheet = request[:3]
-        changes = [run.change, file.upload, sheet.input]
-        gr.on(changes, self.on_file, [run, file, sheet], everything, **feedback.LATEST)
+        reading = [box.input for box in self.reading]
+        changes = [run.change, file.upload, sheet.input, *reading]
+        files = [run, file, sheet, *self.reading]
+        gr.on(changes, self.on_file, files, everything, **feedback.LATEST)
         chosen = [column.input for column in self.columns[:2]]
         gr.on(chosen, self.on_sentence, self.columns, self.columns, **quick)
         self.start.click(self.on_start, request, everything, **quick)
@@ -91,26 +96,38 @@ class FilePredictions:
 
     @handler
     def on_file(
-        self, store: RunStore, run_id: str | None, path: str | None, sheet: str | None
+        self,
+        store: RunStore,
+        run_id: str | None,
+        path: str | None,
+        sheet: str | None,
+        *reading: str | None,
     ) -> Updates:
         """A file came, another model or sheet was chosen: which columns of it are those of the
         model. Of a workbook the sheet that was chosen, or that the model was trained on."""
         trained = model_chooser.columns(store, run_id)
-        names, matches, sheets = file_request.FileColumns([], ("", "", ""), [])
+        found = file_request.FileColumns([], ("", "", ""), [])
         if path:
             received, name = upload_limits.path(store.visitor, path), Path(path).name
-            names, matches, sheets = file_request.file_columns(received, name, trained)
-            wished = [str(sheet or "")]
+            options = _read_options("", reading)
+            found = file_request.file_columns(received, name, trained, options)
+            wished, encoding = [str(sheet or "")], ""
             with suppress(FinetuneError):  # the run is gone
-                wished.append(store.get(run_id).config().sheet)
-            sheet = next((wish for wish in wished if wish in sheets), "")
-            if sheet:
-                names, matches, _ = file_request.file_columns(received, name, trained, sheet)
-        choices = [(gettext("the first with a table"), ""), *((one, one) for one in sheets)]
+                config = store.get(run_id).config()
+                wished.append(config.sheet)
+                encoding = config.encoding
+            sheet = next((wish for wish in wished if wish in found.sheets), "")
+            if sheet or (found.doubt and encoding):
+                options = replace(options, sheet=sheet, encoding=options.encoding or encoding)
+                found = file_request.file_columns(received, name, trained, options)
+        names, matches, sheets = found.usable, found.matches, found.sheets
+        choices = [(gettext("the first with pairs"), ""), *((one, one) for one in sheets)]
         updates: Updates = {
-            self.message: "",
+            self.message: feedback.show_errors(DataError(found.doubt)) if found.doubt else "",
             self.sheet: gr.update(choices=choices, value=sheet, visible=len(sheets) > 1),
         }
+        if found.doubt:
+            updates[self.reading_box] = gr.update(open=True)
         for chooser, own, match in zip(self.columns, trained, matches, strict=True):
             is_label = chooser is self.columns[2]
             none = [(gettext("none"), NONE)] if is_label and names else []
@@ -131,12 +148,15 @@ class FilePredictions:
     def on_start(
         self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
     ) -> Updates:
-        """Predict the file; `choices`: its sheet, its three columns and the three options."""
+        """Predict the file; `choices`: its sheet, how it is read, its three columns and the three
+        options."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
-        sheet, first, second, label = (str(choice or "") for choice in choices[:4])
-        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[4:])
-        request = PredictionRequest(run.id, name, first, second, label, *options, sheet=sheet)
+        count = 1 + len(self.reading)
+        reading = vars(_read_options(choices[0], choices[1:count]))
+        first, second, label = (str(choice or "") for choice in choices[count : count + 3])
+        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[count + 3 :])
+        request = PredictionRequest(run.id, name, first, second, label, *options, **reading)
         job = predict.start_prediction(store, request, upload_limits.path(store.visitor, path))
         upload_limits.kept(path, job.input)
         return self._shown(store, job)
@@ -168,6 +188,12 @@ class FilePredictions:
             self.poller: elements.polling_value(state.running, event),
         }
         return updates if event else updates | {self.job_id: job.id, self.message: ""}
+
+
+def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptions:
+    """How a file is to be read; a ConfigError names what cannot be meant."""
+    values = dict(zip(("sheet", *form.READING), (sheet, *reading), strict=False))
+    return ReadOptions.checked({name: str(value) for name, value in values.items() if value})
 
 
 def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:

@@ -1,0 +1,154 @@
+"""Find the line of a table that names its columns: a title or empty rows may stand above it, and
+some tables have none."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from finetune.data.tables import MAX_LINES, Answer, Remark
+from finetune.errors import some
+from finetune.messages import message as _
+
+Cells = Sequence[str]
+_FEW = 8  # rows, from which the values of a column tell something
+_MAX_VALUES = 50  # different values of a column that is taken for a label
+_MAX_ABOVE = 50  # rows above a header
+_WORDY = 5  # words of a cell; longer ones are sentences rather than names
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
+
+
+@dataclass(frozen=True)
+class Header:
+    """Which of the first rows names the columns.
+
+    Attributes:
+        above: rows above the names, or above the first row if there are no names.
+        named: true if a row has the names of the columns.
+        doubtful: true if the cells do not say so for sure.
+    """
+
+    above: int
+    named: bool
+    doubtful: bool = False
+
+
+def find_header(rows: Sequence[Cells], requested: str = "auto") -> Header:
+    """Find the header among the first rows of a table; `requested` is `RunConfig.header`."""
+    filled = [sum(cell.strip() != "" for cell in row) for row in rows]
+    usual = max(Counter(n for n in filled if n > 1).most_common(1), default=(1, 0))[0]
+    above = 0
+    while usual > 1 and above < min(_MAX_ABOVE, len(rows) - 1) and filled[above] < 2:
+        above += 1
+    # A title of two cells: the next row has all the names.
+    if above + 1 < len(rows) and 1 < filled[above] < usual <= filled[above + 1]:
+        rest = rows[above + 2 :]
+        if len(rest) >= _FEW and _votes(rows[above + 1], rest) > 0 >= _votes(rows[above], rest):
+            above += 1
+    if requested != "auto" or above == len(rows):
+        return Header(above, requested != "no")
+    votes = _votes(rows[above], rows[above + 1 :])
+    if votes <= 0 and above and len(rows[0]) == len(rows[above]) and filled[0]:
+        above = 0  # a row with an empty cell rather than a title
+        votes = _votes(rows[0], rows[1:])
+    return Header(above, votes >= 0, abs(votes) < 2)
+
+
+class Repeats:
+    """Rows that are a header again, or a title above it: joined files have them in the middle."""
+
+    def __init__(self, names: Cells, above: Sequence[Cells] = ()) -> None:
+        rows = [tuple(map(clean, row)) for row in (names, *above)]
+        self._rows = {row for row in rows if any(row)}
+        self._index = max(range(len(names)), key=lambda i: len(names[i]), default=0)
+        # No row without this is one of them.
+        self.key = clean(names[self._index]) if names and not above else ""
+        self._keys = {row[self._index] for row in self._rows if len(row) > self._index}
+
+    def __contains__(self, cells: Cells) -> bool:
+        index = self._index
+        if not self._rows or len(cells) <= index or clean(cells[index]) not in self._keys:
+            return False
+        return tuple(map(clean, cells)) in self._rows
+
+
+def clean(cell: str) -> str:
+    """A cell without a byte order mark and spaces around."""
+    return cell.strip("\ufeff \t\r\n")
+
+
+def is_label(values: Counter[str], rows: int) -> bool:
+    """True if a column of so many rows has few values, most of them several times."""
+    return rows >= _FEW and 0 < len(values) <= min(_MAX_VALUES, max(2, rows // 5))
+
+
+def _votes(first: Cells, body: Sequence[Cells]) -> int:
+    """Weigh whether a row has names: above 0 it does, below 0 it is a row like those beneath."""
+    cells = [clean(cell) for cell in first]
+    if len(cells) > 1 and [cell for cell in cells if cell] == [
+        str(number) for number in range(sum(cell != "" for cell in cells))
+    ]:
+        return 2  # names that pandas gives
+    alike = [[clean(cell) for cell in row] for row in body if len(row) == len(cells)]
+    others = [row for row in alike if row != cells]  # not the header again
+    votes = [_column_vote(cell, [row[i] for row in others]) for i, cell in enumerate(cells)]
+    # A value of the label's column is one of the few; any word may be a name or a short text.
+    if min(votes, default=0) <= -3:
+        return -1 if max(votes) > 1 else -3
+    return sum(votes) or (-1 if _looks_like_data(cells) else 1)
+
+
+def _column_vote(cell: str, values: list[str]) -> int:
+    """What one column says of its first cell."""
+    present = [value for value in values if value]
+    if not cell or not present:
+        return 0
+    counts = Counter(present)
+    numeric = sum(bool(_NUMBER.fullmatch(value)) for value in present) >= 0.9 * len(present)
+    is_number = bool(_NUMBER.fullmatch(cell))
+    if is_label(counts, len(present)):
+        return -3 if cell in counts else 2 if not numeric else -1 if is_number else 3
+    if numeric:
+        return -2 if is_number else 2
+    words = sorted(len(value.split()) for value in present)
+    if len(cell.split()) > _WORDY:
+        return -1
+    return 2 if len(present) >= _FEW and len(cell.split()) < words[len(words) // 20] else 0
+
+
+def _looks_like_data(cells: Sequence[str]) -> bool:
+    """True if a row has sentences or numbers, so that it is no header."""
+    wordy = any(len(cell.split()) > _WORDY for cell in cells)
+    numeric = any(_NUMBER.fullmatch(cell) for cell in cells)
+    return len(cells) > 1 and (wordy or (numeric and any(" " in cell for cell in cells)))
+
+
+def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
+    """What to say of the first line of a table if its header was guessed and is in doubt."""
+    values = {"name": name, "line": line}
+    if not header.named:
+        title = _("Line {line} of {name} looks like data, so it is read as a row.", **values)
+        action = _("The columns are named by their numbers.")
+        answer = Answer("header", "yes", _("It has the names of the columns"))
+    elif header.doubtful:
+        title = _(
+            "Line {line} of {name} is taken as names of the columns: {names}.",
+            names=some(names),
+            **values,
+        )
+        action = _("If it is a row, say so, for it is not read.")
+        answer = Answer("header", "no", _("It is a row"))
+    else:
+        return []
+    return [Remark("header", "notes", title, action, answers=[answer])]
+
+
+def repeat_remarks(lines: Sequence[int]) -> list[Remark]:
+    """What to say of lines that are the header again."""
+    if not lines:
+        return []
+    title = _("Rows that are the header again: line {lines}", lines=some(lines, 3))
+    shown = [(line, "") for line in lines[:MAX_LINES]]
+    return [Remark("repeated-header", "notes", title, _("They are left out."), len(lines), shown)]

@@ -1,0 +1,187 @@
+"""JSON as a table: objects one a line, or all in one value, in any of the layouts of pandas."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from finetune import disk
+from finetune.data import headers, tables
+from finetune.data.tables import OnBadRow, ReadOptions, Rows
+from finetune.data.text_tables import TextTable
+from finetune.errors import DataError
+from finetune.messages import message as _
+
+MAX_JSON = 128 * 2**20  # characters of a JSON file, which is held in memory; JSONL has no limit
+MAX_JSON_VALUES = 2**22  # values of a JSON file, about; each takes up to 100 bytes
+_KEYED_ROWS = 1_000  # objects whose keys are the columns
+_BLANK = "\ufeff \t\r\n"
+_LISTS = ("data", "rows", "records", "examples", "items")  # keys of a list of rows
+
+
+class JsonTable(TextTable):
+    """JSON objects as rows, one a line or all in one value; the first ones' keys are the columns.
+    Lists are rows, too, whose first one may name the columns."""
+
+    def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
+        super().__init__(path, name, options)
+        self._names: list[str] = []  # of the columns, for rows that are lists
+        self._repeats = headers.Repeats(())
+        self._above = 0
+        self._items = self._parse_whole()
+        first = list(islice(self._values(lambda line, reason: None), _KEYED_ROWS))
+        if lists := [value for _line, value in first if _is_list_of_cells(value)]:
+            self._name_lists(lists, options)
+        rows = islice(self.rows(lambda line, reason: None), _KEYED_ROWS)
+        self.columns = list(dict.fromkeys(key for _line, record in rows for key in record))
+        if not self.columns:
+            raise DataError(
+                "{name} has no line that is a JSON object.",
+                "Write {example} a line, or [{example}, ...].",
+                name=name,
+                example='{"sentence1": ..., "sentence2": ..., "label": ...}',
+            )
+
+    def _name_lists(self, lists: list[list[Any]], options: ReadOptions) -> None:
+        """Name the cells of rows that are lists: by the keys beside them, or a header."""
+        if not self._names:
+            rows = [[tables.cell_text(cell) for cell in row] for row in lists]
+            header = headers.find_header(rows, options.header)
+            self.has_header = header.named
+            self._name_columns(rows[header.above])
+            self._names, self._above = self.columns, header.above + header.named
+            if header.named:
+                self._repeats = headers.Repeats(rows[header.above])
+            if options.header == "auto":
+                self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
+
+    def _parse_whole(self) -> list[Any] | None:
+        """The rows of a file that is one value; None if it has one on each line."""
+        with self._open() as file:
+            text = file.read(2**16)
+            if not text.lstrip(_BLANK).startswith(("[", "{")) or self._has_lines():
+                return None
+            text += file.read(MAX_JSON)
+        if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
+            raise DataError(
+                "{name} has more JSON than is held in memory: at most {mebibytes} MiB and "
+                "{max_json_values:,} values.",
+                "Save it as JSONL, CSV or Parquet.",
+                name=self.name,
+                mebibytes=MAX_JSON // 2**20,
+                max_json_values=MAX_JSON_VALUES,
+            )
+        try:
+            value = disk.parse_json(text)
+        except ValueError as error:
+            if text.lstrip(_BLANK).startswith("{"):
+                return None  # lines, which may be broken
+            raise DataError(
+                "{name} is not JSON: {error}.", "Upload it again.", name=self.name, error=error
+            ) from error
+        return value if isinstance(value, list) else self._rows_of_object(value)
+
+    def _has_lines(self) -> bool:
+        """True if two of the first lines are JSON objects or lists of their own."""
+        found = 0
+        for _line, text in islice(self._lines(), _KEYED_ROWS):
+            with contextlib.suppress(ValueError):
+                found += isinstance(disk.parse_json(text.strip(_BLANK)), (dict, list))
+        return found > 1
+
+    def _rows_of_object(self, value: dict[str, Any]) -> list[Any]:
+        """The rows of a file that is one object: a list within it, or one of pandas' layouts."""
+        names = value.get("columns")
+        if isinstance(names, list) and isinstance(value.get("data"), list):  # split
+            self._names = [str(name) for name in names]
+            return list(value["data"])
+        lists = {key: rows for key, rows in value.items() if _are_rows(rows)}
+        if chosen := next((key for key in _LISTS if key in lists), None) or (
+            next(iter(lists)) if len(lists) == 1 else None
+        ):
+            schema = value.get("schema")
+            index = schema.get("primaryKey", []) if isinstance(schema, dict) else []  # table
+            keep = list(lists[chosen])
+            if index == ["index"]:
+                keep = [
+                    {name: cell for name, cell in row.items() if name != "index"}
+                    if isinstance(row, dict)
+                    else row
+                    for row in keep
+                ]
+            return keep
+        parts = list(value.values())
+        if parts and all(isinstance(part, list) for part in parts):
+            if len({len(part) for part in parts}) == 1:  # a list a column
+                return [dict(zip(value, cells, strict=True)) for cells in zip(*parts, strict=True)]
+        elif parts and all(isinstance(part, dict) for part in parts):
+            inner = list(dict.fromkeys(key for part in parts for key in part))
+            if _are_columns(list(value), inner):
+                return [{name: value[name].get(key) for name in value} for key in inner]
+            return parts
+        return [value]
+
+    def _values(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, Any]]:
+        if self._items is not None:
+            yield from enumerate(self._items, 1)
+            return
+        for number, line in self._lines(on_bad_row):
+            if text := line.strip(_BLANK):
+                try:
+                    yield number, disk.parse_json(text)
+                except ValueError as error:
+                    on_bad_row(number, _("is not JSON: {error}", error=error))
+
+    def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
+        skip = self._above
+        for line, value in self._values(on_bad_row):
+            if self._names and _is_list_of_cells(value):
+                if skip or [tables.cell_text(cell) for cell in value] in self._repeats:
+                    skip = max(0, skip - 1)
+                    continue
+                if len(value) != len(self._names):
+                    reason = _(
+                        "has {count} fields where the first line has {width}",
+                        count=len(value),
+                        width=len(self._names),
+                    )
+                    on_bad_row(line, reason)
+                    continue
+                value = dict(zip(self._names, value, strict=True))
+            if not isinstance(value, dict):
+                on_bad_row(line, _("is not a JSON object"))
+                continue
+            record = value if columns is None else {name: value.get(name) for name in columns}
+            if columns and any(isinstance(cell, (dict, list)) for cell in record.values()):
+                on_bad_row(line, _("has a list or an object where a text or number is read"))
+            elif any(map(tables.is_too_long, record.values())):
+                on_bad_row(line, tables.TOO_LONG)
+            else:
+                yield line, record
+
+
+def _is_list_of_cells(value: Any) -> bool:
+    """True for a list of at least two texts, numbers and nulls."""
+    return (
+        isinstance(value, list)
+        and len(value) > 1
+        and not any(isinstance(cell, (dict, list)) for cell in value)
+    )
+
+
+def _are_rows(value: Any) -> bool:
+    """True for a list of objects, or of lists of cells."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(row, dict) or _is_list_of_cells(row) for row in value[:10])
+    )
+
+
+def _are_columns(outer: list[str], inner: list[str]) -> bool:
+    """True if the keys of an object of objects are columns, and those within it rows."""
+    rows_inside, rows_outside = (all(key.isdigit() for key in keys) for keys in (inner, outer))
+    return rows_inside if rows_inside != rows_outside else len(outer) <= len(inner)

@@ -1,0 +1,83 @@
+"""Apache Parquet files as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from finetune.data import tables
+from finetune.data.tables import OnBadRow, Rows, Table
+from finetune.errors import DataError
+
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # decoded together
+
+
+class ParquetTable(Table):
+    """Apache Parquet. Its encodings store a value once for many rows, so a small file can need much
+    memory: texts are read as dictionaries, whose rows share their values."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
+        self._metadata = pq.read_metadata(path)
+        self._check_size()
+        self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
+        self.columns = list(self.schema.names)
+        for field in self.schema:
+            if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
+                self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
+
+    def _check_size(self) -> None:
+        """Raise DataError where the file unpacks to far more than text does, or has an encoding
+        whose memory is not known before it is decoded."""
+        unpacked = 0
+        for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                unpacked += max(column.total_uncompressed_size, column.num_values)
+                if "DELTA_BYTE_ARRAY" in column.encodings:
+                    raise DataError(
+                        "{name} has the column {column!r} in the encoding DELTA_BYTE_ARRAY.",
+                        "Leave it out, or write it in another encoding.",
+                        name=self.name,
+                        column=column.path_in_schema[:60],
+                    )
+        tables.check_unpacked_size(self.name, unpacked, self.path.stat().st_size)
+        self._row_bytes = unpacked // max(1, self._metadata.num_rows) + 1
+
+    def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
+        if columns is None:
+            columns = [name for name in self.columns if name not in self.unusable]
+        for line, cells in enumerate(self._cells(list(columns)), 1):
+            if any(map(tables.is_too_long, cells)):
+                on_bad_row(line, tables.TOO_LONG)
+            else:
+                yield line, dict(zip(columns, cells, strict=True))
+
+    def _cells(self, columns: list[str]) -> Iterator[tuple[Any, ...]]:
+        leaves = map(self._metadata.schema.column, range(self._metadata.num_columns))
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._row_bytes))
+        try:
+            with pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts) as file:
+                for batch in file.iter_batches(size, columns=columns):
+                    yield from zip(*map(_values, map(batch.column, columns)), strict=True)
+        except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
+            raise DataError(
+                "{name} cannot be read to its end: {error}",
+                "Upload it again.",
+                name=self.name,
+                error=error,
+            ) from error
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """The values of a column; rows with the same text share one."""
+    if not pa.types.is_dictionary(array.type):
+        return list(array.to_pylist())
+    codes, positions = np.unique(array.indices.fill_null(-1).to_numpy(), return_inverse=True)
+    texts = array.dictionary.take(pa.array(codes, mask=codes < 0)).to_pylist()
+    return [texts[position] for position in positions]

@@ -1,0 +1,384 @@
+"""Records of delimited text whose quotation marks may enclose cells, or be part of the text.
+
+A mark that opens and closes nothing would join lines, so a whole file is surveyed first: if its
+lines fit the header as they stand and the quotes do not, the quotes are text.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from finetune.data import headers
+from finetune.data.tables import MAX_LINES, Answer, Remark
+from finetune.errors import some
+from finetune.messages import message as _
+
+_MOSTLY = 0.9  # of the rows: a column is quoted
+MAX_RECORD = 1000  # lines; a quote that is open for longer is taken for a mistake
+NONE, DOUBLE, SINGLE = "none", '"', "'"
+ESCAPED = "escaped"  # double ones; those within a cell follow a backslash
+_RARE_IN_TEXTS = "\t|"  # delimiters that hardly stand in a text
+_UNCLOSED = _("a quote is opened here and not closed")
+_NOT_DOUBLED = _("has a quote within a quoted field that is not doubled")
+
+Line = tuple[int, str]  # its number from 1, and the text with its end
+
+
+def character(quote: str) -> str:
+    """The quotation mark of `RunConfig.quote`; empty if there is none."""
+    return {NONE: "", ESCAPED: DOUBLE}.get(quote, quote)
+
+
+class Record(NamedTuple):
+    """The cells of a row.
+
+    Attributes:
+        line: its first line, from 1.
+        lines: the text of its lines if it has quotes; empty otherwise.
+        plain: true if the quotes enclose nothing and the line was split as it stands.
+        problem: why it cannot be read; empty if it can.
+    """
+
+    line: int
+    cells: list[str]
+    lines: Sequence[Line] = ()
+    plain: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a row looks like.
+
+    Attributes:
+        width: columns of the header.
+        required: cells that a row must have; the columns after them have no names.
+        values: the values of columns that have few, by the column's index.
+        repeats: rows that are the header again.
+    """
+
+    delimiter: str
+    width: int
+    required: int
+    values: dict[int, frozenset[str]] = field(default_factory=dict)
+    repeats: headers.Repeats = field(default_factory=lambda: headers.Repeats(()))
+
+    def fits(self, cells: Sequence[str]) -> bool:
+        """True if a row has the right number of cells, or more that are empty."""
+        count = len(cells)
+        return self.required <= count <= self.width or (
+            count > self.width and not any(cells[self.width :])
+        )
+
+    def fits_plainly(self, line: str, sure: bool = False) -> bool:
+        """True if a line that is split as it stands is a row; `sure` wants more than its width if
+        texts have the delimiter too."""
+        cells = line.rstrip("\r\n").split(self.delimiter)
+        if not self.fits(cells):
+            return False
+        if self.delimiter in _RARE_IN_TEXTS:
+            return True
+        known = all(cells[i] in values for i, values in self.values.items() if i < len(cells))
+        return known and bool(self.values or not sure)
+
+    def has_useful_start(self, cells: Sequence[str]) -> bool:
+        """True if the first cells of a row that has too many are those of the columns."""
+        if len(cells) <= self.width:
+            return False
+        last = self.width - 1
+        return self.delimiter in _RARE_IN_TEXTS or cells[last] in self.values.get(last, ())
+
+
+def few_values(rows: Sequence[Sequence[str]], width: int) -> dict[int, frozenset[str]]:
+    """The values of the columns that have few, by the column's index."""
+    columns = {}
+    for index in range(width):
+        counts = Counter(row[index] for row in rows if len(row) > index)
+        if headers.is_label(counts, sum(counts.values())):
+            columns[index] = frozenset(counts)
+    return columns
+
+
+class Scanner:
+    """Reads records of lines; a broken one costs its first line only. With `split_joined` lines
+    that a quote joins are rows of their own if each of them fits."""
+
+    def __init__(
+        self, lines: Iterator[Line], shape: Shape, quote: str, split_joined: bool = False
+    ) -> None:
+        self._lines, self._shape, self._split_joined = lines, shape, split_joined
+        self._again: deque[Line] = deque()  # lines that followed a broken one
+        self._mark = character(quote)
+        self._escape = "\\" if quote == ESCAPED else None
+        self._raw: list[Line] = []  # of the record that is read
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> Any:
+        return csv.reader(
+            iter(self._next_text, None),
+            delimiter=self._shape.delimiter,
+            quotechar=self._mark or None,
+            quoting=csv.QUOTE_MINIMAL if self._mark else csv.QUOTE_NONE,
+            escapechar=self._escape,
+            strict=True,
+        )
+
+    def _next_text(self) -> str | None:
+        """The next line of the record that is read."""
+        if not self._raw:
+            self._raw.append(self._first)
+        elif len(self._raw) < MAX_RECORD and (line := self.pull()) is not None:
+            self._raw.append(line)
+        else:
+            return None
+        return self._raw[-1][1]
+
+    def pull(self) -> Line | None:
+        """The next line that belongs to no record yet; None at the end."""
+        return self._again.popleft() if self._again else next(self._lines, None)
+
+    def has_quotes(self, text: str) -> bool:
+        """True if a line is more than its parts between delimiters."""
+        return bool(self._mark) and (
+            self._mark in text or (self._escape is not None and self._escape in text)
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        delimiter, mark, again, lines = self._shape.delimiter, self._mark, self._again, self._lines
+        while (line := again.popleft() if again else next(lines, None)) is not None:
+            number, text = line
+            if mark and (mark in text or self._escape is not None):
+                yield self.read(line)
+                continue
+            cells = text.rstrip("\r\n").split(delimiter)
+            if len(cells) > 1 or cells[0].strip():
+                yield Record(number, cells)
+
+    def read(self, first: Line) -> Record:
+        """The record that begins in a line, perhaps with quotes."""
+        self._first, self._raw = first, []
+        problem = ""
+        try:
+            cells = next(self._reader)
+        except (csv.Error, StopIteration) as error:
+            cells, self._reader = [], self._new_reader()
+            problem = _NOT_DOUBLED if "expected after" in str(error) else _UNCLOSED
+        raw, shape = self._raw, self._shape
+        joined = len(raw) > 1 and not problem
+        if joined and self._split_joined and all(shape.fits_plainly(line[1], True) for line in raw):
+            problem = _UNCLOSED
+        if not problem and (len(cells) == shape.width or shape.fits(cells)):
+            return Record(first[0], cells, raw)
+        self._again.extendleft(reversed(raw[1:]))
+        if shape.fits_plainly(first[1]):
+            cells = first[1].rstrip("\r\n").split(shape.delimiter)
+            return Record(first[0], cells, [first], True)
+        return Record(first[0], cells, [first], False, problem or (_UNCLOSED if joined else ""))
+
+
+@dataclass
+class Survey:
+    """What the quotes of a file do, counted over all of its lines."""
+
+    enclosing: list[int] = field(default_factory=list)  # lines that need them to fit
+    joining: list[int] = field(default_factory=list)  # ... whose lines fit without them, too
+    stray: list[int] = field(default_factory=list)  # lines that fit without them only
+    broken: int = 0  # lines that fit in no way
+    extra: list[int] = field(default_factory=list)  # ... but for cells beyond the last column
+    repeats: list[int] = field(default_factory=list)  # lines that are the header again
+    rows: int = 0
+    # Which cells of a line are quoted -> lines whose quotes enclose no delimiter: those whose
+    # cells do not need them, and those with quotes in them.
+    needless: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    doubled: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    needless_lines: list[int] = field(default_factory=list)  # the first ones
+    apostrophes: int = 0  # lines with a cell that begins with a single quote
+    backslashes: int = 0  # lines with one before a quote or a delimiter
+
+    @property
+    def against(self) -> int:
+        """Lines that speak against enclosing quotes."""
+        return len(self.joining) + len(self.stray)
+
+    def quoted_rows(self) -> list[int]:
+        """How many rows have quotes around the cell of each column."""
+        layouts = self.needless + self.doubled
+        width = max(map(len, layouts), default=0)
+        return [
+            sum(
+                count for layout, count in layouts.items() if layout[column : column + 1] == (True,)
+            )
+            for column in range(width)
+        ]
+
+    def sometimes_quoted(self) -> bool:
+        """True if cells of a column have quotes that they do not need, and others have none."""
+        rows = self.quoted_rows()
+        return not self.enclosing and any(
+            rows[column] < _MOSTLY * self.rows
+            for layout in self.needless
+            for column, quoted in enumerate(layout)
+            if quoted
+        )
+
+
+def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
+    """Count what the quotes do."""
+    result = Survey()
+    scanner = Scanner(lines, shape, quote)
+    delimiter, delimiters, mark = shape.delimiter, shape.width - 1, character(quote)
+    apostrophe, key = delimiter + "'", shape.repeats.key
+    escapes = ('\\"', "\\" + delimiter)
+    quoted_row = _row_pattern(shape, quote)  # which need not be parsed
+    while (line := scanner.pull()) is not None:
+        text = line[1]
+        if "'" in text and (apostrophe in text or text.startswith("'")):
+            result.apostrophes += 1
+        if "\\" in text and any(escape in text for escape in escapes):
+            result.backslashes += 1
+        if mark and mark in text and key not in text and quoted_row.fullmatch(text):
+            result.rows += 1
+            _count_quoted_line(result, line, shape, mark)
+        elif mark and (mark in text or quote == ESCAPED):
+            _count_record(result, scanner.read(line), shape, mark)
+        elif text.count(delimiter) == delimiters and key not in text:
+            result.rows += 1
+        elif delimiter in text or text.strip():
+            record = Record(line[0], text.rstrip("\r\n").split(delimiter))
+            _count_record(result, record, shape, mark)
+    return result
+
+
+def _count_record(result: Survey, record: Record, shape: Shape, quote: str) -> None:
+    result.rows += 1
+    if record.cells in shape.repeats:
+        result.repeats.append(record.line)
+    elif record.problem:
+        result.broken += 1
+    elif record.plain:
+        result.stray.append(record.line)
+    elif len(record.cells) != shape.width and not shape.fits(record.cells):
+        result.broken += 1
+        if shape.has_useful_start(record.cells):
+            result.extra.append(record.line)
+    elif record.lines:
+        _count_quoted(result, record, shape, quote)
+
+
+def _row_pattern(shape: Shape, quote: str) -> re.Pattern[str]:
+    """Matches a line that is a whole row with quotes around some cells."""
+    mark, delimiter = re.escape(character(quote)), re.escape(shape.delimiter)
+    if not mark or quote == ESCAPED:
+        return re.compile("(?!)")
+    cell = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*+{mark}|[^{mark}{delimiter}\r\n]*+)"
+    return re.compile(f"{cell}(?:{delimiter}{cell}){{{shape.width - 1}}}[\r\n]*")
+
+
+def _count_quoted(result: Survey, record: Record, shape: Shape, quote: str) -> None:
+    """Count a record with quotes that was read with them."""
+    if len(record.lines) == 1:
+        _count_quoted_line(result, record.lines[0], shape, quote)
+    elif all(shape.fits_plainly(line[1], True) for line in record.lines):
+        result.joining += [line[0] for line in record.lines]
+    else:
+        result.enclosing.append(record.line)
+
+
+def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> None:
+    """Count a line with quotes that is a row."""
+    number, text = line
+    delimiter = shape.delimiter
+    delimiters = text.count(delimiter)
+    if delimiters + 1 != shape.width and not shape.fits(text.rstrip("\r\n").split(delimiter)):
+        result.enclosing.append(number)
+        return
+    if result.enclosing or not (text.startswith(quote) or delimiter + quote in text):
+        return
+    cells = text.rstrip("\r\n").split(delimiter)
+    quoted = tuple([cell[:1] == quote for cell in cells])
+    needless = text.count(quote) == 2 * sum(quoted) or any(
+        cell[:1] == quote and quote not in cell[1:-1] for cell in cells
+    )
+    if not needless:  # quotes within quotes
+        result.doubled[quoted] += 1
+        return
+    result.needless[quoted] += 1
+    if len(result.needless_lines) < MAX_LINES:
+        result.needless_lines.append(number)
+
+
+class Quoting(NamedTuple):
+    """How the quotes of a file are read, and what was counted to decide that."""
+
+    quote: str
+    split_joined: bool
+    counted: Survey
+
+
+def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "") -> Quoting:
+    """Choose what the quotes of a file are, from all of its lines."""
+    if requested:
+        return Quoting(requested, False, survey(lines(), shape, requested))
+    double = survey(lines(), shape, DOUBLE)
+    off = double.against + double.broken
+    if double.backslashes and off:
+        escaped = survey(lines(), shape, ESCAPED)
+        if not escaped.against and escaped.broken < off:
+            return Quoting(ESCAPED, False, escaped)
+    if double.apostrophes:
+        single = survey(lines(), shape, SINGLE)
+        if not single.against and _are_single_quotes(single, double):
+            return Quoting(SINGLE, False, single)
+    if double.against and not double.enclosing:
+        return Quoting(NONE, False, double)
+    rare = shape.delimiter in _RARE_IN_TEXTS
+    return Quoting(DOUBLE, rare or len(double.joining) > len(double.enclosing), double)
+
+
+def _are_single_quotes(single: Survey, double: Survey) -> bool:
+    """True if single quotes enclose cells: more lines fit with them, a column has them in every
+    row, or just the cells have them that need them."""
+    if single.broken > double.broken + double.against:
+        return False
+    everywhere = single.rows > 1 and single.rows in single.quoted_rows()
+    needed = single.doubled and not single.needless
+    return bool(
+        (single.enclosing and single.broken < double.broken + double.against)
+        or everywhere
+        or needed
+    )
+
+
+def remarks(quoting: Quoting, requested: bool) -> list[Remark]:
+    """What to say of a file's quotes if they were not plain, or `requested`."""
+    found, lines = quoting.counted, []
+    apart = _("They are marks around cells")
+    if quoting.quote == NONE and not requested:
+        lines = found.joining + found.stray
+        title = _(
+            "Quotation marks are read as part of the texts: line {lines}", lines=some(lines, 3)
+        )
+        action = _("There they do not enclose cells, while each line fits the header as it stands.")
+        answers = [Answer("quote", DOUBLE, apart)]
+        severity: Literal["warns", "notes"] = "notes"
+    elif found.against:
+        lines = found.stray + (found.joining if quoting.split_joined else [])
+        title = _("Quotation marks that do not enclose cells: line {lines}", lines=some(lines, 3))
+        action = _("These lines are read as they stand, the others with quotes around cells.")
+        answers = [Answer("quote", NONE, _("They are part of the texts everywhere"))]
+        severity = "warns"
+    elif found.sometimes_quoted() and not requested:
+        lines = found.needless_lines
+        title = _("Quotation marks around some texts: line {lines}", lines=some(lines, 3))
+        action = _("They are taken for marks around cells and left out.")
+        answers = [Answer("quote", NONE, _("They are part of the texts"))]
+        severity = "notes"
+    if not lines:
+        return []
+    shown = [(line, "") for line in sorted(lines)[:MAX_LINES]]
+    return [Remark("quotes", severity, title, action, len(lines), shown, answers)]

@@ -1,0 +1,64 @@
+"""What the reading of files left in doubt, as findings of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from finetune.data.check_report import Example, Finding, Remedy
+from finetune.data.tables import Remark
+from finetune.errors import DataError
+
+Remarks = Mapping[str, Sequence[Remark]]  # by split
+
+
+def findings(remarks: Remarks) -> list[Finding]:
+    """A finding for each remark on a file."""
+    return [
+        Finding(
+            remark.kind,
+            remark.severity,
+            remark.title,
+            remark.count,
+            remark.action,
+            [Example(split, line, note=text) for line, text in remark.lines if text],
+            [Remedy(answer.field, answer.value, answer.text) for answer in remark.answers],
+            rows={split: [line for line, _ in remark.lines]} if remark.lines else {},
+        )
+        for split, of_split in remarks.items()
+        for remark in of_split
+    ]
+
+
+def offer_sheets(found: list[Finding], remarks: Remarks) -> list[Finding]:
+    """The findings; the first one that makes training impossible offers the workbook's other
+    sheets, too."""
+    answers = [
+        Remedy(answer.field, answer.value, answer.text)
+        for remark in remarks.get("train", ())
+        for answer in remark.answers
+        if remark.kind == "sheet"
+    ]
+    blocked = next((n for n, finding in enumerate(found) if finding.severity == "blocks"), None)
+    if blocked is None:
+        return found
+    first = replace(found[blocked], remedies=[*answers, *found[blocked].remedies])
+    return [*found[:blocked], first, *found[blocked + 1 :]]
+
+
+def check_answered(remarks: Remarks) -> None:
+    """Raise a DataError if a file cannot be trained on before a question about it is answered."""
+    for of_split in remarks.values():
+        for remark in of_split:
+            if remark.severity == "blocks":
+                raise DataError(remark.title, remark.action)
+
+
+def titles(remarks: Remarks) -> list[str]:
+    """What was read otherwise than it seems, a line each."""
+    return [
+        remark.title
+        for of_split in remarks.values()
+        for remark in of_split
+        if remark.kind != "sheet"
+    ]

@@ -1,0 +1,83 @@
+"""What all tables of text have in common: their encoding and their lines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from finetune.data import encodings, tables
+from finetune.data.tables import MAX_FIELD, Answer, OnBadRow, ReadOptions, Remark, Table
+from finetune.messages import message as _
+
+
+class TextTable(Table):
+    """A table in a text file, which may be gzipped."""
+
+    def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
+        super().__init__(path, name)
+        self._encoding = encodings.detect(path, name, options.encoding)
+        self._remark_encoding(options)
+
+    def _remark_encoding(self, options: ReadOptions) -> None:
+        """Say which encoding was taken where it is not plainly UTF-8, and ask in doubt."""
+        encoding = self._encoding
+        values = {"name": self.name, "encoding": encoding.name}
+        if encoding.readings:
+            choices = ", ".join(f"{name} ({sample})" for name, sample in encoding.readings)
+            self.remarks.append(
+                Remark(
+                    "encoding",
+                    "blocks",
+                    _("{name} is not UTF-8, and its encoding is in doubt.", name=self.name),
+                    _("Choose the encoding in which it reads well: {choices}", choices=choices),
+                    answers=[
+                        Answer("encoding", *_reading(codec, sample))
+                        for codec, sample in encoding.readings
+                    ],
+                )
+            )
+        elif encoding.guessed:
+            text = _(
+                "{name} is not UTF-8; it was read as {encoding}. Where letters are wrong, choose "
+                "another encoding.",
+                **values,
+            )
+            self.notes.append(text)
+        elif options.encoding:
+            self.notes.append(_("{name} is read as {encoding}.", **values))
+        elif encoding.name.startswith(("utf-16", "utf-32")):
+            values["encoding"] = encoding.name[:6].upper()
+            self.notes.append(_("{name} is {encoding}.", **values))
+        if encoding.broken:
+            label = "UTF-8" if encoding.name == "utf-8" else encoding.name
+            text = _(
+                "{name} is {encoding} with {n:,} broken places, read as \ufffd.",
+                name=self.name,
+                encoding=label,
+                n=encoding.broken,
+            )
+            self.notes.append(text)
+
+    def _open(self) -> io.TextIOWrapper:
+        file = tables.open_bytes(self.path, self.name)
+        return io.TextIOWrapper(file, encoding=self._encoding.name, errors="replace", newline="")
+
+    def _lines(self, on_bad_row: OnBadRow = lambda line, reason: None) -> Iterator[tuple[int, str]]:
+        """Lines without NULs, and their numbers from 1; too long ones are reported and skipped."""
+        number = 0
+        with self._open() as text:
+            while line := text.readline(MAX_FIELD):
+                number += 1
+                if len(line) < MAX_FIELD or line.endswith(("\n", "\r")):
+                    yield number, line.replace("\0", "") if "\0" in line else line
+                    continue
+                reason = _("is longer than {max_field:,} characters", max_field=MAX_FIELD)
+                on_bad_row(number, reason)
+                while line and not line.endswith(("\n", "\r")):
+                    line = text.readline(MAX_FIELD)
+
+
+def _reading(codec: str, sample: str) -> tuple[str, str]:
+    """The value and the text of the button that chooses an encoding."""
+    return codec, _("{encoding}: {sample}", encoding=codec, sample=sample)

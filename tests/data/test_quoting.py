@@ -1,0 +1,152 @@
+"""Delimited text as libraries and people write it: every row comes back, or the doubt is told."""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from finetune.data import tables
+from finetune.data.tables import ReadOptions, Table
+
+NAMES = ["first", "second", "label"]
+WORDS = ["the", "old", "clerk", "praised", "soup", "before", "noon", "her", "cousin", "film"]
+GLUE = Path(__file__).parents[3] / "shared" / "data" / "glue"
+CASES = Path(__file__).parents[3] / "shared" / "cases"
+fuzz = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def plain_rows(count: int = 60) -> list[list[str]]:
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(4, 9))) for _ in range(2 * count)]
+    return [[*texts[2 * n : 2 * n + 2], str(n % 2)] for n in range(count)]
+
+
+def read(path: Path, **options: str) -> tuple[list[list[Any]], list[int], Table]:
+    """The cells of every row that is read, the lines that are not, and the table."""
+    bad: list[int] = []
+    table = tables.open_table(path, options=ReadOptions(**options))
+    table.keep_empty_rows = True
+    rows = [list(row.values()) for _, row in table.rows(lambda line, reason: bad.append(line))]
+    return rows, bad, table
+
+
+def kinds(table: Table) -> set[str]:
+    return {remark.kind for remark in table.remarks}
+
+
+def write(path: Path, rows: list[list[str]], **dialect: Any) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, **dialect).writerows([NAMES, *rows])
+
+
+def join(path: Path, rows: list[list[str]], delimiter: str = "\t", end: str = "\n") -> None:
+    """Write cells as they stand, without any quoting."""
+    path.write_text("".join(delimiter.join(row) + end for row in [NAMES, *rows]), newline="")
+
+
+# What stands in a cell of text: words, quotes of all kinds, delimiters, line breaks, spaces.
+PARTS = ["soup", "a", "it's", '"', "'", '""', " ", ",", ";", "\t", "|", "\n", "\r\n", "x"]
+CELL = st.lists(st.sampled_from(PARTS), max_size=7).map("".join)
+DOUBLED = re.compile('"(?:[^"]|"")*""(?:[^"]|"")*"')  # as only a writer of CSV makes it
+INLINE = CELL.map(lambda text: text.translate(str.maketrans("\t\n\r|", "    "))).filter(
+    lambda text: not DOUBLED.fullmatch(text)
+)
+PAIRS = st.lists(st.tuples(CELL, CELL), max_size=8)
+
+
+def with_fuzz(texts: list[tuple[str, str]]) -> list[list[str]]:
+    """Rows of ordinary sentences, some of whose texts are replaced."""
+    rows = plain_rows(30)
+    for n, pair in enumerate(texts):
+        rows[(7 * n + 3) % 30][:2] = pair
+    return rows
+
+
+def assert_read_or_told(path: Path, rows: list[list[str]], quote: str) -> None:
+    """All rows come back as they were; or the table says that its quotes are in doubt or names
+    lines that it cannot read, and they come back once their quote is chosen."""
+    found, bad, table = read(path)
+    if found != rows or bad:
+        assert bad or "quotes" in kinds(table), found
+        found, bad, table = read(path, quote=quote)
+        assert (found, bad) == (rows, [])
+
+
+@fuzz
+@given(
+    texts=PAIRS,
+    delimiter=st.sampled_from(",;\t|"),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_what_csv_writes_comes_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[tuple[str, str]],
+    delimiter: str,
+    quoting: Any,
+    end: str,
+) -> None:
+    path, rows = tmp_path_factory.mktemp("csv") / "a.csv", with_fuzz(texts)
+    write(path, rows, delimiter=delimiter, quoting=quoting, lineterminator=end)
+    assert_read_or_told(path, rows, '"')
+
+
+@fuzz
+@given(texts=PAIRS, delimiter=st.sampled_from(",;\t|"), end=st.sampled_from(["\n", "\r\n"]))
+def test_what_pandas_writes_comes_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[tuple[str, str]],
+    delimiter: str,
+    end: str,
+) -> None:
+    path, rows = tmp_path_factory.mktemp("pandas") / "a.csv", with_fuzz(texts)
+    frame = pd.DataFrame(rows, columns=NAMES)
+    frame.to_csv(path, index=False, sep=delimiter, lineterminator=end)
+    assert_read_or_told(path, rows, '"')
+
+
+@fuzz
+@given(texts=st.lists(st.tuples(INLINE, INLINE), max_size=8), delimiter=st.sampled_from("\t|"))
+@example(texts=[('"soup', "x"), ("a", 'x"')], delimiter="\t")
+@example(texts=[('"soup x"', "x"), ("a", '"x"')], delimiter="\t")
+@example(texts=[('"soup', 'x"')], delimiter="\t")
+def test_what_is_joined_without_quoting_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, str]], delimiter: str
+) -> None:
+    path, rows = tmp_path_factory.mktemp("joined") / "a.tsv", with_fuzz(texts)
+    join(path, rows, delimiter)
+    assert_read_or_told(path, rows, "none")
+
+
+@fuzz
+@given(texts=PAIRS, delimiter=st.sampled_from(",;\t|"), everywhere=st.booleans())
+def test_single_quotes_around_cells_are_seen(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[tuple[str, str]],
+    delimiter: str,
+    everywhere: bool,
+) -> None:
+    path, rows = tmp_path_factory.mktemp("single") / "a.csv", with_fuzz(texts)
+    quoting: Any = csv.QUOTE_ALL if everywhere else csv.QUOTE_MINIMAL
+    write(path, rows, delimiter=delimiter, quotechar="'", quoting=quoting)
+    assert_read_or_told(path, rows, "'")
+
+
+@fuzz
+@given(texts=PAIRS, delimiter=st.sampled_from(",;\t|"))
+def test_backslashes_before_quotes_are_seen(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, str]], delimiter: str
+) -> None:
+    path, rows = tmp_path_factory.mktemp("escaped") / "a.csv", with_fuzz(texts)
+    write(
+        path, rows, delimiter=delimiter, doublequote=False, escapechar="\\", quoting=csv.QUOTE_ALL
+    )
+    assert_read_or_told(path, rows, "escaped")
