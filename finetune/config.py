@@ -298,7 +298,10 @@ class RunConfig(BaseModel):
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
         elif name == "label_map" and (wrong := _unreadable_change(value)):
-            problem = _("has {entry!r}, which is not old=new; quote names with spaces", entry=wrong)
+            problem = _(
+                "must be changes such as old=new, quoted if they have spaces, got {entry!r}",
+                entry=wrong,
+            )
         elif isinstance(value, str) and (len(value) > 300 or not value.isprintable()):
             got = reprlib.repr(value)
             problem = _("must be printable text of at most 300 characters, got {value}", value=got)

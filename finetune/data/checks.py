@@ -181,12 +181,8 @@ def _unreadable_rows(assigned: SplitRows) -> Iterator[Finding]:
         ]
         lines = some([row.line for row in rows], 3)
         title = _("Rows that could not be read: line {lines}", lines=lines)
-        found = {
-            split: [line for line, _reason in examples]
-            for split, examples in dataset.examples.items()
-            if examples
-        }
-        yield Finding("unreadable", "warns", title, count, action, rows, rows=found)
+        known = {split: [n for n, _ in found] for split, found in dataset.examples.items() if found}
+        yield Finding("unreadable", "warns", title, count, action, rows, rows=known)
 
 
 def _incomplete_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:

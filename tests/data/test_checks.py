@@ -75,6 +75,7 @@ def test_leakage_in_either_order_duplicates_and_contradicting_labels(tmp_path: P
     shown = leakage.examples[0]
     assert (shown.split, shown.line, shown.sentence1, shown.label) == ("train", 122, "out 5", "1")
     assert "flatter" in leakage.action
+    assert leakage.rows == {"train": [122, 123, 124]}
     assert findings["duplicates"].count == 3
     assert findings["conflicts"].count == 4
     examples = findings["conflicts"].examples

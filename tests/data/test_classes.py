@@ -89,7 +89,7 @@ def test_changes_of_labels_are_written_as_words() -> None:
     config = RunConfig(label_map="spamm=spam 'very bad=bad' n/a= a=b=c")
     assert config.changed_labels == {"spamm": "spam", "very bad": "bad", "n/a": "", "a=b": "c"}
     for wrong in ("spam", "=a", "'a=b"):
-        with pytest.raises(ConfigError, match="label_map has"):
+        with pytest.raises(ConfigError, match="label_map must be changes such as old=new"):
             RunConfig(label_map=wrong)
 
 
