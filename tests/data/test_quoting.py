@@ -95,6 +95,8 @@ def test_what_csv_writes_comes_back(
     end: str,
 ) -> None:
     path, rows = tmp_path_factory.mktemp("csv") / "a.csv", with_fuzz(texts)
+    if end == "\r":  # Python 3.11's writer does not quote a line feed then
+        quoting = csv.QUOTE_ALL
     write(path, rows, delimiter=delimiter, quoting=quoting, lineterminator=end)
     assert_read_or_told(path, rows, '"')
 

@@ -295,6 +295,14 @@ def test_check_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out)["blocks"]
 
 
+def test_texts_are_no_classes(tmp_path: Path) -> None:
+    lines = [[label, f"{first} {n}"] for n, (first, _, label) in enumerate(plain_rows())]
+    config = upload(tmp_path, "a.csv", text([["kind", "text"], *lines]))
+    config = config.changed(sentence1_column="kind", label_column="text")
+    with pytest.raises(DataError, match="'text' has 54 classes in 54 training rows"):
+        splits.load_pairs(config, tmp_path)
+
+
 def test_tables_are_called_by_their_names(tmp_path: Path) -> None:
     path = tmp_path / "stored.csv"
     path.write_text("")
