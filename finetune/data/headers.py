@@ -127,16 +127,18 @@ def _looks_like_data(cells: Sequence[str]) -> bool:
 
 def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
     """What to say of the first line of a table if its header was guessed and is in doubt."""
-    values = {"name": name, "line": line}
     if not header.named:
-        title = _("Line {line} of {name} looks like data, so it is read as a row.", **values)
+        title = _(
+            "Line {line} of {name} looks like data, so it is read as a row.", line=line, name=name
+        )
         action = _("The columns are named by their numbers.")
         answer = Answer("header", "yes", _("It has the names of the columns"))
     elif header.doubtful:
         title = _(
             "Line {line} of {name} is taken as names of the columns: {names}.",
+            line=line,
+            name=name,
             names=some(names),
-            **values,
         )
         action = _("If it is a row, say so, for it is not read.")
         answer = Answer("header", "no", _("It is a row"))

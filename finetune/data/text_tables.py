@@ -22,7 +22,7 @@ class TextTable(Table):
     def _remark_encoding(self, options: ReadOptions) -> None:
         """Say which encoding was taken where it is not plainly UTF-8, and ask in doubt."""
         encoding = self._encoding
-        values = {"name": self.name, "encoding": encoding.name}
+        label = encoding.name
         if encoding.readings:
             choices = ", ".join(f"{name} ({sample})" for name, sample in encoding.readings)
             self.remarks.append(
@@ -41,20 +41,20 @@ class TextTable(Table):
             text = _(
                 "{name} is not UTF-8; it was read as {encoding}. Where letters are wrong, choose "
                 "another encoding.",
-                **values,
+                name=self.name,
+                encoding=label,
             )
             self.notes.append(text)
         elif options.encoding:
-            self.notes.append(_("{name} is read as {encoding}.", **values))
+            self.notes.append(_("{name} is read as {encoding}.", name=self.name, encoding=label))
         elif encoding.name.startswith(("utf-16", "utf-32")):
-            values["encoding"] = encoding.name[:6].upper()
-            self.notes.append(_("{name} is {encoding}.", **values))
+            label = encoding.name[:6].upper()
+            self.notes.append(_("{name} is {encoding}.", name=self.name, encoding=label))
         if encoding.broken:
-            label = "UTF-8" if encoding.name == "utf-8" else encoding.name
             text = _(
                 "{name} is {encoding} with {n:,} broken places, read as \ufffd.",
                 name=self.name,
-                encoding=label,
+                encoding="UTF-8" if encoding.name == "utf-8" else encoding.name,
                 n=encoding.broken,
             )
             self.notes.append(text)

@@ -281,9 +281,15 @@ class Scorer:
 
     def _cut(self, block: list[Any]) -> list[Any]:
         """A tokenizer's inputs without what would be truncated in any case."""
-        columns = [block] if isinstance(block[0], str) else zip(*block, strict=True)
-        cut = truncation.cut_inputs(self._tokenizer, [*columns], self._max_length)
-        return cut[0] if len(cut) == 1 else list(zip(*cut, strict=True))
+        cut = list(block)
+        for single in (True, False):
+            places = [at for at, texts in enumerate(block) if isinstance(texts, str) == single]
+            rows = [(block[at],) if single else block[at] for at in places]
+            columns = list(zip(*rows, strict=True))
+            shortened = truncation.cut_inputs(self._tokenizer, columns, self._max_length)
+            for at, texts in zip(places, zip(*shortened, strict=True), strict=True):
+                cut[at] = texts[0] if single else texts
+        return cut
 
     def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
         inputs, mask = self._padded(rows)
