@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 
 from finetune import disk
+from finetune.environment import caches
 from finetune.errors import FinetuneError
 
 COMMANDS = {
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, (module, about) in COMMANDS.items():
         commands.add_parser(name, help=about, add_help=False).set_defaults(module=module)
     args, _ = parser.parse_known_args(words or ["--help"])
+    caches.ensure_cache_folder()
     try:
         status: int = import_module(args.module).main(words[1:])
     except (FinetuneError, OSError) as error:

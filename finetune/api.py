@@ -15,6 +15,7 @@ from finetune.jobs import scheduler, service
 from finetune.jobs.engines import LOCAL
 from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.train import TerminalBar
+from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, as_run, default_root
@@ -70,7 +71,7 @@ def train(
         service.stop_run(store, run)
         summary = _follow(store, run, False)
     if summary.status not in ("finished", "stopped"):
-        raise TrainingError(summary.error or "The run ended early.", summary.remedy)
+        raise TrainingError(summary.error or _("The run ended early."), summary.remedy)
     return run
 
 

@@ -79,8 +79,8 @@ def failure(
     reason = getattr(error, "strerror", None) or str(error)
     reason, remedy = _CAUSES.get(cause(error) or 0, (reason, _("See that it can be written")))
     return kind(
-        "{name} cannot be written: {reason}.",
-        "{remedy}, {otherwise}." if otherwise else "{remedy}.",
+        _("{name} cannot be written: {reason}."),
+        _("{remedy}, {otherwise}.") if otherwise else "{remedy}.",
         name=name,
         reason=reason,
         remedy=remedy,

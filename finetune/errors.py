@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from finetune.messages import Message
+from finetune.messages import message as _
 
 
 class FinetuneError(Exception):
@@ -40,7 +41,8 @@ class ConfigError(FinetuneError):
     """All problems of one configuration at once: hyperparameter -> what is wrong with its value."""
 
     def __init__(self, problems: dict[str, str]) -> None:
-        super().__init__("; ".join(f"{name} {text}" for name, text in problems.items()) + ".")
+        listed = "; ".join(f"{name} {text}" for name, text in problems.items())
+        super().__init__(f"{listed.rstrip('.')}.")
         self.problems = problems
 
 
@@ -64,7 +66,7 @@ class NoSuchRun(StoreError):
     """The run does not exist, or is not the caller's to see."""
 
     def __init__(self) -> None:
-        super().__init__("There is no such run.", "Choose one from the list of runs.")
+        super().__init__(_("There is no such run."), _("Choose one from the list of runs."))
 
 
 class TooMany(FinetuneError):

@@ -6,6 +6,7 @@ shows them (`finetune.ui.i18n.gettext`); in between they may be stored in a file
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -24,9 +25,19 @@ class Message(str):
     values: Mapping[str, object]
 
     def __new__(cls, template: str, /, **values: object) -> Message:
+        values = {name: _unstopped(value, name, template) for name, value in values.items()}
         text = super().__new__(cls, template.format(**values) if values else template)
         text.template, text.values = template, values
         return text
+
+
+def _unstopped(value: object, name: str, template: str) -> object:
+    """A value without the stop at its end where the template has one behind it. Texts of libraries
+    and of the operating system end in one or do not."""
+    if isinstance(value, Message) or not isinstance(value, str | Exception):
+        return value
+    stopped = re.search(rf"\{{{name}\}}\.(\s|$)", template)
+    return str(value).rstrip(".") if stopped else value
 
 
 def message(template: str, /, **values: object) -> str:

@@ -24,12 +24,15 @@ from typing import Any
 
 from finetune import disk
 from finetune.errors import StoreError, TooMany
+from finetune.messages import message as _
 
 # The message for a visitor without an identity: the fact, and the remedy.
 NOBODY = (
-    "This browser keeps no cookies, or many were new from its address within the hour.",
-    "Allow them and load the page again, or sign in. A program sends what POST /finetune/visitor "
-    "gives it.",
+    _("This browser keeps no cookies, or many were new from its address within the hour."),
+    _(
+        "Allow them and load the page again, or sign in. A program sends what POST "
+        "/finetune/visitor gives it."
+    ),
 )
 ANY_CHECKPOINT = "FINETUNE_ANY_CHECKPOINT"
 KEY = ".identity-key"  # a file beside the runs: identities outlive a restart

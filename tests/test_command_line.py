@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from finetune import disk
 from finetune.__main__ import main
+from tests.support import toys
 
 
 @pytest.mark.parametrize(
@@ -45,3 +52,46 @@ def test_what_the_system_refuses_has_a_remedy(code: int) -> None:
     assert "/a/file" in told.fact
     assert told.remedy.endswith(".")
     assert disk.explained(ConnectionResetError("gone")) is None
+
+
+def in_a_terminal(*words: str) -> str:
+    """What a command prints in a terminal, where libraries use colours."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.endswith(("_DISABLE_PROGRESS_BARS", "_VERBOSITY"))
+    }
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "finetune", *words]
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=variables)
+    os.close(theirs)
+    printed = b""
+    while True:
+        try:
+            printed += os.read(ours, 65536)
+        except OSError:  # as a terminal ends
+            break
+    os.close(ours)
+    assert process.wait() == 0, printed.decode()
+    return printed.decode()
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_our_words_without_reports_of_libraries(tmp_path: Path) -> None:
+    """Such as a coloured table of the weights that a checkpoint lacks, and bars of their own."""
+    checkpoint = toys.write_checkpoint(tmp_path / "toy")
+    weights = load_file(checkpoint / "model.safetensors")
+    without_head = {name: w for name, w in weights.items() if "classifier" not in name}
+    save_file(without_head, checkpoint / "model.safetensors", {"format": "pt"})
+    settings = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(settings | {"architectures": ["BertModel"]}))
+    pairs, runs = toys.write_pairs(tmp_path / "pairs"), ("--runs", str(tmp_path / "runs"))
+    files = [f"--{split}_file={pairs / split}.csv" for split in ("train", "validation")]
+    options = ["--max_length=32", "--max_steps=2", f"--checkpoint={checkpoint}"]
+    printed = in_a_terminal("train", *runs, *files, *options)
+    assert "finished 2 steps" in printed
+    (run,) = {path.parent.parent for path in (tmp_path / "runs").glob("*/best/config.json")}
+    answered = in_a_terminal("evaluate", *runs, "--run", run.name)
+    assert answered.startswith("{")
+    for text in ("\x1b[", "LOAD REPORT", "Loading weights"):
+        assert text not in printed + answered

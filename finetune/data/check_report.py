@@ -63,6 +63,13 @@ class Finding:
     # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
     rows: dict[str, list[int]] = field(default_factory=dict)
 
+    @property
+    def sentence(self) -> str:
+        """The title and how many rows it is about, as an English sentence."""
+        rows = f" ({self.count:,} {'row' if self.count == 1 else 'rows'})" if self.count else ""
+        text = self.title.rstrip(".") + rows
+        return text if text.endswith("?") else f"{text}."
+
 
 @dataclass(frozen=True)
 class SplitSummary:

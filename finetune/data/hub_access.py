@@ -24,6 +24,7 @@ from finetune.disk import write_atomically
 from finetune.environment import hub_connection
 from finetune.errors import DataError, FinetuneError, ModelError
 from finetune.hub_errors import Cause, Kind
+from finetune.messages import message as _
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetInfo, ModelInfo
@@ -160,11 +161,11 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
         limit, needed = owners.Limits().hub_bytes, size()
         before = sum(n for n, _ in fetched.values())
         if before + needed > limit:
-            needed_mb, limit_mb, before_mb = (n / 2**20 for n in (needed, limit, before))
-            return (
-                f"{name} has {needed_mb:,.0f} MB. A visitor may fetch {limit_mb:,.0f} MB of the "
-                f"Hub in a day, and you have fetched {before_mb:,.0f} MB."
-            )
+            return _(
+                "{name} has {needed:,.0f} MB. A visitor may fetch {limit:,.0f} MB of the Hub in a "
+                "day, and you have fetched {before:,.0f} MB.",
+                name=name, needed=needed / 2**20, limit=limit / 2**20, before=before / 2**20,
+            )  # fmt: skip
         fetched[name] = needed, time.time()
         write_atomically(path, json.dumps(fetched) + "\n")
     return ""

@@ -1,4 +1,5 @@
-"""Sets what the libraries read from the environment: a cache that can be written, and threads."""
+"""Sets what the libraries read from the environment: a cache that can be written, threads, and that
+they print no progress bars, colours or reports of their own."""
 
 from __future__ import annotations
 
@@ -16,6 +17,10 @@ def ensure_cache_folder() -> None:
     without a home. The libraries' logs hold no signed address.
     """
     logs.hide_signatures()
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        os.environ.setdefault(name, "1")  # events tell the progress; the first is transformers' too
+    # What is missing or left over in a checkpoint we say ourselves, without colours.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # OpenMP's threads spin for a moment only while they wait for each other, then sleep: those that
     # spin for long take the processor from the one they wait for as soon as anything else wants a
     # core; those that never spin have 0.63 of the speed on a Xeon with AMX.

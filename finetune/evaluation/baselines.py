@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -176,7 +177,9 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
         cosine = csr_array(np.asarray(common.sum(axis=1)).reshape(-1, 1))
         return hstack([common, abs(first - second), cosine]).tocsr()
 
-    model = LogisticRegression(max_iter=200).fit(features(train), train.labels)
+    with warnings.catch_warnings():  # of many classes, and of steps that do not suffice
+        warnings.simplefilter("ignore")
+        model = LogisticRegression(max_iter=200).fit(features(train), train.labels)
     return np.asarray(model.predict(features(validation)))
 
 

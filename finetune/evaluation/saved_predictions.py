@@ -154,7 +154,7 @@ def _reading(run: Run, path: Path, remedy: str) -> Iterator[None]:
             remedy,
             name=path.name,
             id=run.id,
-            reason=(str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip("."),
+            reason=(str(error).strip().splitlines() or [type(error).__name__])[0][:200],
         ) from error
 
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, snapshot_download
-from huggingface_hub.utils.tqdm import disable_progress_bars
 from numpy.typing import NDArray
 
 from finetune.data import checkpoints
@@ -96,7 +95,6 @@ def push_run(
         ModelError: when the saved model is damaged.
         PublishError: for any other reason.
     """
-    disable_progress_bars()  # they would go to the app's log, and the page has its own
     hub = HubClient(token, stopped)
     plan, files = prepare_push(run, summary, request, hub)
     if plan.billed and plan.price not in approved:

@@ -83,7 +83,6 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
     from finetune.data import dataset_cache, splits
     from finetune.training import dataloaders
 
-    datasets.disable_progress_bars()
     config = run.pinned_config()
     dataset_cache.ensure_cached(config, store.root)
     pairs = splits.load_pairs(config, store.root)

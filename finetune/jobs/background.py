@@ -137,7 +137,8 @@ def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
     state = replace(state, status="interrupted", ended=ended)
     if job.kind == "train":  # the page explains it
         return state
-    return replace(state, error="It ended unexpectedly.", remedy="Its log may say why. Try again.")
+    error, remedy = _("It ended unexpectedly."), _("Its log may say why. Try again.")
+    return replace(state, error=error, remedy=remedy)
 
 
 def carry_out(

@@ -23,7 +23,6 @@ from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access
 from finetune.data.check_report import CheckReport, read_report
-from finetune.environment import caches
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
@@ -165,11 +164,8 @@ def check_config(
     """The report on a configuration's pairs, with the baselines that need no model."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     background.choose_offline(config.dataset, config.checkpoint)
-    import datasets
-
     from finetune.data import checks, splits
 
-    datasets.disable_progress_bars()
     report = checks.check_pairs(config, root, on_progress, on_partial)
     if report.blocked:
         return report
@@ -183,7 +179,6 @@ def check_config(
 
 def main(arguments: list[str] | None = None) -> int:
     """Check pairs from a terminal; the exit status: 0 fine, 1 blocked."""
-    caches.ensure_cache_folder()
     about = "Look for what is wrong with pairs before training on them."
     parser = argparse.ArgumentParser("python -m finetune check", description=about)
     parser.add_argument("--runs", type=Path, default=default_root())
@@ -217,9 +212,8 @@ def _print_report(report: CheckReport) -> None:
     if remark := baselines.why_no_training(measured, len(report.labels)):
         print(f"  {remark}")
     for finding in report.findings:
-        rows = f" ({finding.count:,})" if finding.count else ""
         severity = "done" if finding.done else finding.severity
-        print(f"  {severity}: {finding.title}{rows}. {finding.action}")
+        print(f"  {severity}: {finding.sentence} {finding.action}")
         for row in finding.examples:
             cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
             print(f"    {row.split} line {row.line}: {' | '.join(cells)}")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from finetune.config import BUNDLED_CHECKPOINT
-from finetune.environment import caches
 from finetune.errors import JobError
 from finetune.inference import decision_rule
 from finetune.jobs import background
@@ -69,7 +68,6 @@ def _evaluate(run: Run, test: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Score a run's model from a terminal."""
-    caches.ensure_cache_folder()
     about = "Score a run's model with the sentences swapped, or on the sealed test set."
     parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
     parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")

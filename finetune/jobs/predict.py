@@ -23,7 +23,6 @@ from finetune import disk, owners, uploads
 from finetune.arguments import add_arguments
 from finetune.config import READING_FIELDS
 from finetune.data.tables import ReadOptions
-from finetune.environment import caches
 from finetune.errors import DataError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
@@ -172,7 +171,6 @@ def predict_job(folder: JobFolder) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Predict a file from a terminal."""
-    caches.ensure_cache_folder()
     about = (
         "Predict every row of a file with a run's model. The result has the file's columns as they "
         "are, then prediction, a probability_ of each class, trained_on and error; if the file has "

@@ -19,7 +19,7 @@ from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import catalog, check_report
-from finetune.environment import caches, logs
+from finetune.environment import logs
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background, check, cost, engines, pipeline, service, workers
 from finetune.jobs.engines import LOCAL, attempt
@@ -60,7 +60,6 @@ def train_job(job: JobFolder) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train from a terminal; the exit status: 0 ended, 1 failed."""
-    caches.ensure_cache_folder()
     about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
     parser = argparse.ArgumentParser("python -m finetune train", description=about)
     parser.add_argument("--run", type=Path, help="a run to carry out: its id, or its folder")

@@ -127,13 +127,10 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
 
 def matthews_corrcoef(confusion: Counts) -> float:
     """Matthews' correlation (Gorodkin 2004): 1 is all right, 0 no better than chance."""
-    from sklearn import metrics
-
-    labels, predictions = np.nonzero(confusion)
-    if len(labels) == 1:  # of which scikit-learn warns
-        return 0.0
-    counts = confusion[labels, predictions]
-    return float(metrics.matthews_corrcoef(labels, predictions, sample_weight=counts))
+    right, pairs = float(np.trace(confusion)), float(confusion.sum())
+    support, predicted = (confusion.sum(axis=axis, dtype=np.float64) for axis in (1, 0))
+    spread = (pairs**2 - support @ support) * (pairs**2 - predicted @ predicted)
+    return float((right * pairs - support @ predicted) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | None:

@@ -208,8 +208,10 @@ class Api:
             try:
                 return asdict(publish.push_run(run, summary, push, token or None))
             except publish.RepositoryExists as error:
-                remedy = "Send update as True for a new commit in it, or choose another name."
-                raise PublishError(error.fact, remedy) from None
+                raise PublishError(
+                    error.fact,
+                    "Send update as True for a new commit in it, or choose another name.",
+                ) from None
 
     def list_runs(self, request: gr.Request) -> list[dict]:
         """Every run of yours, the newest first: id, name, status, place in the queue, scores,

@@ -45,7 +45,11 @@ def refuse_in_one_line(page: gr.Blocks) -> None:
         except Exception as error:
             fact = " ".join(str(error).split())[:200]
             _log.warning("refused input to %s: %s: %s", block_fn.name, type(error).__name__, fact)
-            text = error.message if isinstance(error, gr.Error) else "This input cannot be read."
+            text = (
+                error.message
+                if isinstance(error, gr.Error)
+                else gettext("This input cannot be read.")
+            )
             raise gr.Error(text, print_exception=False) from error
 
     page.preprocess_data = preprocess_data  # type: ignore[method-assign]

@@ -32,6 +32,7 @@ from finetune.errors import DataError
 from finetune.owners import NOBODY, Limits, Visitor
 from finetune.runs.store import RunStore
 from finetune.ui import auth
+from finetune.ui.i18n import gettext
 
 MAX_FILE_BYTES = 500 * 2**20
 
@@ -155,7 +156,9 @@ def refuse_other_ways(page: gr.Blocks) -> None:
 def _guarded(function: Callable[..., Any], has_file: Callable[..., object]) -> Callable[..., Any]:
     def guarded(*values: Any) -> Any:
         if owners.is_shared() and has_file(*values):
-            text = "Files are not fetched here. Send the file itself, as gradio_client does."
+            text = gettext(
+                "Files are not fetched here. Send the file itself, as gradio_client does."
+            )
             raise gr.Error(text, print_exception=False)
         return function(*values)
 

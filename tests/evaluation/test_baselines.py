@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +57,14 @@ def test_single_sentences_and_many_classes_have_a_baseline(tmp_path: Path) -> No
     scores = baselines.measure_baselines(toys.load(tmp_path), BUNDLED_CHECKPOINT, 32)
     assert set(scores) == {TFIDF}  # similarity is of two sentences
     assert scores[TFIDF]["accuracy"] == 1.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_as_many_classes_as_rows_give_no_warning() -> None:
+    """scikit-learn takes such classes for a regression."""
+    texts = [f"text of the kind k{n}" for n in range(40)]
+    split: Any = SimpleNamespace(first=texts, second=[], labels=np.arange(40))
+    assert baselines.predict_by_tfidf(split, split).tolist() == list(range(40))
 
 
 @pytest.mark.slow

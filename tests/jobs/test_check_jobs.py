@@ -95,6 +95,7 @@ def test_the_terminal_gets_the_findings(
     text = capsys.readouterr().out
     assert "train line 122: has 1 fields where the first line has 3" in text
     assert "Rows that repeat an earlier pair" in text
+    assert ".." not in text
     assert command_line(["check", *command, str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,6 +67,25 @@ def test_curves_have_the_areas_of_scikit_learn_thinned_too(share: float, ties: b
         assert (thinned.area, thinned.x[0], thinned.x[-1]) == (curve.area, 0, 1)
         lost = np.trapezoid(thinned.y, thinned.x) - np.trapezoid(curve.y, curve.x)
         assert abs(float(lost)) < 0.003
+
+
+@pytest.mark.parametrize(("classes", "n"), [(2, 500), (50, 500), (50, 60)])
+def test_matthews_correlation_equals_scikit_learns(classes: int, n: int) -> None:
+    labels, answers = np.random.default_rng(1).integers(classes, size=(2, n))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of so many classes
+        expected = metrics.matthews_corrcoef(labels, answers)
+    confusion = classification.confusion_matrix(labels, answers, classes)
+    assert classification.matthews_corrcoef(confusion) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("confusion", "expected"),
+    [(np.eye(30), 1.0), ([[0, 3], [3, 0]], -1.0), ([[5, 0], [0, 0]], 0.0), ([[3, 0], [2, 0]], 0.0)],
+)
+def test_matthews_correlation_of_extremes(confusion: Any, expected: float) -> None:
+    counts = np.asarray(confusion, np.int64)
+    assert classification.matthews_corrcoef(counts) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("share", "ties"), [(0.02, True), (0.5, False), (1.0, False)])

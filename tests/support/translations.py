@@ -21,9 +21,10 @@ from babel.messages import extract
 from babel.messages.frontend import parse_mapping_cfg
 from babel.messages.pofile import read_po
 
-from finetune import config, errors
+from finetune import config
 from finetune.data import catalog
 from finetune.environment import space
+from finetune.errors import FinetuneError
 from finetune.evaluation import baselines, examples
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
@@ -32,7 +33,13 @@ from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
-ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type)}
+
+
+def _error_names(kind: type[Exception]) -> set[str]:
+    return {kind.__name__}.union(*map(_error_names, kind.__subclasses__()))
+
+
+ERRORS = _error_names(FinetuneError)
 # Texts that are kept elsewhere.
 LISTED: tuple[str, ...] = (
     *examples.SELECTIONS,
@@ -119,6 +126,48 @@ def keys() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         texts = [*shown(Path(folder)), *extracted(), *LISTED]
     return list(dict.fromkeys(text for text in texts if text not in NAMES))
+
+
+# Calls and variables whose texts are English: a terminal's, a program's.
+ENGLISH = {"ArgumentParser", "HTTPException", "PlainTextResponse", "about", "description", "print"}
+# Modules of which programs read the sentences, and one with examples.
+ENGLISH_MODULES = {
+    "environment/confinement.py", "hub/deploy.py", "hub/model_card.py", "ui/app.py",
+    "ui/origins.py", "ui/routes.py", "ui/upload_limits.py",
+}  # fmt: skip
+
+
+def unmarked() -> list[str]:
+    """The sentences of the page in Python that no catalogue would have."""
+    found, known = [], {*keys(), *NAMES}
+    for path in SOURCE.rglob("*.py"):
+        module = path.relative_to(SOURCE).as_posix()
+        if module not in ENGLISH_MODULES and not module.startswith("hub/templates/"):
+            sentences = _sentences(ast.parse(path.read_text(encoding="utf-8")))
+            found += [f"{module}: {text}" for text in sentences if text not in known]
+    return found
+
+
+def _sentences(node: ast.AST) -> Iterator[str]:
+    """The sentences in a piece of code but for docstrings and what is English anyway."""
+    match node:
+        case ast.Expr(value=ast.Constant()):
+            return
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in ENGLISH:
+            return
+        case ast.Assign(targets=[ast.Name(id=name)]) if name in ENGLISH:
+            return
+        case ast.JoinedStr(values=parts):
+            texts = ["{}" if isinstance(p, ast.FormattedValue) else p.value for p in parts]  # type: ignore[attr-defined]
+            text = "".join(texts)
+        case ast.Constant(value=str(text)):
+            pass
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _sentences(child)
+            return
+    if re.fullmatch(r"[A-Z{].* .*[.?\u2026]", text):
+        yield text
 
 
 def placeholders(text: str) -> set[tuple[str, str]]:

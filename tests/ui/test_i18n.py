@@ -43,6 +43,10 @@ def test_every_text_is_translated_and_no_translation_is_left_over(
         assert '"' not in translated, text  # it may stand in an attribute
 
 
+def test_every_sentence_of_the_page_is_marked_for_translation() -> None:
+    assert translations.unmarked() == []
+
+
 def test_every_message_has_the_values_that_its_text_names() -> None:
     for path in translations.SOURCE.rglob("*.py"):
         for line, _, texts, values in translations.messages(path.read_text(encoding="utf-8")):

@@ -227,7 +227,7 @@ class HubJobs:
         if "timeout" in (text or "").lower():
             minutes = _options(ticket).minutes
             return Placement("ended", 1, _("The job was ended after its {n} minutes.", n=minutes))
-        reason = _("The job has ended: {text}.", text=(text or stage.lower()).rstrip("."))
+        reason = _("The job has ended: {text}.", text=text or stage.lower())
         return Placement("ended", _exit_code(text or ""), reason)
 
     def knows(self, run: Run, ticket: Ticket) -> bool:

@@ -74,7 +74,7 @@ def _no_answer(address: str, reason: str) -> JobError:
         "The Ray cluster at {address} does not answer: {reason}.",
         "See that it runs (`ray status --address {address}`), and that this machine belongs to it.",
         address=address,
-        reason=" ".join(lines)[:300].rstrip("."),
+        reason=" ".join(lines)[:300],
     )
 
 

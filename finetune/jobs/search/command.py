@@ -10,7 +10,6 @@ from pathlib import Path
 from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
-from finetune.environment import caches
 from finetune.errors import ConfigError
 from finetune.jobs import scheduler
 from finetune.jobs.engines import HUB_JOB, open_engine
@@ -37,7 +36,6 @@ _PAUSE = 0.5  # seconds between two looks
 def main(arguments: list[str] | None = None) -> int:
     """Search from a terminal; the exit status: 0 ended, 1 no trial has a score. Ctrl-C
     leaves the trials under way as they are; `--study` goes on."""
-    caches.ensure_cache_folder()
     parser = _parser()
     args = parser.parse_args(arguments)
     store = RunStore(args.runs)
