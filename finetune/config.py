@@ -293,8 +293,11 @@ class RunConfig(BaseModel):
         elif name == "max_steps" and value == 0:
             problem = _("must be -1 or at least 1, got 0")
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
-            words, got = " or ".join(_WORDS[name]), reprlib.repr(value)
-            problem = _("must be one character or {words}, got {value}", words=words, value=got)
+            words = dict(zip(("first", "second"), _WORDS[name], strict=True))
+            problem = _(
+                "must be one character, {first} or {second}, got {value}",
+                first=words["first"], second=words["second"], value=reprlib.repr(value),
+            )  # fmt: skip
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
         elif name == "label_map" and (wrong := _unreadable_change(value)):

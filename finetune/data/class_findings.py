@@ -21,6 +21,7 @@ from finetune.text_hashes import Integers
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 _MOST_CHANGES = 300  # characters that `label_map` may have
+_EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
 
 
 def blocking_findings(config: RunConfig, assigned: SplitRows) -> list[Finding]:
@@ -141,15 +142,15 @@ def _spellings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _capitals(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """Labels that differ in case only, but for those that say yes or no."""
-    answers = classes.NEGATIVES | classes.POSITIVES
+    """Labels that differ in case only, but for words that are written either way."""
     changes: dict[str, str] = {}
     rarer, shown = [], []
     for members in assigned.classes.members():
         name = assigned.labels[assigned.classes.codes[members[0]]]
         others = {classes.clean_label(assigned.dataset.spellings[n]): n for n in members}
         others = {text: n for text, n in others.items()
-                  if text != name and text.lower() == name.lower() and text.lower() not in answers
+                  if text != name and text.lower() == name.lower()
+                  and text.lower() not in _EITHER_CASE
                   and classes.changeable(text) not in config.changed_labels}  # fmt: skip
         if others:
             shown.append(" / ".join([name, *others]))

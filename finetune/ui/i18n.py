@@ -152,7 +152,7 @@ def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
             if _MARKER not in value and (match := _OUTER.fullmatch(value)):
                 yield block, "value", match["inner"]
         elif isinstance(block, (gr.Dropdown, gr.Radio)):
-            of_field = str(block.elem_id).startswith("knob-")
+            of_field = str(block.elem_id).startswith(("knob-", "batch-"))
             for label, value in block.choices:
                 if not (of_field and label == value):  # the name of a schedule, an optimizer
                     yield block, "choices", str(label)
