@@ -6,9 +6,11 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +25,19 @@ from finetune.inference.scorer import Scorer
 from finetune.metrics import classification, intervals
 from finetune.runs.run import Run
 
-_SCORED, _TIMED, _CALIBRATING = 2000, 256, 128  # validation pairs
-_ROUNDS = 3
+_SCORED, _TIMED, _CALIBRATING = 2000, 128, 128  # validation pairs
+_ROUNDS, _SECONDS = 8, 40.0  # of timing at least, and at most where it is not plain by then
+_SURE = 0.01  # the p of the sign test
 _Rows = list[tuple[str, str | None]]
+Rounds = Sequence[tuple[float, float]]  # seconds of the model as it is, and in int8
 
 
 def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationReport:
     """Make int8 models of a run's kept one, of which `source` is the ONNX file, and keep the
     fastest of those that are as good, if it is faster than what the app computes with otherwise.
+
+    What was decided before of the same weights on the same processor stays, and int8 is made as it
+    was then: a machine that does other work beside would measure something else.
 
     Args:
         step: that the model had taken when `source` was made: a run that goes on may have kept
@@ -38,43 +45,86 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
 
     Returns what was measured of that one; where none is as good, of the one that comes nearest.
     """
-    table = test_set.validation_examples(run)
-    # At random: a file may be sorted by label.
-    table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
-    second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
-    rows: _Rows = list(
-        zip(table.column("sentence1").to_pylist(), second or [None] * table.num_rows, strict=True)
-    )
-    labels = np.asarray(table.column("label").to_numpy(), np.int64)
-    prepared = run.events_summary().prepared
-    names, positive = (prepared.labels, prepared.positive) if prepared else ([], 0)
+    rows, labels = _draw_pairs(run)
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, device="cpu", aside=True)
-    rule = decision_rule.read_rule(run.best)
-    answers = _answers(plain, rows, rule)
-    reports: list[tuple[QuantizationReport, Path]] = []
+    calibration = plain.inputs(rows[:_CALIBRATING])
+    report = _decided_before(run, step)
+    kinds: list[Kind] = [kind for kind in get_args(Kind) if report is None or kind == report.kind]
     folder = run.best / Path(quantized.MODEL).parent
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
-        calibration = plain.inputs(rows[:_CALIBRATING])
-        for kind in get_args(Kind):
-            file = Path(temporary) / f"{kind}.onnx"
+        files = {kind: Path(temporary) / f"{kind}.onnx" for kind in kinds}
+        for kind, file in files.items():
             quantized.quantize(source, file, kind, calibration)
-            small = Scorer(run.best, length, "int8", "cpu", aside=True, quantized=file)
-            report = _compare(plain, small, rows, labels, answers, positive, len(names), rule)
-            reports.append((replace(report, kind=kind, step=step), file))
-            small.free()
+        report = report or _measure(run, plain, files, rows, labels)
         plain.free()
-        good = [(report, file) for report, file in reports if report.as_good]
-        if good:
-            report, file = max(good, key=lambda entry: entry[0].speedup)
-        else:
-            report, file = min(reports, key=lambda entry: entry[0].difference)
-        report = replace(report, kept=bool(good) and report.speedup > 1)
         if report.kept:
-            shutil.move(file, run.best / quantized.MODEL)
+            shutil.move(files[cast(Kind, report.kind)], run.best / quantized.MODEL)
+        report = replace(report, step=step)
         quantized.write_report(run.best, report)
     return report
+
+
+def _draw_pairs(run: Run) -> tuple[_Rows, NDArray[np.int64]]:
+    """Validation pairs and their classes, at random: a file may be sorted by label."""
+    table = test_set.validation_examples(run)
+    table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
+    second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
+    first = table.column("sentence1").to_pylist()
+    rows: _Rows = list(zip(first, second or [None] * table.num_rows, strict=True))
+    return rows, np.asarray(table.column("label").to_numpy(), np.int64)
+
+
+def _decided_before(run: Run, step: int | None) -> QuantizationReport | None:
+    report = quantized.read_report(run.best)
+    if report is None or report.kind not in get_args(Kind):
+        return None
+    same = (report.step, report.processor) == (step, devices.processor_name())
+    return report if same else None
+
+
+def _measure(
+    run: Run, plain: Scorer, files: Mapping[Kind, Path], rows: _Rows, labels: NDArray[np.int64]
+) -> QuantizationReport:
+    """What each kind of int8 changes, and which is kept, if any."""
+    prepared = run.events_summary().prepared
+    names, positive = (prepared.labels, prepared.positive) if prepared else ([], 0)
+    length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
+    before = _answers(plain, rows, rule)
+    reports = []
+    for kind, file in files.items():
+        small = Scorer(run.best, length, "int8", "cpu", aside=True, quantized=file)
+        report = _compare(plain, small, rows, labels, before, positive, len(names), rule)
+        reports.append(replace(report, kind=kind))
+        small.free()
+    good = [report for report in reports if report.as_good]
+    if not good:
+        return min(reports, key=lambda report: report.difference)
+    best = max(good, key=lambda report: (report.faster, report.speedup))
+    return replace(best, kept=best.faster)
+
+
+def is_faster(rounds: Rounds) -> bool | None:
+    """Whether int8 is the faster one, by a two-sided sign test over the rounds; None while that is
+    not plain. A round that something else disturbed counts as one, however long it took."""
+    from scipy.stats import binomtest
+
+    wins = sum(before > after for before, after in rounds)
+    losses = sum(before < after for before, after in rounds)
+    clear = wins + losses >= _ROUNDS and binomtest(wins, wins + losses).pvalue <= _SURE
+    return wins > losses if clear else None
+
+
+def time_rounds(measures: Sequence[Callable[[], float]]) -> tuple[Rounds, bool]:
+    """Time two models in turns until one is plainly faster, or for as long as is bearable; the
+    rounds, and whether the second one is faster."""
+    rounds: list[tuple[float, float]] = []
+    while len(rounds) < _ROUNDS or (is_faster(rounds) is None and sum(map(sum, rounds)) < _SECONDS):
+        turns = (0, 1) if len(rounds) % 2 else (1, 0)  # what is warm now helps each equally often
+        seconds = {turn: measures[turn]() for turn in turns}
+        rounds.append((seconds[0], seconds[1]))
+    return rounds, is_faster(rounds) is True
 
 
 def _answers(scorer: Scorer, rows: _Rows, rule: DecisionRule) -> NDArray[np.int64]:
@@ -93,14 +143,15 @@ def _compare(
         )
         for answers in (before, after)
     ]
-    seconds: dict[Scorer, list[float]] = {plain: [], small: []}
-    for _ in range(_ROUNDS):  # in turns: others use this machine too
-        for scorer, times in seconds.items():
-            began = time.perf_counter()
-            _answers(scorer, rows[:_TIMED], rule)
-            times.append(time.perf_counter() - began)
+
+    def seconds(scorer: Scorer) -> float:
+        began = time.perf_counter()
+        _answers(scorer, rows[:_TIMED], rule)
+        return time.perf_counter() - began
+
+    rounds, faster = time_rounds([partial(seconds, scorer) for scorer in (plain, small)])
     timed = min(len(rows), _TIMED)
-    speeds = [timed / statistics.median(times) for times in seconds.values()]
+    speeds = [timed / statistics.median(times) for times in zip(*rounds, strict=True)]
     return QuantizationReport(
         kind="",
         pairs=len(rows),
@@ -111,4 +162,5 @@ def _compare(
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),
         classes=classes,
+        faster=faster,
     )

@@ -45,6 +45,7 @@ class QuantizationReport:
     kept: bool = False  # whether it is used
     bound: float = 0.005  # by which accuracy and F1 may differ
     classes: int = 2  # by which F1 is named
+    faster: bool = False  # whether that is plain, over many rounds
 
     @property
     def as_good(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,13 @@ def test_both_kinds_answer_nearly_as_the_model(source: tuple[Path, Path], tmp_pa
         assert (logits.argmax(1) == expected.argmax(1))[sure].all()
 
 
-@pytest.mark.parametrize(("speed", "kept"), [(1e9, True), (1e-9, False)])
+@pytest.mark.parametrize("kept", [True, False])
 def test_it_is_used_published_and_named_where_it_pays(
     run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path, speed: float, kept: bool,
+    tmp_path: Path, kept: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(QuantizationReport, "as_good", True)
-    monkeypatch.setattr(QuantizationReport, "speedup", speed)
+    monkeypatch.setattr(quantization, "is_faster", lambda rounds: kept)
     report = quantization.quantize_model(run, source[1], run.kept_step())
     assert (report.kept, report.pairs) == (kept, 80)
     assert quantized.read_report(run.best) == report
@@ -122,6 +123,63 @@ def test_it_is_used_published_and_named_where_it_pays(
     shutil.rmtree(run.best)
     toys.copy_model(source[0], run.best)  # a better one was saved: int8 was of the former
     assert not quantized.is_kept(run.best)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "faster"),
+    [
+        ([], None),
+        ([(2.0, 1.0)] * 7, None),  # too few to tell
+        ([(2.0, 1.0)] * 8, True),
+        ([(1.0, 2.0)] * 8, False),
+        ([(1.01, 1.0)] * 11 + [(1.0, 90.0)], True),  # disturbed once
+        ([(1.01, 1.0)] * 7 + [(1.0, 1.01)] * 5, None),
+        ([(1.0, 1.0)] * 40, None),
+    ],
+)
+def test_what_is_faster_is_told_by_many_rounds(
+    rounds: list[tuple[float, float]], faster: bool | None
+) -> None:
+    assert quantization.is_faster(rounds) is faster
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounds", "faster"),
+    [
+        ((2.0, 1.0), 8, True),
+        ((1.0, 2.0), 8, False),
+        ((3.0, 3.0), 8, False),
+        ((0.5, 0.5), 40, False),
+    ],
+)
+def test_models_are_timed_until_it_is_plain_or_long_enough(
+    seconds: tuple[float, float], rounds: int, faster: bool
+) -> None:
+    turns: list[int] = []
+
+    def measure(turn: int) -> float:
+        turns.append(turn)
+        return seconds[turn]
+
+    timed = quantization.time_rounds([partial(measure, turn) for turn in (0, 1)])
+    assert timed == ([seconds] * rounds, faster)
+    assert turns[:4] in ([0, 1, 1, 0], [1, 0, 0, 1])  # neither is always the second
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_second_export_of_the_same_weights_decides_the_same(
+    run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    monkeypatch.setattr(QuantizationReport, "as_good", True)
+    monkeypatch.setattr(quantization, "is_faster", lambda rounds: kept)
+    first = quantization.quantize_model(run, source[1], run.kept_step())
+    made = (run.best / quantized.MODEL).read_bytes() if kept else b""
+    (run.best / quantized.MODEL).write_bytes(b"damaged")
+    monkeypatch.setattr(quantization, "is_faster", lambda rounds: not kept)
+    assert quantization.quantize_model(run, source[1], run.kept_step()) == first
+    assert (run.best / quantized.MODEL).read_bytes() == (made if kept else b"damaged")
+    monkeypatch.setattr(devices, "processor_name", lambda: "another processor")
+    assert quantization.quantize_model(run, source[1], run.kept_step()).kept != kept
 
 
 def test_int8_of_a_former_model_is_not_used(run: Run) -> None:
@@ -163,7 +221,7 @@ def test_pairs_to_score_and_to_calibrate_with_are_drawn(
     [
         (True, True, "Predict uses it now, and a push includes it."),
         (True, False, "A push includes it. Predict does not use it"),
-        (False, False, "It is not used: it is not faster here."),
+        (False, False, "It is not used: it is not plainly faster here."),
     ],
 )
 def test_the_page_says_where_int8_is_used(kept: bool, serves: bool, expected: str) -> None:
