@@ -55,6 +55,17 @@ def test_a_visitor_who_comes_and_goes_leaves_little(server: Server, finished: Ru
         assert _kept(ask, 30) < 300_000
 
 
+def test_a_lone_surrogate_is_answered(server: Server, finished: Run) -> None:
+    """It has no place in the page's address."""
+    head = {"content-type": "application/json"}
+    values = f'["{finished.id}", "\\ud83d cat", "a cat", false, true, false]'
+    body = f'{{"data": {values}, "fn_index": {server.event("on_ask")}, "session_hash": "odd"}}'
+    with server.client() as web:
+        answer = web.post("gradio_api/run/predict", content=body, headers=head).text
+    assert "ft-answer" in answer
+    assert "sentence1=%3F+cat" in answer
+
+
 def test_what_was_asked_in_a_session_is_known_in_it_alone(server: Server, finished: Run) -> None:
     with server.client() as web:
 
