@@ -254,7 +254,7 @@ def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[
 
 def _affixed(names: Iterable[str]) -> list[tuple[str, str]]:
     """Two names that differ in what stands for a side only, and there is no third."""
-    names = list(names)
+    names = dict.fromkeys(names)  # a file may have 100,000
     pairs = []
     for first, second in _SIDES:
         for name in names:

@@ -15,7 +15,17 @@ from finetune import owners
 from finetune.environment import space
 from finetune.hub import client
 from finetune.runs.store import RunStore
-from finetune.ui import auth, elements, feedback, i18n, origins, routes, theme, upload_limits
+from finetune.ui import (
+    auth,
+    elements,
+    feedback,
+    i18n,
+    origins,
+    routes,
+    sessions,
+    theme,
+    upload_limits,
+)
 from finetune.ui.api import Api
 from finetune.ui.html import macro
 from finetune.ui.i18n import number, page_text
@@ -160,6 +170,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
     # core from a training step on a CPU for a moment, and both cores wait for the slower.
     page._queue.sleep_when_free = 0.02
+    sessions.keep_little()
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")
@@ -175,6 +186,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "enable_monitoring": False,
         "footer_links": ["api", "settings"],
         "max_file_size": upload_limits.MAX_FILE_BYTES,
+        "state_session_capacity": sessions.MOST,
         "num_workers": 0,  # more would serve files from processes that ask nobody who they are
         "mcp_server": True,
         "i18n": i18n.browser_translations(page),

@@ -49,7 +49,8 @@ def address(tab: str) -> gr.HTML:
 
 def query(**values: str) -> str:
     """What a tab shows, for its `address`."""
-    return urlencode({name: value for name, value in values.items() if value})
+    told = {name: value for name, value in values.items() if value}
+    return urlencode(told, errors="replace")  # JSON can spell lone surrogates
 
 
 def opening(tab: str, address: gr.HTML, inputs: Sequence[Block] = ()) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from finetune.config import NO_COLUMN
+from finetune.data import columns
 from finetune.data.column_guess import Role, guess_columns
+from finetune.runs.summary import ColumnNames
 
 Cell = Callable[[int], Any]
 _NOUNS = ["river", "lamp", "choir", "garden", "ferry", "violin", "bakery"]
@@ -208,3 +210,11 @@ def test_an_answer_is_not_asked_again(
 def test_columns_without_cells_are_guessed_by_name(head: str, columns: str) -> None:
     guess = guess_columns(head.split(","))
     assert f"{guess.sentence1},{guess.sentence2},{guess.label}" == columns
+
+
+@pytest.mark.timeout(120)  # it took longer
+def test_a_hundred_thousand_columns_are_matched() -> None:
+    """Each was looked for among all: minutes of a processor for a file of 200 KB."""
+    names = [f"c ({n})" for n in range(100_000)]
+    names += ["cat_left", "cat_right"]
+    assert columns.match_columns(names, ColumnNames())[:2] == ("cat_left", "cat_right")
