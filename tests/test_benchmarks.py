@@ -21,7 +21,17 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import app
 from tests.benchmarks import __main__ as every
-from tests.benchmarks import analysis, gpu, load, machine, memory, prediction, quality, training
+from tests.benchmarks import (
+    analysis,
+    gpu,
+    load,
+    machine,
+    memory,
+    odd_calls,
+    prediction,
+    quality,
+    training,
+)
 from tests.benchmarks import page as pages
 from tests.support import toys
 from tests.support.browser import launch_browser
@@ -198,6 +208,21 @@ def test_visitors_watch_and_ask_without_an_error(
     assert served
     assert all(sights and sights[-1][1] > 20 for sights in crowd.sights)  # all saw the run go on
     assert len(load._delays(run, crowd.sights)) > 10 * clients
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_no_odd_call_is_the_apps_fault(store: RunStore, toy_checkpoint: Path) -> None:
+    run = toys.finished_run(store, toy_checkpoint)
+    page = app.build(store)
+    _, url, _ = app.launch(page, store, prevent_thread_lock=True, quiet=True)
+    try:
+        sweep = odd_calls.Sweep(url, [run.id])
+        sweep()
+        assert sweep.faults == []
+        assert "probabilities" in sweep.call("run", "predict", run.id, "the cat", "a dog")
+    finally:
+        page.close()
 
 
 @pytest.mark.long

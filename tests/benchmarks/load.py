@@ -6,9 +6,10 @@ tab's live view as often as the page does, and asks the Predict tab about a pair
 seconds, all of them on this machine. What counts is the samples taken in each window over its
 seconds, so that a halt counts as long as it lasts; the ratio is the median under the crowd over
 that alone. Also printed: how long after an event of the run a visitor sees it, how long an answer
-takes, what failed, the app's memory.
+takes, what failed, the app's memory; and first the memory of an app of its own after each sweep of
+odd calls (`odd_calls`), which ask four toys in turn, one more than are kept loaded.
 
-    python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5]
+    python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--sweeps 3]
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.benchmarks import machine
+from tests.benchmarks import machine, odd_calls
 from tests.benchmarks import page as pages
+from tests.support import toys
 
 SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
@@ -54,10 +56,12 @@ def main() -> None:
     parser.add_argument("--asking", type=float, default=20.0, help="seconds between questions")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sweeps", type=int, default=3, help="of odd calls")
     args = parser.parse_args()
     print(machine.described())
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
+        sweep_memory(Path(folder), args.sweeps)
         store = RunStore(Path(folder) / "runs")
         with pages.app(store) as (app, url):
             try:
@@ -65,6 +69,18 @@ def main() -> None:
             finally:
                 for run in store.runs():
                     workers.kill_worker(run)
+
+
+def sweep_memory(folder: Path, sweeps: int) -> None:
+    """Print an app's resident memory after each of some sweeps of odd calls."""
+    store, checkpoint = RunStore(folder / "odd" / "runs"), toys.write_checkpoint(folder / "toy")
+    runs = [toys.finished_run(store, checkpoint, f"toy {number}").id for number in range(4)]
+    with pages.app(store) as (app, url):
+        sweep = odd_calls.Sweep(url, runs)
+        for _ in range(sweeps):
+            sweep()
+            memory = app.memory_info().rss / 2**20
+            print(f"{f'after {sweep.calls} odd calls':<32}{memory:.0f} MiB", flush=True)
 
 
 def _measure(store: RunStore, app: psutil.Process, url: str, args: argparse.Namespace) -> None:
