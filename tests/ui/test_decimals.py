@@ -73,24 +73,6 @@ def test_limits_are_read_with_both_signs() -> None:
         Choice(HUB_JOB, "cpu-basic", "20", "1,500", "5").ticket()
 
 
-@pytest.mark.parametrize("typed", ["1.000", "1,000"])
-@pytest.mark.parametrize("locale", ["de-DE", "en-US"])
-def test_a_thousand_never_becomes_one(browser: Browser, app: App, locale: str, typed: str) -> None:
-    page = new_page(browser, locale=locale, viewport={"width": 1280, "height": 900})
-    page.goto(app.url)
-    box = page.locator("#knob-max_length input")
-    expect(box).to_have_value("128")
-    box.fill("")
-    box.press_sequentially(typed)
-    box.blur()
-    expect(page.locator("#costs")).to_contain_text(f"'{typed}'")  # before Train is pressed
-    page.locator("#train").click()
-    expect(page.get_by_role("alert")).to_contain_text(f"'{typed}'")
-    expect(box).to_have_value(typed)
-    assert not app.store.runs()
-    page.close()
-
-
 @pytest.mark.parametrize("locale", ["de-DE", "en-US"])
 def test_a_comma_is_read_in_a_browser_of_any_language(
     browser: Browser, app: App, locale: str
