@@ -52,7 +52,7 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
     with pytest.raises(ConfigError, match="seeds must be a whole number"):
         several_runs.plan([typed, *controls[1:], *RunConfig().to_dict().values()])
     assert len(several_runs.plan([*controls, *RunConfig().to_dict().values()])) == 1
-    boxes = [*[""] * (len(search_form.FIELDS) - 1), "0.1, 0.2"]
+    boxes = [*[""] * (len(search_form.FIELDS) - 1), "4, 8"]
     with pytest.raises(ConfigError, match="trials is"):
         search_form.read([*boxes, typed, "0", "0", "1", False])
     with pytest.raises(ConfigError, match="minutes is"):
@@ -60,7 +60,7 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
 
 
 def test_limits_are_read_with_both_signs() -> None:
-    boxes = [*[""] * (len(search_form.FIELDS) - 1), "0.1, 0.2"]
+    boxes = [*[""] * (len(search_form.FIELDS) - 1), "4, 8"]
     _, budget, options = search_form.read([*boxes, "20", "1,5", "0.25", " 2 ", False])
     assert (budget, options["parallel"]) == (Budget(20, 1.5, 0.25), 2)
     _, budget, _ = search_form.read([*boxes, "3", "", None, "1", False])
