@@ -83,7 +83,7 @@ def number(value: Any, whole: bool = False) -> Any:
     """The number that a person typed into a box, 0 for nothing; if it is none, what they typed, for
     whoever checks it to refuse."""
     value = decimal(value or 0)
-    if isinstance(value, str):
+    if isinstance(value, str) and "_" not in value:  # which Python reads over
         with contextlib.suppress(ValueError):
             return int(value) if whole else float(value)
     return value
