@@ -5,6 +5,7 @@ The form, the command line, `config.json` and the model card's table are drawn f
 
 from __future__ import annotations
 
+import re
 import reprlib
 import shlex
 from dataclasses import dataclass
@@ -267,12 +268,13 @@ class RunConfig(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_truth(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false where a number is meant, which pydantic takes for 1 and 0."""
+    def _refuse_other_kinds(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false where a number is meant, which pydantic takes for 1 and 0, and as a
+        whole number "1.000", which is a thousand to some and which pydantic takes for 1."""
         kind = knobs()[str(info.field_name)].kind
-        if isinstance(value, bool) and kind is not bool:
-            got = _("must be {what}, got {value}", what=_NOUNS[kind], value=str(value).lower())
-            raise ValueError(got)
+        if (isinstance(value, bool) and kind is not bool) or (kind is int and not is_whole(value)):
+            got = str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
+            raise ValueError(_("must be {what}, got {value}", what=_NOUNS[kind], value=got))
         return value
 
     @field_validator("delimiter", mode="before")
@@ -358,6 +360,11 @@ def _unreadable_change(label_map: str) -> str:
     return next((entry for entry in entries if "=" not in entry[1:]), "")
 
 
+def is_whole(value: object) -> bool:
+    """False for a text that is not written as a whole number; other values may be one."""
+    return not isinstance(value, str) or re.fullmatch(r"\s*[+-]?\d+\s*", value) is not None
+
+
 def _problem(error: Any) -> str:
     """What is wrong with a value and what is allowed, of one of pydantic's errors."""
     name, value, context = error["loc"][0], error["input"], error.get("ctx", {})
@@ -378,7 +385,7 @@ def _problem(error: Any) -> str:
         case "less_than_equal":
             high, number = context["le"], float(value)
             return _("must be at most {bound:g}, got {value:g}", bound=high, value=number)
-    if isinstance(value, str) and "," in value and knobs()[name].kind in (int, float):
+    if isinstance(value, str) and "," in value and knobs()[name].kind is float:
         return _(
             "must be a number with a point before its decimals and no commas, got {value}",
             value=got,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -80,7 +81,7 @@ def fetch(checkpoint: str, weights: bool = True) -> Path:
             and `open_files` say.
     """
     place = checkpoints.resolve_checkpoint(checkpoint)
-    if Path(place).is_dir():
+    if os.path.isdir(place):
         return Path(place)
     with explaining(checkpoint):
         folder = _snapshot(place, [CONFIG, _ADAPTER, INDEX, *_CHECKS, *ENCODER_FILES])

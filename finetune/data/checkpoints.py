@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ def local_folder(checkpoint: str) -> Path | None:
     shared = owners.is_shared()
     if shared and catalog.checkpoint_problem(checkpoint):
         return None
-    if (folder := Path(checkpoint)).is_dir():
+    if os.path.isdir(folder := Path(checkpoint)):
         return folder
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -192,5 +193,7 @@ def rows_at_once(texts: Dataset, longest: int) -> int:
 def length_of(run_folder: Path) -> int:
     """The longest input in tokens of the model in a run's `best/`: as in its training, at most
     what it reads."""
-    length = int(disk.read_json(run_folder / "config.json").get("max_length", DEFAULT_LENGTH))
+    length = disk.read_json(run_folder / "config.json").get("max_length")
+    if type(length) is not int or length < 1:  # a damaged file
+        length = DEFAULT_LENGTH
     return min(length, most_tokens(disk.read_json(run_folder / "best" / "config.json")) or length)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from finetune import owners
@@ -33,7 +32,7 @@ def check_accelerate_config(config: RunConfig) -> None:
     problem, name = "", config.accelerate_config
     if name and owners.is_shared():
         problem = _("cannot be named here, where the files are not the visitors'; leave it empty")
-    elif name and not Path(name).is_file():
+    elif name and not os.path.isfile(name):
         problem = _("is {name!r}, and there is no such file", name=name)
     elif name:
         problem = _unusable(name)

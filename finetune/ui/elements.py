@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+import reprlib
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +15,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from finetune import uploads
+from finetune.errors import FinetuneError
 from finetune.ui import feedback, model_chooser, theme
 from finetune.ui.html import macro
 
@@ -70,6 +74,22 @@ def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.B
     return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
 
 
+def number_box(value: float, **options: Any) -> gr.Textbox:
+    """A box for a number, as the person types it. A number field would read "1,000" as 1 in a
+    German browser and say nothing, and "0,0001" as 1 in an English one."""
+    return gr.Textbox(str(value), max_lines=1, **options)
+
+
+def number(value: Any, whole: bool = False) -> Any:
+    """The number that a person typed into a box, 0 for nothing; if it is none, what they typed, for
+    whoever checks it to refuse."""
+    value = decimal(value or 0)
+    if isinstance(value, str) and "_" not in value:  # which Python reads over
+        with contextlib.suppress(ValueError):
+            return int(value) if whole else float(value)
+    return value
+
+
 def decimal(value: Any) -> Any:
     """What a person typed into a box for a number, with a point before its decimals. A comma counts
     as that if it cannot separate thousands: "0,001" and "1,5", not "1,500" or "1,234.5", which stay
@@ -99,6 +119,20 @@ def no_model(elem_id: str) -> gr.HTML:
 def event_data(event: gr.EventData) -> dict[str, Any]:
     """What a script of ours sent with its event; any client can send anything."""
     return event._data if isinstance(event._data, dict) else {}
+
+
+def sent_number(event: gr.EventData) -> float:
+    """The number of what was pressed, 0 if there is none; a `FinetuneError` if it is no number."""
+    value = event_data(event).get("what") or 0
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise FinetuneError(
+            "{value} is no number.", "Load the page again.", value=reprlib.repr(value)
+        )
+    return number
 
 
 def components(tab: object) -> list[Any]:

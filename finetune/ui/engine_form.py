@@ -35,11 +35,11 @@ class Choice(NamedTuple):
 
     engine: str = LOCAL
     flavor: str = ""
-    minutes: float = 0
-    dollars_a_run: float = 0
-    dollars_a_day: float = 0
+    minutes: Any = 0  # numbers as they were typed
+    dollars_a_run: Any = 0
+    dollars_a_day: Any = 0
     address: str = ""  # of a Ray cluster
-    nodes: float = 1
+    nodes: Any = 1
     agreed: bool = False
     prices: Mapping[str, float] = MappingProxyType({})  # US dollars an hour by flavor, as shown
     typed: str = ""  # a token
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
         if self.engine != HUB_JOB:
             return make_ticket(self.engine or LOCAL, {})
         names = ("flavor", "minutes", "dollars_a_run", "dollars_a_day")
-        values = kept | {name: getattr(self, name) for name in names}
+        values = kept | {name: elements.decimal(getattr(self, name)) for name in names}
         price = (self.prices or {}).get(self.flavor or "", 0.0)
         return make_ticket(HUB_JOB, values | {"flavor": self.flavor or "", "price": price})
 
@@ -92,17 +92,17 @@ class EngineForm:
                     [], label=gettext("Machine"), elem_id="flavor", interactive=True,
                     allow_custom_value=True, min_width=200, scale=2,
                 )  # fmt: skip
-                self.minutes = gr.Number(
-                    usual.minutes, step=5, label=gettext("Minutes at most"), elem_id="job-minutes",
+                self.minutes = elements.number_box(
+                    usual.minutes, label=gettext("Minutes at most"), elem_id="job-minutes",
                     min_width=130,
                 )  # fmt: skip
             with gr.Row():
-                self.a_run = gr.Number(
-                    usual.dollars_a_run, step=0.5, label=gettext("Dollars a run at most"),
+                self.a_run = elements.number_box(
+                    usual.dollars_a_run, label=gettext("Dollars a run at most"),
                     elem_id="dollars-run", min_width=130,
                 )  # fmt: skip
-                self.a_day = gr.Number(
-                    usual.dollars_a_day, step=1, label=gettext("Dollars a day at most"),
+                self.a_day = elements.number_box(
+                    usual.dollars_a_day, label=gettext("Dollars a day at most"),
                     elem_id="dollars-day", min_width=130,
                 )  # fmt: skip
             info = gettext("One that may run jobs; empty for that of `hf auth login`.")
@@ -122,8 +122,8 @@ class EngineForm:
                 elem_id="ray-address", info=gettext("Empty for that of RAY_ADDRESS."),
                 visible=not owners.is_shared(), min_width=200,
             )  # fmt: skip
-            self.nodes = gr.Number(
-                1, step=1, label=gettext("Machines"), elem_id="ray-nodes", min_width=130,
+            self.nodes = elements.number_box(
+                1, label=gettext("Machines"), elem_id="ray-nodes", min_width=130,
                 info=gettext("Over which its processes are spread."),
             )  # fmt: skip
 

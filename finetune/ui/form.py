@@ -143,10 +143,7 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     if knob.kind is str:
         return gr.Textbox(max_lines=1, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
-    if knob.kind is int:
-        return gr.Number(step=1, **common)
-    # No number field: what "0,0001" becomes in one depends on the browser's language, and is 1.
-    return gr.Textbox(max_lines=1, **common | {"value": str(default)})
+    return elements.number_box(**common)
 
 
 def choosing_preset() -> str:
@@ -154,7 +151,7 @@ def choosing_preset() -> str:
     browser, so that no late answer of the server takes back what was typed since."""
     presets = {
         name: {
-            field: str(value) if run_config.knobs()[field].kind is float else value
+            field: str(value) if run_config.knobs()[field].kind in (int, float) else value
             for field, value in run_config.preset(name).items()
         }
         for name in run_config.PRESETS
@@ -182,10 +179,10 @@ def _file_names(files: Mapping[str, str]) -> str:
     return shorten(gettext("Your files: {names}", names=", ".join(files.values())), 60)
 
 
-def read(values: Sequence[Any]) -> RunConfig:
-    """The configuration of the controls' values, in the order of `NAMES`; a ConfigError names each
-    that cannot be read."""
-    knobs, given = run_config.knobs(), dict(zip(NAMES, values, strict=True))
+def read(values: Sequence[Any], names: Sequence[str] = NAMES) -> RunConfig:
+    """The configuration of the values of some controls; a ConfigError names each that cannot be
+    read."""
+    knobs, given = run_config.knobs(), dict(zip(names, values, strict=True))
     return RunConfig(
         **{
             name: elements.decimal(value) if knobs[name].kind is float else value

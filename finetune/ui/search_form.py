@@ -52,19 +52,19 @@ def draw() -> SearchForm:
             with gr.Row():
                 boxes += [_box(name) for name in FIELDS[start : start + 3]]
         with gr.Row():
-            trials = gr.Number(
-                20, step=1, label=gettext("Trials at most"), elem_id="search-trials", min_width=130
+            trials = elements.number_box(
+                20, label=gettext("Trials at most"), elem_id="search-trials", min_width=130
             )
-            minutes = gr.Number(
-                0, step=10, label=gettext("Minutes of training"), elem_id="search-minutes",
+            minutes = elements.number_box(
+                0, label=gettext("Minutes of training"), elem_id="search-minutes",
                 info=gettext("0 for no limit."), min_width=130,
             )  # fmt: skip
-            dollars = gr.Number(
-                0, step=1, label=gettext("Dollars at most"), elem_id="search-dollars",
+            dollars = elements.number_box(
+                0, label=gettext("Dollars at most"), elem_id="search-dollars",
                 info=gettext("0 for no limit."), min_width=130,
             )  # fmt: skip
-            parallel = gr.Number(
-                1, step=1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
+            parallel = elements.number_box(
+                1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
             )
         keep = gr.Checkbox(
             False, label=gettext("Keep the weights of trials that end early"),
@@ -88,9 +88,10 @@ def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
     """The space, the budget, and further options of `begin_search`; raises ConfigError."""
     texts = dict(zip(FIELDS, values, strict=False))
     space = read_space({name: str(text) for name, text in texts.items() if str(text or "").strip()})
-    trials, minutes, dollars, parallel, keep = (value or 0 for value in values[len(FIELDS) : COUNT])
-    options = {"parallel": int(parallel), "keep_pruned": bool(keep)}
-    return space, Budget(int(trials), float(minutes), float(dollars)), options
+    trials, minutes, dollars, parallel, keep = values[len(FIELDS) : COUNT]
+    options = {"parallel": elements.number(parallel, whole=True), "keep_pruned": bool(keep)}
+    limits = elements.number(trials, whole=True), *map(elements.number, (minutes, dollars))
+    return space, Budget(*limits), options
 
 
 def expected(seconds: float | None, budget: Budget, billed: bool, apart: str = "") -> Markup:

@@ -25,8 +25,8 @@ def draw() -> list[Any]:
             "alone are one group, with mean and standard deviation, under Runs."
         )
         elements.note(text)
-        seeds = gr.Number(
-            1, step=1, label=gettext("Seeds"), elem_id="seeds", min_width=165,
+        seeds = elements.number_box(
+            1, label=gettext("Seeds"), elem_id="seeds", min_width=165,
             info=gettext("The same run so many times, with seed, seed + 1 and so on."),
         )  # fmt: skip
         grid = [
@@ -44,7 +44,6 @@ def plan(values: Sequence[Any]) -> list[PlannedRun]:
     """The runs of a click on Train, of the values of these controls and the form's, or a
     `ConfigError`."""
     seeds, *grid = values[:COUNT]
-    seeds = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
     config = form.read(values[COUNT:])
     by_name = dict(zip(grids.GRID, grid, strict=True))
-    return grids.plan_runs(config, 1 if seeds is None else seeds, by_name)
+    return grids.plan_runs(config, elements.number(seeds or 1, whole=True), by_name)

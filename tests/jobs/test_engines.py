@@ -632,6 +632,12 @@ def test_frames_are_known_among_other_lines() -> None:
 def test_options_that_are_wrong_are_all_named() -> None:
     with pytest.raises(FinetuneError, match=r"minutes is 0.*color is"):
         make_ticket("hub-job", {"minutes": 0, "color": "red"})
+    for value in (True, False, "1.000", "1,000", 1.5, float("inf"), None):
+        with pytest.raises(FinetuneError, match=f"minutes is {value!r}: "):
+            make_ticket("hub-job", {"minutes": value})
+    for value in (True, float("inf"), float("nan"), "1,5"):
+        with pytest.raises(FinetuneError, match=f"dollars_a_run is {value!r}: "):
+            make_ticket("hub-job", {"dollars_a_run": value})
     with pytest.raises(FinetuneError, match="engine is 'cloud'; choose one of: local, hub-job"):
         make_ticket("cloud", {})
     with pytest.raises(FinetuneError, match="minutes is of another engine"):

@@ -92,9 +92,36 @@ def test_a_space_is_read_as_people_write_it() -> None:
     }  # fmt: skip
     with pytest.raises(ConfigError, match="space is empty"):
         read_space({})
-    for budget in ({"trials": 0}, {"trials": -1}, {"minutes": -2.0}):
-        with pytest.raises(ConfigError):
-            Budget(**budget)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="trials is 0: give a number of trials"):
+        Budget(trials=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("trials", -1, "trials is -1, and must be 0 or more"),
+        ("minutes", -2.0, "minutes is -2, and must be 0 or more"),
+        ("trials", True, "trials is True, and must be a whole number"),
+        ("trials", 2.5, "trials is 2.5, and must be a whole number"),
+        ("trials", "1.000", "trials is '1.000', and must be a whole number"),
+        ("minutes", True, "minutes is True, and must be a number"),
+        ("dollars", "1,500", "dollars is '1,500', and must be a number"),
+        ("dollars", float("inf"), "dollars is inf, and must be 0 or more"),
+        ("dollars", float("nan"), "dollars is nan, and must be 0 or more"),
+        ("parallel", True, "parallel is True, and must be a whole number"),
+        ("parallel", 0, "parallel is 0, and must be from 1 to 100"),
+    ],
+)
+def test_a_number_of_a_search_that_is_none_is_named(
+    store: RunStore, name: str, value: Any, said: str
+) -> None:
+    def begin() -> None:
+        budget, parallel = (Budget(), value) if name == "parallel" else (Budget(**{name: value}), 1)
+        driver.begin_search(store, BASE, dict(RATES), budget, parallel=parallel)
+
+    with pytest.raises(ConfigError) as caught:
+        begin()
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

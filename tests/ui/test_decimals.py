@@ -7,7 +7,11 @@ from playwright.sync_api import Browser, expect
 
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
-from finetune.ui import elements, form
+from finetune.jobs.engines import HUB_JOB
+from finetune.jobs.search.space import Budget
+from finetune.runs import grids
+from finetune.ui import elements, form, search_form, several_runs
+from finetune.ui.engine_form import Choice
 from tests.jobs.test_service import until
 from tests.support.browser import App, new_page
 
@@ -36,6 +40,37 @@ def test_the_form_reads_both_signs_and_never_another_number() -> None:
         form.read(list(values.values()))
     assert list(caught.value.problems) == ["max_grad_norm"]
     assert "'1,000'" in caught.value.problems["max_grad_norm"]
+
+
+@pytest.mark.parametrize("typed", ["1.000", "1,000", "1.5", "1e3", "1_000", "ten"])
+def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
+    values = RunConfig().to_dict() | {"max_steps": typed, "seed": " 7 "}
+    with pytest.raises(ConfigError) as caught:
+        form.read(list(values.values()))
+    assert caught.value.problems == {"max_steps": f"must be a whole number, got {typed!r}"}
+    controls = ["", *[""] * len(grids.GRID)]
+    with pytest.raises(ConfigError, match="seeds must be a whole number"):
+        several_runs.plan([typed, *controls[1:], *RunConfig().to_dict().values()])
+    assert len(several_runs.plan([*controls, *RunConfig().to_dict().values()])) == 1
+    boxes = [*[""] * (len(search_form.FIELDS) - 1), "4, 8"]
+    with pytest.raises(ConfigError, match="trials is"):
+        search_form.read([*boxes, typed, "0", "0", "1", False])
+    with pytest.raises(ConfigError, match="minutes is"):
+        Choice(HUB_JOB, "cpu-basic", typed, "1", "5").ticket()
+
+
+def test_limits_are_read_with_both_signs() -> None:
+    boxes = [*[""] * (len(search_form.FIELDS) - 1), "4, 8"]
+    _, budget, options = search_form.read([*boxes, "20", "1,5", "0.25", " 2 ", False])
+    assert (budget, options["parallel"]) == (Budget(20, 1.5, 0.25), 2)
+    _, budget, _ = search_form.read([*boxes, "3", "", None, "1", False])
+    assert budget == Budget(3)
+    with pytest.raises(ConfigError, match="dollars is '1,500'"):
+        search_form.read([*boxes, "20", "0", "1,500", "1", False])
+    ticket = Choice(HUB_JOB, "cpu-basic", "20", "1,5", "5.0").ticket()
+    assert (ticket.options["dollars_a_run"], ticket.options["minutes"]) == (1.5, 20)
+    with pytest.raises(ConfigError, match="dollars_a_run is '1,500'"):
+        Choice(HUB_JOB, "cpu-basic", "20", "1,500", "5").ticket()
 
 
 @pytest.mark.parametrize("locale", ["de-DE", "en-US"])

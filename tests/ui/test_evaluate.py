@@ -127,6 +127,15 @@ def test_examples_are_filtered_and_an_unusable_threshold_is_refused(
         click = gr.EventData(None, {"do": "save", "what": value, "run": run.id})
         message = part.on_choice(NOBODY, click, view)[part.message]
         assert "Choose one between 0 and 1." in message
+    odd: Any
+    for odd in ("1.5.0", [], {"a": 1}, True, "nan", "1e999", 10**400, "9" * 5000):
+        for do in ("save", "temper", "page"):
+            click = gr.EventData(None, {"do": do, "what": odd or "x", "run": run.id})
+            answer = part.on_table if do == "page" else part.on_choice
+            values = FILTERS.values() if do == "page" else ()
+            message = answer(NOBODY, click, view, *values)[part.message]
+            assert "is no number" in message
+            assert len(message) < 500
     assert decision_rule.read_rule(run.best).threshold is None
 
 

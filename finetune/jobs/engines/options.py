@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from finetune.config import RunConfig
+from finetune.config import RunConfig, is_whole
 from finetune.errors import ConfigError, JobError
 from finetune.jobs.engines.base import HUB_JOB, LOCAL, RAY, Ticket
 from finetune.messages import message as _
@@ -14,10 +22,24 @@ from finetune.messages import message as _
 IMAGE = "python:3.12"
 
 
-class HubJobOptions(BaseModel):
-    """What a person chooses for a Hugging Face Job."""
+class _Options(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_other_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false, and as a whole number "1.000": pydantic takes them for 1."""
+        whole = cls.model_fields[str(info.field_name)].annotation is int
+        if isinstance(value, bool) or (whole and not is_whole(value)):
+            what = _("a whole number") if whole else _("a number or a text")
+            raise PydanticCustomError("kind", "must be {what}", {"what": what})
+        return value
+
+
+class HubJobOptions(_Options):
+    """What a person chooses for a Hugging Face Job."""
 
     flavor: str = "cpu-upgrade"
     """The kind of machine; `hf jobs hardware` lists them with their prices."""
@@ -40,10 +62,8 @@ class HubJobOptions(BaseModel):
         return self.price * self.minutes / 60
 
 
-class RayOptions(BaseModel):
+class RayOptions(_Options):
     """What a person chooses for a Ray cluster."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     address: str = ""
     """The Ray cluster, as HOST:PORT; that of the environment variable RAY_ADDRESS where empty."""

@@ -21,7 +21,7 @@ from finetune.jobs import cost, engines, scheduler, service
 from finetune.jobs.engines import HUB_JOB
 from finetune.jobs.engines.base import Ticket, read_ticket
 from finetune.jobs.search import limits
-from finetune.jobs.search.space import Budget, Space, check_space
+from finetune.jobs.search.space import Budget, Space, check_space, number_problem
 from finetune.jobs.search.study import (
     ERROR,
     PARTS,
@@ -75,8 +75,7 @@ def begin_search(
             no limit of dollars.
     """
     ticket = ticket or Ticket()
-    if not 1 <= parallel <= _MOST_PARALLEL:
-        problem = _("is {value}, and must be from 1 to {most}", value=parallel, most=_MOST_PARALLEL)
+    if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
         raise ConfigError({"parallel": problem})
     check_space(space, config)
     limits.check_dollars(budget, ticket)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -140,6 +142,21 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     return made
 
 
+def number_problem(value: object, least: int, most: float = math.inf, whole: bool = False) -> str:
+    """Why a value that a person or a program gave is not the number that is meant; empty if it is
+    one. True and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        what = _("a whole number") if whole else _("a number")
+        return _("is {value}, and must be {what}", value=reprlib.repr(value), what=what)
+    if most < math.inf and not least <= value <= most:
+        return _(
+            "is {value}, and must be from {least} to {most}", value=value, least=least, most=most
+        )
+    if not least <= value < math.inf:
+        return _("is {value:g}, and must be {least} or more", value=value, least=least)
+    return ""
+
+
 @dataclass(frozen=True)
 class Budget:
     """What a search may use; 0 leaves a limit out, but not all of them.
@@ -155,13 +172,12 @@ class Budget:
     dollars: float = 0.0
 
     def __post_init__(self) -> None:
-        values = vars(self).items()
         problems = {
-            name: _("is {value:g}, and must be 0 or more", value=value)
-            for name, value in values
-            if value < 0
+            name: problem
+            for name, value in vars(self).items()
+            if (problem := number_problem(value, 0, whole=name == "trials"))
         }
-        if not problems and not any(value for _name, value in values):
+        if not problems and not any(vars(self).values()):
             problems["trials"] = _("is 0: give a number of trials, minutes or dollars")
         if problems:
             raise ConfigError(problems)

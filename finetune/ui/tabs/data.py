@@ -198,7 +198,7 @@ class DataTab:
     @handler
     def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
         """Check the chosen pairs anew, or show what a former check of them found."""
-        config = RunConfig(**dict(zip(CHECKED_FIELDS, values, strict=True)))
+        config = form.read(values, CHECKED_FIELDS)
         if former_id not in ("", check.check_folder(store, config).id):
             # Every visitor may wait for a check; for that of an upload only its owner.
             with contextlib.suppress(DataError, StoreError):  # it is gone, or was never theirs

@@ -17,7 +17,7 @@ from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import elements, evaluation_view, feedback, form, run_view, theme
-from finetune.ui.elements import button, event_data
+from finetune.ui.elements import button, event_data, sent_number
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
@@ -124,7 +124,7 @@ class Evaluation:
         """Save a threshold or a temperature with the model, or forget it; measure both orders of
         the sentences, or open the test set."""
         clicked = event_data(event)
-        run, number = store.get(clicked.get("run")), float(clicked.get("what") or 0)
+        run, number = store.get(clicked.get("run")), sent_number(event)
         summary = service.run_summary(store, run)
         text: str = ""
         match clicked.get("do"):
@@ -156,7 +156,7 @@ class Evaluation:
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *filters: Any) -> Updates:
         """Turn a page, or correct a label."""
         clicked = event_data(event)
-        number = int(clicked.get("what") or 0)
+        number = int(sent_number(event))
         if clicked.get("do") == "page":
             filters = (*filters[:-1], number)
         else:

@@ -313,7 +313,7 @@ class TrainTab:
             case "move":
                 return self._moving(store, run, oauth)
             case "threshold":
-                evaluate.save_decision(run, summary, threshold=float(clicked["what"]))
+                evaluate.save_decision(run, summary, threshold=elements.sent_number(event))
             case "advice":
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
