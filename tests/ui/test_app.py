@@ -124,12 +124,12 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     assert train.unmeasured not in train.on_costs(NOBODY, *ONE_RUN, *values)
     assert train.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, words in (
-        ((3.0, "", "", ""), "Train queues 3 runs."),
-        ((2, "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
-        ((None, "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
+        (("3", "", "", ""), "Train queues 3 runs."),
+        (("2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
+        (("", "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
     ):
         assert words in train.on_costs(NOBODY, *several, *values)[train.planned]
-    wrong = train.on_costs(NOBODY, 0, "high", "", "", *values)
+    wrong = train.on_costs(NOBODY, "0", "high", "", "", *values)
     for words in ("from 1 to 100, got 0", "got &#39;high&#39;"):
         assert words in wrong[train.costs]
 
