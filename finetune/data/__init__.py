@@ -9,6 +9,7 @@ __all__ = [
     "dataset_cache",
     "hub_access",
     "splits",
+    "symmetry",
     "tables",
     "token_lengths",
 ]
