@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finetune.data.splits import Pairs
 from finetune.text_hashes import Integers
+
+if TYPE_CHECKING:
+    from finetune.data.splits import Pairs
 
 _SAMPLE = 2000  # pairs of a class
 _FEWEST = 30  # pairs of a class from which something can be learned

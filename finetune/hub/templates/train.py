@@ -86,17 +86,18 @@ if config.group_by_length:  # less padding
 class EitherOrder(Sampler):
     """The rows of a sampler, each in one order or the other, drawn anew in each epoch."""
 
-    generator = order
+    def __init__(self, given):
+        self.given, self.generator = given, order
 
     def __len__(self):
         return rows
 
     def __iter__(self):
-        given = torch.tensor(list(sampler))
+        given = torch.tensor(list(self.given))
         return iter((given + rows * torch.randint(0, 2, (rows,), generator=order)).tolist())
 
 
-sampler = EitherOrder() if config.either_order else sampler
+sampler = EitherOrder(sampler) if config.either_order else sampler
 train = DataLoader(tokenized["train"], size, sampler=sampler, collate_fn=collator, generator=order)
 size, own = config.per_device_eval_batch_size, torch.Generator()  # dropout has the global one
 validation = DataLoader(tokenized["validation"], size, collate_fn=collator, generator=own)
