@@ -163,6 +163,9 @@ class RunConfig(BaseModel):
     """balanced weighs the loss of each class by its rarity: try it where one is rare."""
     swap_augmentation: bool = _training(False, label="Both orders")
     """Train on both orders of every pair: twice the steps; where order means nothing only."""
+    sentence_order: Literal["auto", "random", "given"] = _training("auto")
+    """random reads each pair in either order, drawn anew each epoch, at no cost; auto does so where
+    nothing tells the first sentences from the second."""
     deterministic: bool = _training(False)
     """Forbid operations whose result varies from run to run; slower on a GPU."""
     dropout: float = _model(0.0, -1.0, 0.9)
@@ -444,6 +447,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "adam_beta2": 0.999,
         "adam_epsilon": 1e-8,
         "decay_biases_and_norms": True,
+        "sentence_order": "given",
         "dropout": -1.0,
         "freeze_embeddings": False,
         "per_device_eval_batch_size": 8,

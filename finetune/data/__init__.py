@@ -12,6 +12,7 @@ __all__ = [
     "hub_access",
     "needed_files",
     "splits",
+    "symmetry",
     "tables",
     "token_lengths",
     "truncation",

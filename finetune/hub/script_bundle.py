@@ -95,9 +95,7 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
             fingerprint=pairs.fingerprint[:12],
             fingerprint2=prepared.fingerprint[:12],
         )
-    train = pairs.splits["train"]
-    if config.swap_augmentation:
-        train = datasets.concatenate_datasets([train, dataloaders.swap_sentences(train)])
+    train = dataloaders.both_orders(pairs, config, bool(prepared.data.get("either_order")))
     folder.mkdir()
     for name, split in {**pairs.splits, "train": train}.items():
         split.to_parquet(folder / f"{name}.parquet")
@@ -137,6 +135,7 @@ def _script_config(
         "per_device_train_batch_size": prepared.per_device_train_batch_size,
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,
+        "either_order": bool(prepared.data.get("either_order")),
         "pad_to_multiple_of": dataloaders.padding_multiple(config, precision, length),
         "head": prepared.head.model_dump(),
         "cpu": device.type == "cpu",

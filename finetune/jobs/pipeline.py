@@ -226,7 +226,7 @@ class _Training:
         if owners.is_shared() and self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
         return events.Prepared(
-            train_examples=len(train.dataset),  # type: ignore[arg-type]
+            train_examples=len(train.sampler),  # type: ignore[arg-type]
             validation_examples=sum(counts["validation"]),
             steps_per_epoch=per_epoch,
             total_steps=total,
@@ -236,7 +236,7 @@ class _Training:
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
-            data=pairs.origin,
+            data=pairs.origin | {"either_order": self.batches.either_order},
             majority=majority_scores(counts["train"], counts["validation"], pairs.positive),
             head=self.head,
         )

@@ -5,6 +5,7 @@ Source: https://huggingface.co/learn/llm-course/chapter3/2
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,12 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, concatenate_datasets
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from finetune.config import RunConfig
-from finetune.data import checkpoints, truncation
+from finetune.data import checkpoints, symmetry, truncation
 from finetune.data.splits import Pairs
 from finetune.errors import DataError, ModelError
 from finetune.training.accelerator import choose_precision
@@ -32,13 +33,13 @@ class Loaders:
     train: DataLoader[Any]
     validation: DataLoader[Any]
     class_weights: torch.Tensor | None  # in the loss, of shape (classes,); None: all count the same
+    either_order: bool = False  # whether the order of each pair is drawn anew in each epoch
 
 
 def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Loaders:
     """The loaders of one run."""
-    train = pairs.splits["train"]
-    if config.swap_augmentation:
-        train = concatenate_datasets([train, swap_sentences(train)])
+    either_order = reads_either_order(pairs, config)
+    train = both_orders(pairs, config, either_order)
     training: Any = tokenize(train, tokenizer, config.max_length)
     validation: Any = tokenize(pairs.splits["validation"], tokenizer, config.max_length)
     precision = choose_precision(config.mixed_precision)
@@ -52,15 +53,55 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
     # draws random numbers, such as an evaluation.
     order, evaluation = (torch.Generator().manual_seed(config.seed) for _ in range(2))
     size, evaluated = config.per_device_train_batch_size, config.per_device_eval_batch_size
-    shuffling: dict[str, Any] = {"shuffle": True}
+    rows = len(training) // (1 + either_order)
+    sampler: Any = RandomSampler(range(rows), generator=order)
     if config.group_by_length and config.padding == "longest":
-        lengths = pc.list_value_length(training.data.column("input_ids")).to_pylist()
-        shuffling = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=order)}
+        lengths = pc.list_value_length(training.data.column("input_ids")).to_pylist()[:rows]
+        sampler = LengthGroupedSampler(size, lengths=lengths, generator=order)
+    if either_order:
+        sampler = EitherOrderSampler(sampler, rows)
     return Loaders(
-        DataLoader(training, size, collate_fn=collator, generator=order, **shuffling),
+        DataLoader(training, size, sampler=sampler, collate_fn=collator, generator=order),
         DataLoader(validation, evaluated, collate_fn=collator, generator=evaluation),
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
+        either_order,
     )
+
+
+class EitherOrderSampler(Sampler[int]):
+    """Draws for each row of another sampler, and in each epoch anew, the pair in the order given
+    or, so many rows behind it, in the other one."""
+
+    def __init__(self, sampler: Any, rows: int) -> None:
+        self.sampler, self.rows, self.generator = sampler, rows, sampler.generator
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[int]:
+        rows = list(self.sampler)
+        swapped = torch.randint(0, 2, (len(rows),), generator=self.generator)
+        return iter((torch.tensor(rows) + self.rows * swapped).tolist())
+
+
+def reads_either_order(pairs: Pairs, config: RunConfig) -> bool:
+    """Whether a run draws the order of each pair; not beside `swap_augmentation`, which has both.
+
+    Raises:
+        DataError: if it shall, and these are single sentences.
+    """
+    order = config.sentence_order
+    if config.swap_augmentation or order == "given":
+        return False
+    return order == "random" or symmetry.is_symmetric(pairs)
+
+
+def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
+    """The training pairs, and behind them, if a run reads them, those in the other order."""
+    train = pairs.splits["train"]
+    if not (either_order or config.swap_augmentation):
+        return train
+    return concatenate_datasets([train, swap_sentences(train)])
 
 
 def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | None:
@@ -92,7 +133,10 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
 def swap_sentences(split: Dataset) -> Dataset:
     """The same pairs in the other order."""
     if "sentence2" not in split.column_names:
-        raise DataError("swap_augmentation is on, but these are single sentences.", "Turn it off.")
+        raise DataError(
+            "swap_augmentation is on or sentence_order random, but these are single sentences.",
+            "Turn it off, and let sentence_order be auto.",
+        )
     names = {"sentence1": "sentence2", "sentence2": "sentence1"}
     return split.rename_columns(names).select_columns(split.column_names)
 

@@ -126,6 +126,16 @@ def test_the_metadata_is_readable_by_the_hub(
         assert f"On 40 validation pairs, {words}" in text
 
 
+def test_a_card_says_that_pairs_were_read_in_either_order(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    words = "Each pair was read in either order, drawn anew each epoch. Energy"
+    for drawn in (True, False):
+        event = prepared()
+        event.data["either_order"] = drawn
+        assert (words in written(begin(store, toy_checkpoint, event))) == drawn
+
+
 def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Run) -> None:
     baselines = {"majority class": {"accuracy": 0.6, "f1": 0.75}, "TF-IDF": {"accuracy": 0.65}}
     run.append(events.BaselinesMeasured(baselines=baselines))

@@ -105,13 +105,14 @@ ODD: dict[str, Any] = {
     "swap_augmentation": True, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2,
     "max_steps": 14, "eval_steps": 3, "early_stopping_patience": 2, "learning_rate": 1e-6,
 }  # fmt: skip
-STOPPED: dict[str, Any] = {"logging_steps": 1, "eval_steps": 4}
+EITHER: dict[str, Any] = {"sentence_order": "random", "group_by_length": False}
+STOPPED: dict[str, Any] = {"logging_steps": 1, "eval_steps": 4, "sentence_order": "random"}
 
 
 @pytest.mark.parametrize(
     ("values", "stop_at"),
-    [({}, 0), (ACCUMULATED, 0), (LORA, 0), (ODD, 0), (STOPPED, 5), (STOPPED, 3)],
-    ids=["", "course", "LoRA", "odd", "stopped", "stopped at once"],
+    [({}, 0), (ACCUMULATED, 0), (LORA, 0), (ODD, 0), (EITHER, 0), (STOPPED, 5), (STOPPED, 3)],
+    ids=["", "course", "LoRA", "odd", "either order", "stopped", "stopped at once"],
 )
 def test_the_script_repeats_the_run(
     trained: Trained,

@@ -76,7 +76,10 @@ def lives(process: psutil.Process) -> bool:
 def test_two_processes_stopped_go_on_to_the_same_weights(
     store: RunStore, shared: RunConfig, processes: list[psutil.Process]
 ) -> None:
-    shared = shared.changed(max_steps=200, eval_steps=20, save_steps=10)
+    """Also where each epoch draws the order of each pair."""
+    shared = shared.changed(
+        max_steps=200, eval_steps=20, save_steps=10, sentence_order="random"
+    )  # fmt: skip
     whole, _ = start(store, shared, processes)
     assert ended(store, whole) == "finished", whole.log_tail()
     run, process = start(store, shared, processes)

@@ -44,6 +44,7 @@ LEARNS_OTHERWISE: list[dict[str, Any]] = [
     {"max_grad_norm": 0.05},
     {"mixed_precision": "bf16"},
     {"swap_augmentation": True},
+    {"sentence_order": "random"},
 ]
 LEARNS_THE_SAME: list[Any] = [
     {"gradient_checkpointing": True},
@@ -132,8 +133,29 @@ def test_both_orders_of_every_pair_are_seen(short: RunConfig, toy_pairs: splits.
         ids = tuple(tokenizer(*pair)["input_ids"])
         assert any(row[: len(ids)] == ids for row in rows)
     single = toy_pairs.splits["train"].remove_columns("sentence2")
-    with pytest.raises(DataError, match="swap_augmentation is on, but these are single sentences"):
+    with pytest.raises(DataError, match="but these are single sentences"):
         dataloaders.swap_sentences(single)
+
+
+@pytest.mark.parametrize("by_length", [True, False])
+def test_each_pair_is_read_once_an_epoch_in_an_order_drawn_anew(
+    short: RunConfig, toy_pairs: splits.Pairs, by_length: bool
+) -> None:
+    config = short.changed(sentence_order="random", group_by_length=by_length)
+    _, _, batches = prepared(config, toy_pairs)
+    assert batches.either_order
+    rows = len(toy_pairs.splits["train"])
+    epochs = [sorted(batches.train.sampler) for _ in range(2)]  # type: ignore[type-var]
+    for epoch in epochs:
+        assert sorted(index % rows for index in epoch) == list(range(rows))
+        assert 0.25 * rows < sum(index >= rows for index in epoch) < 0.75 * rows
+    assert epochs[0] != epochs[1]
+    given, swapped = (batches.train.dataset[index]["input_ids"].tolist() for index in (3, rows + 3))
+    assert given != swapped
+    assert sorted(given) == sorted(swapped)
+    # Both orders of all pairs leave nothing to draw; and what tells the order is left as it is.
+    for values in ({"swap_augmentation": True}, {"sentence_order": "auto"}):
+        assert not prepared(config.changed(**values), toy_pairs)[2].either_order
 
 
 def test_what_is_frozen_stays(short: RunConfig, toy_pairs: splits.Pairs) -> None:

@@ -108,6 +108,8 @@ def scores(history: list[events.Event]) -> list[dict[str, float]]:
         {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
         {"group_by_length": True, "eval_steps": 5},
         {"optim": "adafactor", "swap_augmentation": True, "eval_steps": 4, "max_steps": 10},
+        {"sentence_order": "random", "save_steps": 3},
+        {"group_by_length": True, "sentence_order": "random", "eval_steps": 5},
         {"use_lora": True, "eval_steps": 3},
         {"eval_steps": -1, "dropout": 0.1, "num_train_epochs": 4},
     ],

@@ -17,7 +17,7 @@ from accelerate.utils import set_seed
 from datasets import load_dataset
 from peft import LoraConfig, get_peft_model
 from sklearn.metrics import accuracy_score, f1_score
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 HERE = Path(__file__).resolve().parent
@@ -84,11 +84,31 @@ collator = transformers.DataCollatorWithPadding(
     tokenizer, pad_to_multiple_of=config.pad_to_multiple_of
 )
 order = torch.Generator().manual_seed(config.seed)
-size, sampling = config.per_device_train_batch_size, {"shuffle": True}
+size, rows = config.per_device_train_batch_size, len(tokenized["train"])
+if config.either_order:  # the second half are the pairs of the first in the other order
+    rows //= 2
+sampler = RandomSampler(range(rows), generator=order)
 if config.group_by_length:  # less padding
-    lengths = [len(tokens) for tokens in tokenized["train"]["input_ids"]]
-    sampling = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=order)}
-train = DataLoader(tokenized["train"], size, collate_fn=collator, generator=order, **sampling)
+    lengths = [len(tokens) for tokens in tokenized["train"][:rows]["input_ids"]]
+    sampler = LengthGroupedSampler(size, lengths=lengths, generator=order)
+
+
+class EitherOrder(Sampler):
+    """The rows of a sampler, each in one order or the other, drawn anew in each epoch."""
+
+    def __init__(self, given):
+        self.given, self.generator = given, order
+
+    def __len__(self):
+        return rows
+
+    def __iter__(self):
+        given = torch.tensor(list(self.given))
+        return iter((given + rows * torch.randint(0, 2, (rows,), generator=order)).tolist())
+
+
+sampler = EitherOrder(sampler) if config.either_order else sampler
+train = DataLoader(tokenized["train"], size, sampler=sampler, collate_fn=collator, generator=order)
 size, own = config.per_device_eval_batch_size, torch.Generator()  # dropout has the global one
 validation = DataLoader(tokenized["validation"], size, collate_fn=collator, generator=own)
 trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
