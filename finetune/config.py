@@ -164,8 +164,7 @@ class RunConfig(BaseModel):
     swap_augmentation: bool = _training(False, label="Both orders")
     """Train on both orders of every pair: twice the steps; where order means nothing only."""
     sentence_order: Literal["auto", "random", "given"] = _training("auto")
-    """random reads each pair in either order, drawn anew each epoch, at no cost; auto does so where
-    nothing tells the first sentences from the second."""
+    """random reads each pair in either order, drawn each epoch; auto if both sides are alike."""
     deterministic: bool = _training(False)
     """Forbid operations whose result varies from run to run; slower on a GPU."""
     dropout: float = _model(0.0, -1.0, 0.9)

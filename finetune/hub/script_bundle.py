@@ -78,7 +78,6 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
 
 def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) -> list[float]:
     """Write the splits as the run used them, a Parquet file each; the classes' weights."""
-    import datasets
 
     from finetune.data import dataset_cache, splits
     from finetune.training import dataloaders
