@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.text_hashes import Integers
+from finetune.text_hashes import Integers, sentence_groups
 
 if TYPE_CHECKING:
     from finetune.data.dataset_cache import RowHashes
@@ -57,15 +57,7 @@ def _share_of_classes(labels: Integers, share: float) -> Integers:
 
 def _linked_by_sentences(keys: RowHashes) -> Integers:
     """The group of each row: rows that share a sentence, directly or through others, are one."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    first, second = keys.first, keys.second if keys.second.any() else keys.first
-    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
-    ends = nodes[: len(keys)], nodes[len(keys) :]
-    graph = coo_array((np.ones(len(keys), np.int8), ends), shape=(nodes.max() + 1,) * 2)
-    group: Integers = connected_components(graph, directed=False)[1][ends[0]]
-    return group
+    return sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
 
 
 def _is_stratified(rows: Integers, wanted: Integers) -> bool:
