@@ -233,7 +233,7 @@ def verify_push(
     """Load a pushed model from the Hub and compare its logits with the expected: equal within
     `TOLERANCE`.
 
-    It comes into a temporary folder rather than into the Hub's cache, which visitors share.
+    It comes into a temporary folder and never from the Hub's cache, which visitors share.
     """
     hub.beat = time.monotonic  # a download has the client's own time limits
     try:
@@ -241,8 +241,8 @@ def verify_push(
             hub.call(
                 _("Loading {full} back", full=plan.full),
                 lambda: snapshot_download(
-                    plan.full, revision=commit, local_dir=folder, token=hub.api.token,
-                    max_workers=2, endpoint=hub.api.endpoint,
+                    plan.full, revision=commit, local_dir=folder, cache_dir=f"{folder}/.cache",
+                    token=hub.api.token, max_workers=2, endpoint=hub.api.endpoint,
                 ),
                 stoppable=False,
             )  # fmt: skip

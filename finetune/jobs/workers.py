@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -40,6 +40,8 @@ READY, RUN = "ready", "run.json"  # files by which a warm worker and the app tal
 TEMPORARY = "finetune-worker-"  # how the name of a confined worker's temporary folder begins
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
+# What a shared app's worker has too if it is not confined, as one that follows a run on Ray.
+_UNCONFINED = ("HOME", "TMPDIR", "RAY_ADDRESS", "HF_HOME", "XDG_CACHE_HOME")
 
 
 def spawn_worker(
@@ -58,7 +60,7 @@ def spawn_worker(
         confinement: what it may use, which is given a temporary folder; all if None.
     """
     folder = str(job.folder.resolve())
-    variables = _environment() | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
+    variables = _environment(confinement) | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
     if confinement is not None:
         temporary = tempfile.mkdtemp(prefix=TEMPORARY)
         confinement |= Confinement(temporary=temporary)
@@ -113,9 +115,13 @@ def empty_folder(job: JobFolder) -> Path:
     return folder
 
 
-def _environment() -> dict[str, str]:
+def _environment(confinement: Confinement | None) -> dict[str, str]:
     """The environment of a worker; a shared app's has none of its owner's secrets."""
-    own = visible_environment() if owners.is_shared() else os.environ
+    own: Mapping[str, str] = os.environ
+    if owners.is_shared():
+        own = visible_environment()
+        if confinement is None:
+            own |= {name: os.environ[name] for name in _UNCONFINED if name in os.environ}
     variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **own}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
     return variables | {"PYTHONPATH": project.python_path()} | visitors_environment()

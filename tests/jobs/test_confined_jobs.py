@@ -15,7 +15,7 @@ import pytest
 from finetune import owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import dataset_cache, needed_files
-from finetune.environment import child_process
+from finetune.environment import child_process, confinement
 from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import check, evaluate, export, predict, push, scheduler, service, workers
@@ -240,6 +240,9 @@ def test_every_kind_of_job_does_its_work_confined(
     own_temporary = tmp_path / "temporary"
     own_temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(own_temporary))
+    (confinement.hub_cache() / "models--ada--pairs" / "snapshots").mkdir(
+        parents=True, exist_ok=True
+    )  # as somebody else may have it
     hub.add_repo("bert-base-uncased", files=toy_checkpoint)
     files = {f"{p.stem}.csv": p.read_bytes() for p in toys.write_pairs(tmp_path / "p").iterdir()}
     hub.add_repo("ada/tickets", "dataset", files)

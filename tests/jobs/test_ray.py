@@ -492,6 +492,10 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
             ray_connection.cluster_address(ticket)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
     assert ray_connection.cluster_address(Ticket(engine="ray")) == "10.0.0.2:6379"
+    named = make_ticket("ray", {"address": "10.0.0.1:6379"})
+    assert ray_connection.cluster_address(named) == "10.0.0.1:6379"
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    assert ray_connection.cluster_address(named) == "10.0.0.2:6379"
 
 
 @pytest.fixture
@@ -545,9 +549,10 @@ def test_the_command_carries_an_attempt_out_here_or_ends(
 @pytest.mark.long
 @needs_ray
 def test_a_shared_apps_run_trains_on_the_cluster(
-    store: RunStore, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    store: RunStore, start: Callable[..., Run], cluster: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     config = RunConfig(max_steps=40, max_length=16, max_train_samples=64, max_eval_samples=16)
     run = start(config, nodes=1)
     until(lambda: bool(rank_processes(run)))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
+from finetune import owners
 from finetune.errors import JobError
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.engines.options import RayOptions
@@ -23,8 +24,10 @@ _connecting = threading.Lock()
 
 
 def cluster_address(ticket: Ticket) -> str:
-    """HOST:PORT of the cluster."""
-    address = RayOptions(**ticket.options).address or os.environ.get("RAY_ADDRESS", "")
+    """HOST:PORT of the cluster; in a shared app the owner's alone, as a run's folder is written by
+    the visitor's own worker."""
+    named = "" if owners.is_shared() else RayOptions(**ticket.options).address
+    address = named or os.environ.get("RAY_ADDRESS", "")
     if not address:
         raise JobError(
             "No Ray cluster is named.",
