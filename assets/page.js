@@ -85,13 +85,17 @@
   };
   const unfold = () => document.querySelector('#advanced > button.label-wrap:not(.open)')?.click();
   const refused = () => {
-    const problems = new Map([...document.querySelectorAll('#train-message [data-field]')].map(
-      (problem) => [`knob-${problem.dataset.field}`, problem]));
-    if ([...problems.keys()].some((id) => !document.getElementById(id))) unfold();
+    const of = (where) => [...document.querySelectorAll(`${where} [data-field]`)].map(
+      (problem) => [`knob-${problem.dataset.field}`, problem]);
+    const pressed = new Map(of('#train-message')), first = pressed.values().next().value;
+    const problems = new Map([...of('#costs'), ...pressed]);
+    if ([...pressed.keys()].some((id) => !document.getElementById(id))) unfold();
     for (const knob of knobs('')) {
       const problem = problems.get(knob.id), box = knob.querySelector('input, textarea');
       const text = problem?.querySelector('span').textContent ?? '';
-      if (!box || text === (knob.dataset.problem ?? '')) continue;
+      const warns = problem?.dataset.warns !== undefined;
+      if (!box || (text === (knob.dataset.problem ?? '') && warns === ('warns' in knob.dataset))) continue;
+      knob.toggleAttribute('data-warns', warns);
       if (!problem) {
         delete knob.dataset.problem;
         for (const name of ['aria-invalid', 'aria-describedby']) box.removeAttribute(name);
@@ -99,9 +103,9 @@
       }
       problem.id = `problem-${problem.dataset.field}`;
       knob.dataset.problem = text;
-      box.setAttribute('aria-invalid', 'true');
+      box.setAttribute('aria-invalid', String(!warns));
       box.setAttribute('aria-describedby', problem.id);
-      if (problem === problems.values().next().value) { // the first
+      if (problem === first) {
         setTimeout(() => { box.scrollIntoView({block: 'center'}); box.focus(); }, 100);
       }
     }

@@ -133,6 +133,11 @@ def good(text: str) -> Markup:
     return macro("feedback.html", "good")(text)
 
 
+def unready(error: ConfigError) -> Markup:
+    """What keeps a form from being sent, in a quiet line."""
+    return macro("feedback.html", "unready")(error.problems)
+
+
 def note(text: str) -> Markup:
     """A quiet line."""
     return macro("macros.html", "note")(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,16 @@ def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
     expect(costs).to_contain_text("2,560")
     fill(page, "learning_rate", "0.5")
     expect(costs).to_contain_text("0.001 is usual")
-    fill(page, "learning_rate", "0.001")
+    rate, steps = page.locator("#knob-learning_rate"), page.locator("#knob-max_steps")
+    expect(rate).to_have_attribute("data-problem", re.compile("0.001 is usual"))
+    expect(rate.locator("input, textarea")).to_have_attribute("aria-invalid", "false")
+    fill(page, "learning_rate", "0,001")
+    expect(rate).not_to_have_attribute("data-problem", re.compile("."))
+    fill(page, "max_steps", "1.000")  # a thousand where a point separates them, never 1
+    expect(steps).to_have_attribute("data-problem", "must be a whole number, got '1.000'")
+    expect(steps.locator("input, textarea")).to_have_attribute("aria-invalid", "true")
+    fill(page, "max_steps", "-1")
+    expect(steps).not_to_have_attribute("data-problem", re.compile("."))
     press_train(page)
     expect(page.locator("#lesson [aria-current=step]")).to_be_visible()
     page.get_by_role("tab", name="First batch").click()

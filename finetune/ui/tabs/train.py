@@ -232,11 +232,7 @@ class TrainTab:
             planned, place = several_runs.plan(others), choice.ticket().place
             estimates = [cost.estimate_cost(store, run.config, place) for run in planned]
         except ConfigError as error:
-            wrong = "; ".join(f"{name} {gettext(text)}" for name, text in error.problems.items())
-            text = gettext(
-                "What Train will take is told once the form is right: {wrong}.", wrong=wrong
-            )
-            return {self.costs: feedback.note(text), self.planned: ""}
+            return {self.costs: feedback.unready(error), self.planned: ""}
         total, text, count = None, "", len(planned)
         if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
