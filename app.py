@@ -32,6 +32,7 @@ from finetune import owners  # noqa: E402
 from finetune.environment import confinement  # noqa: E402
 from finetune.jobs.scheduler import Scheduler  # noqa: E402
 from finetune.runs.store import RunStore, default_root  # noqa: E402
+from finetune.search.periodic import advance_all  # noqa: E402
 from finetune.ui import app  # noqa: E402
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     store = RunStore(args.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
     page = app.build(store)
-    Scheduler(store, warm=True, release=release_models).start()
+    Scheduler(store, warm=True, release=release_models, periodic=[advance_all]).start()
     lower_priority()
     gc.freeze()
     gc.enable()

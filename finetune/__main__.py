@@ -15,7 +15,7 @@ from finetune.errors import FinetuneError
 
 COMMANDS = {
     "train": ("finetune.jobs.train", "fine-tune a checkpoint on sentence pairs"),
-    "search": ("finetune.jobs.search.command", "find hyperparameters by many runs"),
+    "search": ("finetune.search.command", "find hyperparameters by many runs"),
     "check": ("finetune.jobs.check", "look for what is wrong with pairs before training on them"),
     "predict": ("finetune.jobs.predict", "predict every row of a file with a run's model"),
     "evaluate": ("finetune.jobs.evaluate", "score a run's model with its sentences swapped, or "

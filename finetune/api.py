@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
+from finetune.engines.options import make_ticket
+from finetune.engines.registry import LOCAL
 from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
-from finetune.jobs.engines import LOCAL
-from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.train import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
@@ -99,8 +99,8 @@ def search(
         ConfigError: naming what is wrong with the space or the budget.
         TrainingError: where no trial has a score.
     """
-    from finetune.jobs.search import driver, results
-    from finetune.jobs.search.space import Budget, default_space, read_space
+    from finetune.search import driver, results
+    from finetune.search.space import Budget, default_space, read_space
 
     store = store or RunStore(default_root())
     drawn = default_space() if space is None else read_space(space)

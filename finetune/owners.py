@@ -79,6 +79,17 @@ def is_shared() -> bool:
     return bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
 
 
+def visitors_environment() -> dict[str, str]:
+    """What the environment of a shared app's worker has on any machine: visitors' limits, and no
+    token, for a visitor must not read with its owner's what is private or gated."""
+    if not is_shared():
+        return {}
+    limits = {name: text for name, text in os.environ.items() if name.startswith("FINETUNE_MAX_")}
+    no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+    chosen_freely = {ANY_CHECKPOINT: "1"} if any_checkpoint() else {}
+    return limits | no_token | chosen_freely | {"FINETUNE_VISITORS": "1"}
+
+
 def any_checkpoint() -> bool:
     """True if any checkpoint may be chosen: always on one's own machine; in a shared app, which
     offers a list, only if its owner has set `FINETUNE_ANY_CHECKPOINT=1`."""

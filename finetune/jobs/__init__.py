@@ -1,6 +1,6 @@
-"""Background processes: the queue, the scheduler, the workers, the engines and each kind of job."""
+"""Background processes: the queue, the scheduler, the workers and each kind of job."""
 
 __all__ = [
-    "check", "cost", "engines", "evaluate", "export", "predict", "push", "run_table", "scheduler",
-    "search", "service", "train",
+    "check", "cost", "evaluate", "export", "predict", "push", "run_table", "scheduler", "service",
+    "tokens", "train",
 ]  # fmt: skip

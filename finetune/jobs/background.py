@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 
 from finetune import disk
 from finetune.data import catalog
-from finetune.environment import hub_connection, logs
-from finetune.errors import FinetuneError, JobError, StoreError
+from finetune.environment import hub_connection
+from finetune.errors import JobError, StoreError
 from finetune.jobs import worker_files, workers
 from finetune.messages import message as _
 from finetune.runs import events
@@ -151,22 +151,8 @@ def carry_out(
         job.append(work() or events.Finished(step=0, seconds=0.0))
         return 0
     except Exception as error:
-        job.append(failure_event(error, _("A file of the job"), remedy))
+        job.append(events.failure_event(error, _("A file of the job"), remedy))
         return 1
-
-
-def failure_event(
-    error: Exception, files: str, remedy: str, full_remedy: str = disk.ELSEWHERE
-) -> events.Failed:
-    """The event of an error; the log has the traceback of one that nobody foresaw. Where the disk
-    is full, `files` cannot be written, and `full_remedy` ends the remedy."""
-    if not isinstance(error, FinetuneError) and disk.is_full(error):
-        error = disk.failure(files, error, StoreError, full_remedy)
-    if isinstance(error, FinetuneError):
-        return events.Failed(error=error.fact, remedy=error.remedy)
-    logs.print_traceback()
-    first_line = (logs.unsigned(str(error)).strip().splitlines() or [""])[0]
-    return events.Failed(error=f"{type(error).__name__}: {first_line[:300]}", remedy=remedy)
 
 
 def choose_offline(dataset: str, checkpoint: str) -> None:

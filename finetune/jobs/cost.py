@@ -18,10 +18,10 @@ from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
 from finetune.data.classes import is_positive_plain
+from finetune.engines.base import LOCAL, read_ticket
 from finetune.environment import devices
 from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check, memory
-from finetune.jobs.engines.base import LOCAL, read_ticket
 from finetune.jobs.memory import Memory
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary

@@ -23,10 +23,10 @@ from finetune import disk, owners, uploads
 from finetune.arguments import add_arguments
 from finetune.config import READING_FIELDS
 from finetune.data.tables import ReadOptions
+from finetune.engines.registry import LOCAL, RAY
 from finetune.errors import DataError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
-from finetune.jobs.engines import LOCAL, RAY
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -233,7 +233,7 @@ def _scorer(run: Run, engine: str, address: str) -> AbstractContextManager[Windo
         from finetune.inference.files import LocalScorer
 
         return nullcontext(LocalScorer(run))
-    from finetune.jobs.engines.options import make_ticket
-    from finetune.jobs.engines.ray_files import scorer_on_cluster
+    from finetune.engines.options import make_ticket
+    from finetune.engines.ray_files import scorer_on_cluster
 
     return scorer_on_cluster(run, make_ticket(RAY, {"address": address}))

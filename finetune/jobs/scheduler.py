@@ -24,12 +24,12 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from finetune import disk, owners
+from finetune.engines.base import read_ticket, resume
+from finetune.engines.registry import HUB_JOB, LOCAL, PLACES, is_remote
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import webhook, worker_files, workers
+from finetune.jobs import tokens, webhook, worker_files, workers
 from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.engines import HUB_JOB, LOCAL, PLACES, is_remote
-from finetune.jobs.engines.base import read_ticket, resume
 from finetune.messages import message
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -39,7 +39,6 @@ from finetune.runs.summary import ENDED
 _HOUR, _DAY, _WEEK = 3600.0, 24 * 3600.0, 7 * 24 * 3600.0
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
-_tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search: in memory alone
 
 
 class _Entry(NamedTuple):
@@ -106,18 +105,6 @@ class Queue:
             if turn.isdecimal() and order.isdecimal():
                 entries.append(_Entry(int(turn), int(order), run_id, path))
         return sorted(entries)
-
-
-def keep_token(name: str, token: str) -> None:
-    """Keep a token for a run, or a search, that another engine carries out, by its id and as long
-    as this process lives."""
-    if token:
-        _tokens[name] = token
-
-
-def kept_token(name: str) -> str:
-    """The token that was kept; empty where there is none."""
-    return _tokens.get(name, "")
 
 
 def dispatch_queue(store: RunStore) -> None:
@@ -206,7 +193,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
         resume(run)
     confinement = worker_files.of_run(run)
     if is_remote(run):
-        token = f"{kept_token(run.id)}\n".encode()
+        token = f"{tokens.kept(run.id)}\n".encode()
         workers.spawn_worker(run, stdin=token, confinement=confinement)
     elif accelerators or not workers.give_to_warm_worker(store, run, confinement):
         workers.spawn_worker(run, accelerators, cwd, confinement=confinement)
@@ -282,6 +269,7 @@ class Scheduler(threading.Thread):
         warm: keep a warm worker (half a gigabyte) while nothing trains.
         every: seconds between two looks at the queue.
         release: called before a run is started while none is at work, to free device memory.
+        periodic: called with the store at each look at the queue.
     """
 
     def __init__(
@@ -290,9 +278,11 @@ class Scheduler(threading.Thread):
         warm: bool = False,
         every: float = 0.5,
         release: Callable[[], None] = lambda: None,
+        periodic: Sequence[Callable[[RunStore], None]] = (),
     ) -> None:
         super().__init__(name="scheduler", daemon=True)
         self._store, self._warm, self._every, self._release = store.everyone, warm, every, release
+        self._periodic = periodic
         self._cleaned = -_HOUR  # when leftovers were removed last
         self._at_work: list[Run] = []  # at the last look; kept where their end is announced
         self._requests: SimpleQueue[threading.Event | None] = SimpleQueue()  # None to end
@@ -343,10 +333,8 @@ class Scheduler(threading.Thread):
         if owners.is_shared():
             _stop_overdue(store)
         _dispatch(store)
-        if any(store.root.glob("studies/*/study.json")):
-            from finetune.jobs.search import driver
-
-            driver.advance_all(store)
+        for look in self._periodic:
+            look(store)
         if os.environ.get(webhook.VARIABLE):
             self._announce()
         if self._warm and not is_training_here(store):

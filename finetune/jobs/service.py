@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
+from finetune.engines import registry, spending
+from finetune.engines.base import Ticket, read_ticket, write_ticket
+from finetune.engines.options import HubJobOptions, check_config
+from finetune.engines.registry import LOCAL
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
-from finetune.jobs import check, cost, engines, scheduler, workers
+from finetune.jobs import check, cost, scheduler, tokens, workers
 from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.engines import LOCAL, spending
-from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
-from finetune.jobs.engines.options import HubJobOptions, check_config
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
 from finetune.owners import Limits
@@ -63,7 +64,7 @@ def start_runs(
             # With its ticket, or an app that is killed here would leave it to this machine.
             text = ticket.to_json() if ticket is not None else ""
             runs.append(store.create(config, run_id, group, text))
-            scheduler.keep_token(run_id, token if ticket is not None else "")
+            tokens.keep(run_id, token if ticket is not None else "")
     scheduler.dispatch_queue(store)
     return runs
 
@@ -154,7 +155,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
 def resume_price(run: Run) -> HubJobOptions | None:
     """What the job takes and costs that a run would go on with; None where no new one is billed."""
     ticket = read_ticket(run)
-    if ticket.job or not ticket.options.get("price") or engines.may_be_under_way(run):
+    if ticket.job or not ticket.options.get("price") or registry.may_be_under_way(run):
         return None
     return HubJobOptions(**ticket.options)
 
@@ -163,7 +164,7 @@ def move_run(store: RunStore, run: Run, ticket: Ticket, token: str = "") -> None
     """Let a run that is not under way go on with another ticket."""
     config = run.config()
     check_config(config, ticket)
-    engines.end_unheard(run, token)
+    registry.end_unheard(run, token)
     if ticket.engine != LOCAL:
         run.replace_config(cost.with_checkpoints(store, config))
     write_ticket(run, ticket.after(read_ticket(run)))
@@ -199,7 +200,7 @@ def resume_run(
         if under_way:  # it is only followed to its end
             run.stop_file.unlink(missing_ok=True)
         elif ticket is not None:
-            move_run(store, run, ticket, token or scheduler.kept_token(run.id))
+            move_run(store, run, ticket, token or tokens.kept(run.id))
         elif not agreed and (price := resume_price(run)):
             raise JobError(
                 "It goes on as a job on {flavor}: ${price:.2f} an hour, at most ${most:.2f}.",
@@ -208,7 +209,7 @@ def resume_run(
                 price=price.price,
                 most=spending.rounded_up(price.most),
             )
-        scheduler.keep_token(run.id, token)
+        tokens.keep(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
 
@@ -234,7 +235,7 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
         summary = store.summary(run)
         if run.is_alive() and summary.status not in ENDED:
             run.request_stop(discard, reason)
-            if not engines.is_remote(run):  # else its worker passes it on, and fetches the model
+            if not registry.is_remote(run):  # else its worker passes it on, and fetches the model
                 workers.end_worker(run)
         elif summary.status not in ENDED and read_ticket(run).job:  # nobody follows it just now
             run.request_stop(discard, reason)
@@ -252,11 +253,11 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
 def delete_run(store: RunStore, run: Run, token: str = "") -> None:
     """Remove a run, its model, its events and its log; one that trains is ended first. What it has
     on other engines is removed too: with the token kept for it, or else with `token`."""
-    if engines.is_remote(run) or engines.has_bucket(run):
+    if registry.is_remote(run) or registry.has_bucket(run):
         followed = run.is_alive()
         workers.kill_worker(run)
         try:
-            engines.remove(run, scheduler.kept_token(run.id) or token)
+            registry.remove(run, tokens.kept(run.id) or token)
         except FinetuneError:
             if followed:
                 Queue(store.root).add(run.id, run.owner)

@@ -19,13 +19,14 @@ from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import catalog, check_report
+from finetune.engines import arguments as engine_arguments
+from finetune.engines import attempt, registry
+from finetune.engines.base import Ticket, read_ticket, resume
+from finetune.engines.options import check_config
+from finetune.engines.registry import LOCAL
 from finetune.environment import logs
 from finetune.errors import FinetuneError, JobError, StoreError
-from finetune.jobs import background, check, cost, engines, pipeline, service, workers
-from finetune.jobs.engines import LOCAL, attempt
-from finetune.jobs.engines import arguments as engine_arguments
-from finetune.jobs.engines.base import Ticket, read_ticket, resume
-from finetune.jobs.engines.options import check_config
+from finetune.jobs import check, cost, pipeline, service, workers
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
@@ -51,8 +52,8 @@ def train_job(job: JobFolder) -> int:
     """Carry out a run in its worker, or let Accelerate start several; the exit status."""
     run = Run(job.folder)
     Queue(run.folder.parent).begin(run.id)
-    if engines.is_remote(run):
-        return engines.carry_out(run, sys.stdin.readline().strip())
+    if registry.is_remote(run):
+        return registry.carry_out(run, sys.stdin.readline().strip())
     if _needs_several_processes(run):
         distributed.exec_launcher(run)
     return carry_out_run(run, EventLog())
@@ -82,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
             return 0 if single else 1  # or the other ranks would wait for this one
-        if engines.is_remote(run):
+        if registry.is_remote(run):
             return _follow_elsewhere(run, show)
         if single and _needs_several_processes(run):
             distributed.exec_launcher(run)
@@ -121,7 +122,7 @@ def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
         run.request_stop()
 
     signal.signal(signal.SIGINT, stop)
-    return engines.carry_out(run, show=show, describe=describe_event)
+    return registry.carry_out(run, show=show, describe=describe_event)
 
 
 def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
@@ -298,7 +299,7 @@ def failure_event(error: Exception, run: Run) -> events.Failed:
             ),
         )
     files, remedy = _("A file of the run"), _("The log has the details.")
-    return background.failure_event(error, files, remedy, pipeline.RESUME)
+    return events.failure_event(error, files, remedy, pipeline.RESUME)
 
 
 class TerminalBar:

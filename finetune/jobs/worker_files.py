@@ -14,10 +14,11 @@ from typing import Any
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import needed_files
+from finetune.engines import spending
+from finetune.engines.base import read_ticket
+from finetune.engines.registry import HUB_JOB, RAY
 from finetune.environment.confinement import Confinement, of_children
 from finetune.errors import FinetuneError
-from finetune.jobs.engines import HUB_JOB, RAY, spending
-from finetune.jobs.engines.base import read_ticket
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 

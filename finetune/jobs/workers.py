@@ -124,18 +124,7 @@ def _environment(confinement: Confinement | None) -> dict[str, str]:
             own |= {name: os.environ[name] for name in _UNCONFINED if name in os.environ}
     variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **own}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
-    return variables | {"PYTHONPATH": project.python_path()} | visitors_environment()
-
-
-def visitors_environment() -> dict[str, str]:
-    """What the environment of a shared app's worker has on any machine: visitors' limits, and no
-    token, for a visitor must not read with its owner's what is private or gated."""
-    if not owners.is_shared():
-        return {}
-    limits = {name: text for name, text in os.environ.items() if name.startswith("FINETUNE_MAX_")}
-    no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
-    any_checkpoint = {owners.ANY_CHECKPOINT: "1"} if owners.any_checkpoint() else {}
-    return limits | no_token | any_checkpoint | {"FINETUNE_VISITORS": "1"}
+    return variables | {"PYTHONPATH": project.python_path()} | owners.visitors_environment()
 
 
 def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) -> None:

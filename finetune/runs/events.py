@@ -23,7 +23,9 @@ from pydantic import (
     ValidationError,
 )
 
-from finetune.errors import some
+from finetune import disk
+from finetune.environment import logs
+from finetune.errors import FinetuneError, StoreError, some
 from finetune.messages import Text, message
 
 
@@ -312,3 +314,17 @@ def from_json(line: str | bytes) -> Event | None:
         return _reader().validate_json(line, strict=True)
     except ValidationError:
         return None
+
+
+def failure_event(
+    error: Exception, files: str, remedy: str, full_remedy: str = disk.ELSEWHERE
+) -> Failed:
+    """The event of an error; the log has the traceback of one that nobody foresaw. Where the disk
+    is full, `files` cannot be written, and `full_remedy` ends the remedy."""
+    if not isinstance(error, FinetuneError) and disk.is_full(error):
+        error = disk.failure(files, error, StoreError, full_remedy)
+    if isinstance(error, FinetuneError):
+        return Failed(error=error.fact, remedy=error.remedy)
+    logs.print_traceback()
+    first_line = (logs.unsigned(str(error)).strip().splitlines() or [""])[0]
+    return Failed(error=f"{type(error).__name__}: {first_line[:300]}", remedy=remedy)

@@ -2,7 +2,7 @@
 
 <run id>/
     config.json     the RunConfig; a move to another engine may set its save_steps
-    engine.json     where it is carried out, unless here (`jobs.engines.base.Ticket`)
+    engine.json     where it is carried out, unless here (`engines.base.Ticket`)
     about.json      title, tags and note (`RunMetadata`)
     checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
     best/           the best model so far, a plain `from_pretrained` folder

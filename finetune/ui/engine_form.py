@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from finetune import owners
+from finetune.engines import registry, spending
+from finetune.engines.base import Ticket
+from finetune.engines.options import HubJobOptions, make_ticket
+from finetune.engines.registry import HUB_JOB, LOCAL, RAY
 from finetune.errors import JobError
-from finetune.jobs import engines
 from finetune.jobs.cost import Estimate
-from finetune.jobs.engines import HUB_JOB, LOCAL, RAY, spending
-from finetune.jobs.engines.base import Ticket
-from finetune.jobs.engines.options import HubJobOptions, make_ticket
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback
 from finetune.ui.cost_view import rough_duration
@@ -66,7 +66,7 @@ class EngineForm:
 
     def draw(self) -> None:
         """Lay out the controls where it is called, and wire those that need no others."""
-        offered = {**engines.LABELS}
+        offered = {**registry.LABELS}
         if owners.is_shared() and not os.environ.get("RAY_ADDRESS"):
             del offered[RAY]  # a visitor names no address
         labels = [(gettext(label), name) for name, label in offered.items()]
@@ -155,7 +155,7 @@ class EngineForm:
         if engine != HUB_JOB:
             return shown
         try:
-            from finetune.jobs.engines.hub_jobs import HubJobs
+            from finetune.engines.hub_jobs import HubJobs
 
             flavors = HubJobs(auth.hub_token(store, typed, oauth)).flavors()
         except Exception as error:
@@ -210,4 +210,4 @@ def _missing_ray() -> str:
     if find_spec("ray") is not None:
         return ""
     fact = gettext("Ray is not installed here.")
-    return feedback.note(f"{fact} pip install -r finetune/jobs/engines/requirements-ray.txt")
+    return feedback.note(f"{fact} pip install -r finetune/engines/requirements-ray.txt")

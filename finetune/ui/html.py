@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from finetune.config import NO_COLUMN
 from finetune.data.check_report import shorten
-from finetune.jobs.engines.spending import rounded_down, rounded_up
+from finetune.engines.spending import rounded_down, rounded_up
 from finetune.messages import message
 from finetune.metrics.classification import metric_name, metric_title
 from finetune.runs.events import Phase

@@ -26,10 +26,10 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import export, predict, service
-from finetune.jobs.search import results
-from finetune.jobs.search.study import find_study
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
+from finetune.search import results
+from finetune.search.study import find_study
 from finetune.ui import auth, live_updates, run_view, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 

@@ -11,12 +11,13 @@ from markupsafe import Markup
 
 from finetune import config, owners
 from finetune.config import RunConfig
+from finetune.engines import spending
+from finetune.engines.base import read_ticket
+from finetune.engines.registry import LABELS, LOCAL
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
-from finetune.jobs.engines import LABELS, LOCAL, spending
-from finetune.jobs.engines.base import read_ticket
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
 from finetune.runs.run import Run

@@ -10,8 +10,8 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
-from finetune.jobs.engines import spending
-from finetune.jobs.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
+from finetune.engines import spending
+from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.ui import elements, feedback
 from finetune.ui.cost_view import rough_duration
 from finetune.ui.i18n import gettext

@@ -9,10 +9,10 @@ from markupsafe import Markup
 from finetune.config import knobs
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
-from finetune.jobs.search import results, winner
-from finetune.jobs.search.results import TrialRow
-from finetune.jobs.search.study import PARTS, Study, find_study, studies
 from finetune.runs.store import RunStore
+from finetune.search import results, winner
+from finetune.search.results import TrialRow
+from finetune.search.study import PARTS, Study, find_study, studies
 from finetune.ui import charts, feedback
 from finetune.ui.charts import Series
 from finetune.ui.html import macro, measure, render

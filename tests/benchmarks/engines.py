@@ -30,10 +30,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from finetune.config import RunConfig
+from finetune.engines import supervisor
+from finetune.engines.base import LOCAL, Placement, Ticket, write_ticket
+from finetune.engines.frames import Frame
 from finetune.jobs import scheduler, service
-from finetune.jobs.engines import supervisor
-from finetune.jobs.engines.base import LOCAL, Placement, Ticket, write_ticket
-from finetune.jobs.engines.frames import Frame
 from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run

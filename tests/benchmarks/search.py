@@ -30,10 +30,10 @@ import optuna
 
 from finetune.config import RunConfig
 from finetune.jobs import scheduler, service, workers
-from finetune.jobs.search import driver, results
-from finetune.jobs.search.space import Budget, default_space, distributions
-from finetune.jobs.search.study import PARTS, Study, make_pruner
 from finetune.runs.store import RunStore
+from finetune.search import driver, results
+from finetune.search.space import Budget, default_space, distributions
+from finetune.search.study import PARTS, Study, make_pruner
 from tests.benchmarks import machine
 
 STUDIES, TRIALS = 200, 20  # of the simulation

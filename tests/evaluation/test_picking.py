@@ -12,13 +12,13 @@ from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
 from finetune.inference.decision_rule import DecisionRule
 from finetune.jobs import service
-from finetune.jobs.search import driver, results, winner
-from finetune.jobs.search.space import Budget
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
+from finetune.search import driver, results, winner
+from finetune.search.space import Budget
 from finetune.ui import compare_view, evaluation_view, run_view, search_view
 from tests.support.picked_runs import picked_run
 

@@ -15,11 +15,11 @@ import pytest
 from finetune import owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import dataset_cache, needed_files
+from finetune.engines.base import Ticket, write_ticket
 from finetune.environment import child_process, confinement
 from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import check, evaluate, export, predict, push, scheduler, service, workers
-from finetune.jobs.engines.base import Ticket, write_ticket
 from finetune.jobs.push import Approvals
 from finetune.jobs.scheduler import Queue
 from finetune.owners import Identities, Visitor

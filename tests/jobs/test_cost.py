@@ -13,10 +13,10 @@ import pytest
 from finetune.config import PRESETS, RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
+from finetune.engines.base import Ticket, write_ticket
 from finetune.environment import devices
 from finetune.errors import ConfigError
 from finetune.jobs import check, cost, memory, pipeline, service
-from finetune.jobs.engines.base import Ticket, write_ticket
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore

@@ -20,13 +20,13 @@ from finetune.config import Range, RunConfig
 from finetune.evaluation import saved_predictions
 from finetune.jobs import evaluate, push, service, workers
 from finetune.jobs.background import job_state
-from finetune.jobs.search import driver, results
-from finetune.jobs.search.space import Budget
-from finetune.jobs.search.study import Study
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.search import driver, results
+from finetune.search.space import Budget
+from finetune.search.study import Study
 from tests.conftest import TOKEN
 from tests.jobs.test_service import until
 from tests.support import toys

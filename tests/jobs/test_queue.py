@@ -22,10 +22,10 @@ import pytest
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import dataset_cache
+from finetune.engines.base import read_ticket, write_ticket
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
-from finetune.jobs.engines.base import read_ticket, write_ticket
 from finetune.jobs.scheduler import Queue
 from finetune.runs import events, grids
 from finetune.runs.run import Run

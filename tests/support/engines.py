@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from finetune.engines.base import Ticket
 from finetune.jobs import scheduler, service
-from finetune.jobs.engines.base import Ticket
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-INSTALL = "pip install -r finetune/jobs/engines/requirements-ray.txt"
+INSTALL = "pip install -r finetune/engines/requirements-ray.txt"
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason=f"Ray is not installed ({INSTALL})"
 )

@@ -13,13 +13,14 @@ from pathlib import Path
 from finetune.config import RunConfig
 from finetune.jobs import scheduler, service, workers
 from finetune.runs.store import RunStore
+from finetune.search.periodic import advance_all
 
 STEPS = 25  # of the runs that it begins
 
 if __name__ == "__main__":
     workers.WORKER = "tests.support.stand_in"
     store = RunStore(Path(sys.argv[1]))
-    scheduler.Scheduler(store, every=0.1).start()
+    scheduler.Scheduler(store, every=0.1, periodic=[advance_all]).start()
     print("there", flush=True)
     while True:
         if len(store.runs()) < int(next(iter(sys.argv[2:]), 0)):

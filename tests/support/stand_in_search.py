@@ -4,7 +4,7 @@ folder and the study's id."""
 import sys
 
 from finetune.jobs import workers
-from finetune.jobs.search import command
+from finetune.search import command
 
 if __name__ == "__main__":
     workers.WORKER = "tests.support.stand_in"

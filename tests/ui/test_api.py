@@ -16,8 +16,8 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
 from finetune.config import RunConfig
+from finetune.engines.base import Ticket, write_ticket
 from finetune.jobs import scheduler, workers
-from finetune.jobs.engines.base import Ticket, write_ticket
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

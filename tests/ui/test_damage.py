@@ -15,11 +15,11 @@ import httpx
 import numpy as np
 import pytest
 
+from finetune.engines.base import Ticket, write_ticket
 from finetune.errors import FinetuneError
 from finetune.evaluation import corrections, saved_predictions
 from finetune.inference import quantized
 from finetune.inference.quantized import QuantizationReport
-from finetune.jobs.engines.base import Ticket, write_ticket
 from finetune.runs import events, pair_index
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder

@@ -6,10 +6,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from finetune.config import RunConfig
+from finetune.engines.registry import HUB_JOB
 from finetune.errors import ConfigError
-from finetune.jobs.engines import HUB_JOB
-from finetune.jobs.search.space import Budget
 from finetune.runs import grids
+from finetune.search.space import Budget
 from finetune.ui import elements, form, search_form, several_runs
 from finetune.ui.engine_form import Choice
 from tests.jobs.test_service import until

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
-from finetune.jobs.engines.base import HUB_JOB, RAY, Ticket, write_ticket
-from finetune.jobs.engines.options import make_ticket
+from finetune.engines.base import HUB_JOB, RAY, Ticket, write_ticket
+from finetune.engines.options import make_ticket
 from finetune.runs import events
 from finetune.ui.engine_form import Choice
 from tests.conftest import TOKEN

@@ -10,9 +10,9 @@ from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
 from finetune.jobs import service
-from finetune.jobs.search.study import studies
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.search.study import studies
 from finetune.ui import search_form
 from finetune.ui.engine_form import Choice
 from tests.jobs.test_service import until

@@ -12,14 +12,15 @@ from typing import Any
 import gradio as gr
 
 from finetune import config
+from finetune.engines import registry
+from finetune.engines.registry import HUB_JOB
 from finetune.errors import NoSuchRun, PublishError
-from finetune.jobs import engines, run_table, service
-from finetune.jobs.engines import HUB_JOB
-from finetune.jobs.search import driver, results
-from finetune.jobs.search.study import find_study, studies
+from finetune.jobs import run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
+from finetune.search import driver, results
+from finetune.search.study import find_study, studies
 from finetune.ui import (
     auth,
     compare_view,
@@ -303,7 +304,7 @@ class RunsTab:
         question = macro("run_details.html", "question")
         return {
             self.confirmation: gr.update(visible=True),
-            self.question: question(name, len(runs), any(map(engines.has_bucket, runs))),
+            self.question: question(name, len(runs), any(map(registry.has_bucket, runs))),
             self.to_delete: asked,
         }
 
@@ -414,7 +415,7 @@ def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str
     """The visitor's token of the Hub for what runs have there; empty where there is none, and a
     token that was typed before may do."""
     with contextlib.suppress(PublishError):
-        there = any(engines.is_remote(run) or engines.has_bucket(run) for run in runs)
+        there = any(registry.is_remote(run) or registry.has_bucket(run) for run in runs)
         return (there and auth.hub_token(store, "", oauth)) or ""
     return ""
 

@@ -20,18 +20,19 @@ from finetune import config as run_config
 from finetune import owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
+from finetune.engines import registry
+from finetune.engines.base import Ticket, read_ticket
+from finetune.engines.registry import HUB_JOB, LOCAL
 from finetune.environment import hub_connection, project
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import advice, report
 from finetune.hub.client import HubClient
-from finetune.jobs import cost, engines, evaluate, service
-from finetune.jobs.engines import HUB_JOB, LOCAL
-from finetune.jobs.engines.base import Ticket, read_ticket
-from finetune.jobs.search import driver, limits
-from finetune.jobs.search.space import describe_outside, outside
+from finetune.jobs import cost, evaluate, service
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
+from finetune.search import driver, limits
+from finetune.search.space import describe_outside, outside
 from finetune.ui import (
     auth,
     cost_view,
@@ -303,7 +304,7 @@ class TrainTab:
             case "resume" if service.resume_price(run):  # which is to be agreed to
                 return self._choosing_engine(run)
             case "resume":
-                token = auth.hub_token(store, "", oauth) if engines.is_remote(run) else None
+                token = auth.hub_token(store, "", oauth) if registry.is_remote(run) else None
                 service.resume_run(store, run, token=token or "")
                 return self._shown(store, run) | {self.notice: ""}
             case "move":
@@ -355,7 +356,7 @@ class TrainTab:
 
     def _moving(self, store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> Updates:
         """Let a run go on where it was not: here, or on an engine that is chosen in the form."""
-        if engines.is_remote(run):
+        if registry.is_remote(run):
             unheard = read_ticket(run).is_unheard  # a job that may be at work is ended first
             token = auth.hub_token(store, "", oauth) if unheard else None
             service.resume_run(store, run, Ticket(), token or "")

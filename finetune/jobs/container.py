@@ -1,5 +1,5 @@
 """Carries a run out in the container of a Hugging Face Job: `python -m
-finetune.jobs.engines.container`, in the folder that holds this package.
+finetune.jobs.container`, in the folder that holds this package.
 
 Trains on the container's disk, prints events as frames and the worker's log as it is (one writer:
 two would tear each other's lines), mirrors what is saved into the bucket, and watches for a stop.
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
+from finetune.engines import mailbox
+from finetune.engines.frames import split
+from finetune.engines.mailbox import Mailbox
 from finetune.jobs import workers
-from finetune.jobs.engines import mailbox
-from finetune.jobs.engines.frames import split
-from finetune.jobs.engines.mailbox import Mailbox
 from finetune.runs.run import Run
 
 LOOK = 0.2  # seconds between two looks at what the worker has written

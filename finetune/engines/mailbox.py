@@ -26,9 +26,9 @@ from huggingface_hub import HfApi
 from finetune import disk, owners
 from finetune.config import is_upload
 from finetune.data import catalog
+from finetune.engines.base import read_ticket
 from finetune.environment import project
 from finetune.errors import JobError
-from finetune.jobs.engines.base import read_ticket
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 

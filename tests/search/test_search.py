@@ -19,15 +19,20 @@ from optuna.trial import TrialState
 from finetune import config as run_config
 from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
+from finetune.engines import spending
+from finetune.engines.base import write_ticket
+from finetune.engines.options import make_ticket
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
-from finetune.jobs import cost, scheduler, service, workers
-from finetune.jobs.engines import spending
-from finetune.jobs.engines.base import write_ticket
-from finetune.jobs.engines.options import make_ticket
+from finetune.jobs import cost, scheduler, service, tokens, workers
 from finetune.jobs.scheduler import Queue
-from finetune.jobs.search import driver, limits, results
-from finetune.jobs.search.space import (
+from finetune.owners import Visitor
+from finetune.runs import events
+from finetune.runs.store import RunStore
+from finetune.runs.summary import RunSummary
+from finetune.search import driver, limits, results
+from finetune.search.periodic import advance_all
+from finetune.search.space import (
     Budget,
     Space,
     default_space,
@@ -36,11 +41,7 @@ from finetune.jobs.search.space import (
     read_space,
     searchable,
 )
-from finetune.jobs.search.study import Study, create_study, find_study, studies, trial_run
-from finetune.owners import Visitor
-from finetune.runs import events
-from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
+from finetune.search.study import Study, create_study, find_study, studies, trial_run
 from finetune.ui import search_form, search_view
 from tests.conftest import TOKEN
 from tests.support import stand_in as stand_in_workers
@@ -336,7 +337,7 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
 
 
 def test_an_apps_scheduler_draws_one_trial_after_the_other(store: RunStore, stand_in: None) -> None:
-    app = scheduler.Scheduler(store, every=0.05)
+    app = scheduler.Scheduler(store, every=0.05, periodic=[advance_all])
     app.start()
     try:
         study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=3))
@@ -534,12 +535,12 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
         write_ticket(run, ticket.model_copy(update={"job": f"ada/{run.id}"}))
         run.append(events.Started(device="cpu"))
         Queue(store.root).remove(run.id)
-    scheduler._tokens.clear()  # as when the app is started again
+    tokens._tokens.clear()  # as when the app is started again
     assert {service.run_summary(store, run).status for run in runs} == {"interrupted"}
     assert driver.advance(store, study)
     assert "keeps no token of the Hub" in str(search_view.page(store, study.id))
     driver.go_on(store, study, TOKEN)
-    assert {scheduler.kept_token(run.id) for run in runs} == {TOKEN}
+    assert {tokens.kept(run.id) for run in runs} == {TOKEN}
     assert set(Queue(store.root).waiting()) == {run.id for run in runs}
     assert not driver.lacks_token(study)
     assert driver.advance(store, study)
@@ -600,7 +601,7 @@ def test_what_a_search_may_cost_is_agreed_to_as_a_whole(
             driver.begin_search(store, BASE, dict(RATES), budget, ticket=ticket)
     budget = Budget(trials=0, dollars=1.0)
     study = driver.begin_search(store, BASE, dict(RATES), budget, ticket=ticket, token="secret")
-    assert scheduler.kept_token(study.id) == "secret"
+    assert tokens.kept(study.id) == "secret"
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
     assert driver.advance(store, study)
     run = store.runs()[0]
@@ -622,7 +623,7 @@ def test_what_a_search_may_cost_is_agreed_to_as_a_whole(
     spending.note(store.runs()[0], 1, 0.5)
     again.optuna_study.tell(0, 0.9)
     given: list[str] = []
-    monkeypatch.setattr(scheduler, "keep_token", lambda run_id, token: given.append(token))
+    monkeypatch.setattr(tokens, "keep", lambda run_id, token: given.append(token))
     assert len(results.repeat_best(store, again)) == 3  # 0.50 and three times 0.40
     assert given == ["secret"] * 3
     with pytest.raises(JobError, match="3 runs may cost"):

@@ -8,8 +8,8 @@ import pytest
 
 from finetune import disk
 from finetune.config import RunConfig
+from finetune.engines import spending
 from finetune.errors import JobError, StoreError
-from finetune.jobs.engines import spending
 from finetune.owners import Visitor
 from finetune.runs.store import RunStore
 

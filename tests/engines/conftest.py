@@ -1,4 +1,4 @@
-"""What several tests of jobs need."""
+"""What several tests of engines need."""
 
 from __future__ import annotations
 

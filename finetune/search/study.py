@@ -24,12 +24,12 @@ from pydantic import BaseModel, ValidationError
 
 from finetune import disk
 from finetune.config import Choices, Range, RunConfig
+from finetune.engines.base import Ticket
 from finetune.errors import JobError, StoreError
-from finetune.jobs import scheduler
-from finetune.jobs.engines.base import Ticket
-from finetune.jobs.search.space import Budget, Space, distributions, outside
+from finetune.jobs import tokens
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
+from finetune.search.space import Budget, Space, distributions, outside
 
 if TYPE_CHECKING:
     import optuna
@@ -136,7 +136,7 @@ class Study:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        from finetune.jobs.search.journal_lock import JournalLock
+        from finetune.search.journal_lock import JournalLock
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
@@ -249,7 +249,7 @@ def create_study(
     )  # fmt: skip
     with disk.writing(study.folder):
         study.folder.mkdir(parents=True)
-    scheduler.keep_token(study.id, token)
+    tokens.keep(study.id, token)
     disk.write_atomically(study.folder / "study.json", settings.model_dump_json(indent=2) + "\n")
     return study
 

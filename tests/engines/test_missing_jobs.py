@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from finetune.config import RunConfig
+from finetune.engines import hub_jobs, registry, spending, supervisor
+from finetune.engines.base import Engine, Placement, Ticket, read_ticket, resume, write_ticket
+from finetune.engines.frames import Frame
+from finetune.engines.mailbox import SAVED, Mailbox
+from finetune.engines.options import HubJobOptions
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
-from finetune.jobs import engines, service, train, workers
-from finetune.jobs.engines import hub_jobs, spending, supervisor
-from finetune.jobs.engines.base import Engine, Placement, Ticket, read_ticket, resume, write_ticket
-from finetune.jobs.engines.frames import Frame
-from finetune.jobs.engines.mailbox import SAVED, Mailbox
-from finetune.jobs.engines.options import HubJobOptions
+from finetune.jobs import service, train, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -51,7 +51,7 @@ def sleeping(hub: LoopbackHub, store: RunStore, job: Ticket) -> tuple[Run, Ticke
     run = store.create(RunConfig())
     ticket = write_ticket(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     run.append(events.PhaseStarted(phase=events.Phase.SUBMIT))
-    engine = engines.open_engine(ticket)
+    engine = registry.open_engine(ticket)
     name = engine.submit(run, ticket)
     return run, write_ticket(run, read_ticket(run).model_copy(update={"job": name})), engine
 
@@ -196,7 +196,7 @@ def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
     )  # fmt: skip
     run = store.create(config)
     write_ticket(run, job)
-    follower = threading.Thread(target=engines.carry_out, args=(run,))
+    follower = threading.Thread(target=registry.carry_out, args=(run,))
     follower.start()
     until(lambda: run.events_summary().step > 20)
     hidden = hub.jobs.all.copy()
@@ -207,7 +207,7 @@ def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
     assert spending.spent_on(run) == pytest.approx(HubJobOptions(**job.options).most)
     hub.jobs.all |= hidden
     resume(run)
-    assert engines.carry_out(run) == 0
+    assert registry.carry_out(run) == 0
     assert len(hub.jobs.all) == 1
     summary = run.events_summary()
     assert summary.status == "finished"
@@ -233,7 +233,7 @@ def test_how_a_job_has_ended_is_said(
 ) -> None:
     run, _, _ = sleeping
     hub.jobs.kill(hub.jobs.last.id, message)
-    assert engines.carry_out(run) == 1
+    assert registry.carry_out(run) == 1
     assert said in run.events_summary().error
 
 

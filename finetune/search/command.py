@@ -10,25 +10,25 @@ from pathlib import Path
 from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
+from finetune.engines import arguments as engine_arguments
+from finetune.engines.base import Ticket
+from finetune.engines.registry import HUB_JOB, open_engine
 from finetune.errors import ConfigError
 from finetune.jobs import scheduler
-from finetune.jobs.engines import HUB_JOB, open_engine
-from finetune.jobs.engines import arguments as engine_arguments
-from finetune.jobs.engines.base import Ticket
-from finetune.jobs.search import results
-from finetune.jobs.search.driver import advance, begin_search, describe_values
-from finetune.jobs.search.limits import check_dollars
-from finetune.jobs.search.space import (
+from finetune.messages import message as _
+from finetune.metrics.classification import metric_name
+from finetune.runs.store import RunStore, default_root
+from finetune.search import results
+from finetune.search.driver import advance, begin_search, describe_values
+from finetune.search.limits import check_dollars
+from finetune.search.space import (
     Budget,
     default_space,
     describe_outside,
     read_space,
     searchable,
 )
-from finetune.jobs.search.study import Study, find_study
-from finetune.messages import message as _
-from finetune.metrics.classification import metric_name
-from finetune.runs.store import RunStore, default_root
+from finetune.search.study import Study, find_study
 
 _PAUSE = 0.5  # seconds between two looks
 

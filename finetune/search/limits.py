@@ -6,15 +6,16 @@ import statistics
 from typing import TYPE_CHECKING
 
 from finetune.config import Range, RunConfig
+from finetune.engines import spending
+from finetune.engines.base import Ticket
+from finetune.engines.options import HubJobOptions
+from finetune.engines.registry import LOCAL
 from finetune.errors import ConfigError
 from finetune.jobs import cost, service
-from finetune.jobs.engines import LOCAL, spending
-from finetune.jobs.engines.base import Ticket
-from finetune.jobs.engines.options import HubJobOptions
-from finetune.jobs.search.space import Budget, Space
-from finetune.jobs.search.study import REPEATS, RUN, SECONDS, Study, trial_run
 from finetune.messages import message as _
 from finetune.runs.store import RunStore
+from finetune.search.space import Budget, Space
+from finetune.search.study import REPEATS, RUN, SECONDS, Study, trial_run
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

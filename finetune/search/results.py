@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 
 from finetune.config import Range
 from finetune.data import tables
+from finetune.engines import spending
 from finetune.errors import JobError
-from finetune.jobs import scheduler, service
-from finetune.jobs.engines import spending
-from finetune.jobs.search import driver, limits, space
-from finetune.jobs.search.driver import parts
-from finetune.jobs.search.study import ERROR, PARTS, REPEATS, Study, trial_run
+from finetune.jobs import service, tokens
 from finetune.messages import decode
 from finetune.metrics.classification import metric_name
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.search import driver, limits, space
+from finetune.search.driver import parts
+from finetune.search.study import ERROR, PARTS, REPEATS, Study, trial_run
 
 _ENOUGH = 20  # trials with a score, below which nothing is said of importance
 _RESAMPLED = 40  # drawings of trials, for its intervals
@@ -245,7 +245,7 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         )
         for number in range(1, seeds + 1)
     ]
-    token = scheduler.kept_token(study.id) or token
+    token = tokens.kept(study.id) or token
     runs = service.start_runs(store, configs, [study.id] * seeds, ticket, token)
     again = [*study.optuna_study.user_attrs.get(REPEATS, []), *(run.id for run in runs)]
     study.optuna_study.set_user_attr(REPEATS, again)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from finetune.errors import StoreError
 from finetune.evaluation import picking, report
 from finetune.jobs import service
-from finetune.jobs.search.results import TrialRow
-from finetune.jobs.search.study import Study
 from finetune.metrics.intervals import Interval
 from finetune.runs.store import RunStore
+from finetune.search.results import TrialRow
+from finetune.search.study import Study
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from huggingface_hub import HfApi
 
 from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
+from finetune.engines import frames, registry, spending, supervisor
+from finetune.engines.base import Placement, Ticket, read_ticket, write_ticket
+from finetune.engines.mailbox import Mailbox
+from finetune.engines.options import HubJobOptions, check_config, make_ticket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
-from finetune.jobs import engines, scheduler, service, train, workers
-from finetune.jobs.engines import frames, spending, supervisor
-from finetune.jobs.engines.base import Placement, Ticket, read_ticket, write_ticket
-from finetune.jobs.engines.mailbox import Mailbox
-from finetune.jobs.engines.options import HubJobOptions, check_config, make_ticket
+from finetune.jobs import scheduler, service, tokens, train, workers
 from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -397,7 +397,7 @@ def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_termina
 def begun_by(run: Run, ticket: Ticket) -> RunSummary:
     """What is known of a run whose worker has tried to submit it."""
     write_ticket(run, ticket)
-    assert engines.carry_out(run) == 1
+    assert registry.carry_out(run) == 1
     return run.events_summary()
 
 
@@ -487,11 +487,11 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     run = store.create(config)
     ticket = write_ticket(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     run.append(events.Resumed(step=0))
-    name = engines.open_engine(ticket).submit(run, ticket)
+    name = registry.open_engine(ticket).submit(run, ticket)
     ticket = write_ticket(run, read_ticket(run).model_copy(update={"job": name}))
     hub.add_user("eves-token", "eve")
     monkeypatch.setenv("HF_TOKEN", "eves-token")
-    engine = engines.open_engine(ticket)
+    engine = registry.open_engine(ticket)
     for ask in (engine.state, engine.fetch, engine.remove):
         with pytest.raises(
             WrongAccount, match=r"is ada's, and this token is eve's\. Sign in as ada"
@@ -501,7 +501,7 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     assert "Sign in as ada" in begun_by(run, ticket).remedy
     assert read_ticket(run).job == name
     assert hub.jobs.last.stage in ("SCHEDULING", "RUNNING")
-    scheduler.keep_token(run.id, TOKEN)
+    tokens.keep(run.id, TOKEN)
     service.delete_run(store, run, "eves-token")
     assert hub.jobs.last.stage == "CANCELED"
     # Nothing asks for its log any more.

@@ -15,8 +15,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from finetune.config import RunConfig, is_whole
+from finetune.engines.base import HUB_JOB, LOCAL, RAY, Ticket
 from finetune.errors import ConfigError, JobError
-from finetune.jobs.engines.base import HUB_JOB, LOCAL, RAY, Ticket
 from finetune.messages import message as _
 
 IMAGE = "python:3.12"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from finetune.engines import ray_node
 from finetune.environment import project
 from finetune.errors import JobError
-from finetune.jobs.engines import ray_node
 from finetune.runs.run import TICKET, Run
 
 SOURCE = str(project.ROOT)

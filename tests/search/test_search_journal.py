@@ -13,10 +13,10 @@ from optuna.trial import TrialState
 
 from finetune.config import Range, RunConfig
 from finetune.jobs import scheduler
-from finetune.jobs.search import driver
-from finetune.jobs.search.space import Budget
-from finetune.jobs.search.study import Study, create_study
 from finetune.runs.store import RunStore
+from finetune.search import driver
+from finetune.search.space import Budget
+from finetune.search.study import Study, create_study
 
 FORM = RunConfig(max_steps=50, learning_rate=5e-4, weight_decay=0.2)
 SPACE = {"learning_rate": Range(1e-6, 1e-3, log=True), "weight_decay": Range(0.0, 0.3)}
@@ -57,7 +57,7 @@ def test_a_process_that_dies_while_it_writes_holds_nobody_up(store: RunStore) ->
     code = """
         import os, signal, sys
         from pathlib import Path
-        from finetune.jobs.search.journal_lock import JournalLock
+        from finetune.search.journal_lock import JournalLock
         journal = Path(sys.argv[1])
         JournalLock(journal).acquire()
         with journal.open("ab", buffering=0) as file:

@@ -20,23 +20,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from finetune import owners
 from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
+from finetune.engines import attempt, ray_connection, ray_machines, ray_node
+from finetune.engines.base import Ticket, read_ticket, write_ticket
+from finetune.engines.options import make_ticket
+from finetune.engines.ray_connection import connected
+from finetune.engines.ray_files import scorer_on_cluster
+from finetune.engines.registry import open_engine
 from finetune.errors import JobError
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.files import Window
 from finetune.jobs import scheduler, service, workers
-from finetune.jobs.engines import attempt, open_engine, ray_connection, ray_machines, ray_node
-from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
-from finetune.jobs.engines.options import make_ticket
-from finetune.jobs.engines.ray_connection import connected
-from finetune.jobs.engines.ray_files import scorer_on_cluster
-from finetune.jobs.search import driver, results
-from finetune.jobs.search.space import Budget, read_space
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.search import driver, results
+from finetune.search.space import Budget, read_space
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
@@ -267,11 +269,11 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted(
 def test_a_shared_apps_runs_have_its_limits_and_no_token_on_another_machine_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert workers.visitors_environment() == {}
+    assert owners.visitors_environment() == {}
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "7")
     monkeypatch.setenv("HF_TOKEN", "the-owners")
-    variables = workers.visitors_environment()
+    variables = owners.visitors_environment()
     assert variables["FINETUNE_VISITORS"] == "1"
     assert variables["FINETUNE_MAX_HUB_MB"] == "7"
     assert variables["HF_TOKEN"] == ""

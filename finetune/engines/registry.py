@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from finetune import owners
+from finetune.engines.base import HUB_JOB, LOCAL, RAY, Engine, Ticket, read_ticket
 from finetune.errors import JobError
-from finetune.jobs.engines.base import HUB_JOB, LOCAL, RAY, Engine, Ticket, read_ticket
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
@@ -41,12 +41,12 @@ def open_engine(ticket: Ticket, token: str = "") -> Engine:
         token: of the Hub; that of `hf auth login` on one's own machine if empty.
     """
     if ticket.engine == HUB_JOB:
+        from finetune.engines.hub_jobs import HubJobs
         from finetune.hub import client
-        from finetune.jobs.engines.hub_jobs import HubJobs
 
         return HubJobs(token or (None if owners.is_shared() else client.stored_token()))
     if ticket.engine == RAY:
-        from finetune.jobs.engines.ray_cluster import RayCluster
+        from finetune.engines.ray_cluster import RayCluster
 
         return RayCluster()
     raise JobError(
@@ -59,7 +59,8 @@ def open_engine(ticket: Ticket, token: str = "") -> Engine:
 
 def may_be_under_way(run: Run) -> bool:
     """Whether an attempt whose start was not heard of may be at work."""
-    from finetune.jobs.engines import spending
+
+    from finetune.engines import spending
 
     ticket = read_ticket(run)
     return ticket.is_unheard and (
@@ -91,7 +92,8 @@ def carry_out(
 ) -> int:
     """Carry a run out on the engine of its ticket, as its worker; the exit status. For `show` and
     `describe` see `supervisor.supervise`."""
-    from finetune.jobs.engines import supervisor
+
+    from finetune.engines import supervisor
 
     ticket = read_ticket(run)
     restarts = ticket.options.get("max_failures", 0)

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from huggingface_hub import JobInfo
 
+from finetune.engines import mailbox, spending
+from finetune.engines.base import HUB_JOB, Placement, Ticket, write_ticket
+from finetune.engines.mailbox import Mailbox
+from finetune.engines.options import HubJobOptions
 from finetune.errors import JobError, PublishError, WrongAccount
 from finetune.hub.client import Absent, HubClient, NoAnswer
-from finetune.jobs.engines import mailbox, spending
-from finetune.jobs.engines.base import HUB_JOB, Placement, Ticket, write_ticket
-from finetune.jobs.engines.mailbox import Mailbox
-from finetune.jobs.engines.options import HubJobOptions
 from finetune.messages import message as _
 from finetune.runs.run import Run
 
@@ -123,7 +123,7 @@ class HubJobs:
             f"python -m pip install -q {hub}",
             f'python -c "{_FETCH}"',
             "python -m pip install -q -r requirements.txt",
-            "exec python -m finetune.jobs.engines.container",
+            "exec python -m finetune.jobs.container",
         ]
         info = self._client.call(
             _("Starting the job"),

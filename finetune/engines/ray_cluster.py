@@ -12,17 +12,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from finetune.errors import JobError
-from finetune.jobs import workers
-from finetune.jobs.engines import attempt, ray_machines, ray_node
-from finetune.jobs.engines.base import Placement, Ticket
-from finetune.jobs.engines.options import RayOptions
-from finetune.jobs.engines.ray_connection import (
+from finetune import owners
+from finetune.engines import attempt, ray_machines, ray_node
+from finetune.engines.base import Placement, Ticket
+from finetune.engines.options import RayOptions
+from finetune.engines.ray_connection import (
     NAMESPACE,
     cluster_address,
     connected,
     import_ray,
 )
+from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED
@@ -152,7 +152,7 @@ def _start_actors(
 
     arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
     variables = {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"}
-    variables |= workers.visitors_environment()
+    variables |= owners.visitors_environment()
     ray.cloudpickle.register_pickle_by_value(ray_node)
     actor = ray.remote(ray_node.RankProcess)
     ranks = group.bundle_count

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from finetune.engines import spending
+from finetune.engines.base import Ticket
+from finetune.engines.options import OPTIONS, HubJobOptions, make_ticket
+from finetune.engines.registry import LABELS, LOCAL, open_engine
 from finetune.errors import JobError
-from finetune.jobs.engines import LABELS, LOCAL, open_engine, spending
-from finetune.jobs.engines.base import Ticket
-from finetune.jobs.engines.options import OPTIONS, HubJobOptions, make_ticket
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
+from finetune.engines.base import Ticket, read_ticket
+from finetune.engines.options import make_ticket
+from finetune.engines.registry import open_engine
 from finetune.errors import FinetuneError
 from finetune.jobs import service, workers
-from finetune.jobs.engines import open_engine
-from finetune.jobs.engines.base import Ticket, read_ticket
-from finetune.jobs.engines.options import make_ticket
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

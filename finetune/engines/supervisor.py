@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from finetune.engines import frames
+from finetune.engines.base import Engine, Placement, read_ticket, write_ticket
+from finetune.engines.options import check_config
 from finetune.errors import FinetuneError, WrongAccount
-from finetune.jobs import background
-from finetune.jobs.engines import frames
-from finetune.jobs.engines.base import Engine, Placement, read_ticket, write_ticket
-from finetune.jobs.engines.options import check_config
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
@@ -57,7 +56,7 @@ def supervise(
             run.resume()
             ended = _Attempt(run, engine, show, describe).carry_out()
     except Exception as error:
-        failed = background.failure_event(error, _("A file of the run"), _RESUME)
+        failed = events.failure_event(error, _("A file of the run"), _RESUME)
         show(failed)
         if run.exists():  # else it was deleted
             run.append(failed)

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from typing import Any
 
 from finetune import owners
+from finetune.engines.base import Ticket
+from finetune.engines.options import RayOptions
 from finetune.errors import JobError
-from finetune.jobs.engines.base import Ticket
-from finetune.jobs.engines.options import RayOptions
 from finetune.messages import message as _
 
 NAMESPACE = "finetune"  # of the actors' and groups' names
@@ -53,7 +53,7 @@ def import_ray() -> Any:
     except ImportError as error:
         raise JobError(
             "Ray is not installed here ({error}).",
-            "pip install -r finetune/jobs/engines/requirements-ray.txt",
+            "pip install -r finetune/engines/requirements-ray.txt",
             error=error,
         ) from error
     return ray

@@ -9,11 +9,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from finetune.engines import ray_machines, ray_node
+from finetune.engines.base import Ticket
+from finetune.engines.ray_connection import connected
 from finetune.errors import JobError
 from finetune.inference.files import Scores, Window
-from finetune.jobs.engines import ray_machines, ray_node
-from finetune.jobs.engines.base import Ticket
-from finetune.jobs.engines.ray_connection import connected
 from finetune.runs.run import Run
 
 _LOAD_LIMIT = 120.0  # seconds for a machine to load the model

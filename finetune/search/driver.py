@@ -16,13 +16,20 @@ from filelock import Timeout
 
 from finetune.config import RunConfig
 from finetune.data import catalog
+from finetune.engines import registry
+from finetune.engines.base import Ticket, read_ticket
+from finetune.engines.registry import HUB_JOB
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
-from finetune.jobs import cost, engines, scheduler, service
-from finetune.jobs.engines import HUB_JOB
-from finetune.jobs.engines.base import Ticket, read_ticket
-from finetune.jobs.search import limits
-from finetune.jobs.search.space import Budget, Space, check_space, number_problem
-from finetune.jobs.search.study import (
+from finetune.jobs import cost, service, tokens
+from finetune.messages import encode
+from finetune.messages import message as _
+from finetune.owners import LOCAL_USER, NOBODY, Visitor
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED, RunSummary
+from finetune.search import limits
+from finetune.search.space import Budget, Space, check_space, number_problem
+from finetune.search.study import (
     ERROR,
     PARTS,
     PRUNED,
@@ -34,17 +41,11 @@ from finetune.jobs.search.study import (
     studies,
     trial_run,
 )
-from finetune.messages import encode
-from finetune.messages import message as _
-from finetune.owners import LOCAL_USER, NOBODY, Visitor
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-_log = logging.getLogger("finetune.jobs.search")
+_log = logging.getLogger("finetune.search")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
 _FAILURES = 5  # trials that fail one after the other, after which the study ends
 _FOLLOWED = 5  # times that a trial's job is followed again, after which the trial has failed
@@ -80,7 +81,7 @@ def begin_search(
     check_space(space, config)
     limits.check_dollars(budget, ticket)
     if ticket.engine == HUB_JOB:
-        engines.open_engine(ticket, token)
+        registry.open_engine(ticket, token)
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
     if not store.visitor.alone and any(map(_goes_on, studies(store))):
@@ -105,7 +106,7 @@ def lacks_token(study: Study) -> bool:
     ticket = study.settings.ticket
     if ticket.engine == HUB_JOB:
         try:
-            engines.open_engine(ticket, scheduler.kept_token(study.id))
+            registry.open_engine(ticket, tokens.kept(study.id))
         except PublishError:
             return True
     return False
@@ -117,7 +118,7 @@ def go_on(store: RunStore, study: Study, token: str) -> None:
         run = None if trial.state.is_finished() else trial_run(store, trial)
         if run is not None and service.run_summary(store, run).status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
-    scheduler.keep_token(study.id, token)  # last: with it the search draws in place of the others
+    tokens.keep(study.id, token)  # last: with it the search draws in place of the others
 
 
 def advance_all(store: RunStore) -> None:
@@ -216,7 +217,7 @@ def _take_up(
     if not broke_off or times >= _FOLLOWED:
         return False
     study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
-    service.resume_run(store, run, token=scheduler.kept_token(study.id))
+    service.resume_run(store, run, token=tokens.kept(study.id))
     return True
 
 
@@ -310,7 +311,7 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
             _fail(study, trial)
             return False
         if run is None:
-            token = scheduler.kept_token(study.id)
+            token = tokens.kept(study.id)
             run = service.start_run(store, config, study.settings.ticket, token)
     except JobError as error:  # there is no room just now
         _set_error(study, trial, error.fact, error.remedy)
