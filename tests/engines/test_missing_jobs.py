@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -199,6 +200,9 @@ def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
     follower = threading.Thread(target=registry.carry_out, args=(run,))
     follower.start()
     until(lambda: run.events_summary().step > 20)
+    (working,) = hub.jobs.all.values()
+    assert working.process is not None
+    working.process.send_signal(signal.SIGSTOP)  # so that it does not end before it is given up
     hidden = hub.jobs.all.copy()
     hub.jobs.all.clear()
     follower.join()
@@ -206,6 +210,7 @@ def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
     step = run.events_summary().step
     assert spending.spent_on(run) == pytest.approx(HubJobOptions(**job.options).most)
     hub.jobs.all |= hidden
+    working.process.send_signal(signal.SIGCONT)
     resume(run)
     assert registry.carry_out(run) == 0
     assert len(hub.jobs.all) == 1

@@ -139,6 +139,7 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     """Where the number of pairs was not known when it was started."""
     hub.add_repo("ada/toy", files={p.name: p.read_bytes() for p in toy_checkpoint.iterdir()})
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_ANY_CHECKPOINT", "1")
     monkeypatch.setenv("FINETUNE_MAX_RUN_STEPS", "5")
     config = RunConfig(
         checkpoint="ada/toy", max_length=32, num_train_epochs=3, max_train_samples=16

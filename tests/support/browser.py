@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from finetune.jobs import workers
 from finetune.jobs.scheduler import Queue
@@ -105,6 +106,18 @@ def fill(page: Page, knob: str, value: str) -> None:
     box = control(page, knob)
     box.fill(value)
     box.press("Tab")
+    expect(box).to_have_value(value)
+
+
+def pick(page: Page, box: Locator, option: str | re.Pattern[str]) -> None:
+    """Choose from a list; open it again if Gradio closes it, as when it draws the chooser anew."""
+    for _ in range(5):
+        box.click()
+        with contextlib.suppress(PlaywrightTimeout):
+            page.get_by_role("option", name=option).click(timeout=20_000)
+            return
+        box.press("Escape")
+    raise AssertionError(f"{option} cannot be chosen")
 
 
 def choose(page: Page, knob: str, value: str) -> None:
@@ -118,8 +131,7 @@ def choose(page: Page, knob: str, value: str) -> None:
 
 def choose_bundled(page: Page) -> None:
     """Choose the bundled pairs on the Train tab."""
-    page.locator("#knob-dataset input").click()
-    page.get_by_role("option", name=re.compile("Bundled")).click()
+    pick(page, page.locator("#knob-dataset input"), re.compile("Bundled"))
 
 
 def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:

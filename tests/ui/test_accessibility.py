@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support import toys
-from tests.support.browser import App, new_page
+from tests.support.browser import App, new_page, pick
 from tests.ui.test_evaluate import evaluated
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
@@ -101,8 +101,7 @@ def test_every_tab_works_and_axe_finds_nothing(
     expect(page.locator("#train-message [role=alert]")).to_be_visible()
     violations += grave(page, "Train, all unfolded, a wrong form")
     open_tab(page, "Data")
-    page.locator("#pairs input").click()
-    page.get_by_role("option", name="Bundled pairs").click()
+    pick(page, page.locator("#pairs input"), "Bundled pairs")
     expect(page.locator("#rows table tbody tr")).to_have_count(10)
     for fold in ("#own-files", "#part-rows", "#part-hub"):
         page.locator(f"{fold} > button").click()

@@ -28,6 +28,7 @@ from tests.support.browser import (
     fill_toy,
     new_page,
     own_file,
+    pick,
     press_train,
 )
 from tests.support.hub import LoopbackHub
@@ -174,8 +175,7 @@ def test_a_typed_name_is_kept_until_another_model_is_chosen(
     page.get_by_label("Private").focus()
     expect(card).to_contain_text("your-name/mine")
     expect(name).to_have_value("mine")
-    chooser.click()
-    page.get_by_role("option", name="one").click()
+    pick(page, chooser, "one")
     expect(name).to_have_value("all-minilm-l6-v2-bundled-pairs")
     expect(card).to_contain_text("your-name/all-minilm-l6-v2-bundled-pairs")
     expect(page).to_have_url(re.compile(rf"run={app.store.runs()[-1].id}"))
@@ -319,8 +319,7 @@ def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) 
     fill(page, "learning_rate", "0.003")
     pass_through("#preset")
     expect(rate).to_have_value("0.003")
-    preset.click()  # the same one again: its values
-    page.get_by_role("option", name=re.compile(f"^.? ?{preset.input_value()}")).click()
+    pick(page, preset, re.compile(f"^.? ?{preset.input_value()}"))  # the same again: its values
     expect(rate).to_have_value("7e-05")
     page.get_by_role("tab", name="Data").click()
     expect(page.locator("#look-progress")).to_contain_text("is not on the Hub")
@@ -328,6 +327,5 @@ def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) 
     fill(page, "dataset_revision", "abc")
     pass_through("#pairs")
     expect(page.locator("#knob-dataset_revision input")).to_have_value("abc")
-    page.locator("#pairs input").click()
-    page.get_by_role("option", name=re.compile("^.? ?Bundled")).click()
+    pick(page, page.locator("#pairs input"), re.compile("^.? ?Bundled"))
     expect(page.locator("#knob-dataset_revision input")).to_have_value("")

@@ -14,7 +14,7 @@ from finetune.engines.options import make_ticket
 from finetune.runs import events
 from finetune.ui.engine_form import Choice
 from tests.conftest import TOKEN
-from tests.support.browser import App, choose_bundled, fill_toy, press_train
+from tests.support.browser import App, choose_bundled, fill_toy, pick, press_train
 from tests.support.engines import let_jobs_train
 from tests.support.hub import LoopbackHub
 
@@ -26,8 +26,7 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     let_jobs_train(hub, monkeypatch, TOKEN)
     fill_toy(page, toy_checkpoint, 60)
     choose_bundled(page)
-    page.locator("#engine input").click()
-    page.get_by_role("option", name="Hugging Face Job").click()
+    pick(page, page.locator("#engine input"), "Hugging Face Job")
     expect(page.locator("#job-price")).to_contain_text("not signed in")
     page.locator("#job-token input").fill(TOKEN)
     expect(page.locator("#flavor input")).to_have_value(re.compile(r"t4-small · \$0\.40/h"))

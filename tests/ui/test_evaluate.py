@@ -21,7 +21,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
-from tests.support.browser import App
+from tests.support.browser import App, pick
 from tests.ui.test_app import NOBODY
 
 LABELS = ["not_equivalent", "equivalent"]
@@ -207,8 +207,7 @@ def test_errors_are_listed_and_labels_corrected(app: App, page: Page, toy_checkp
     open_part(page, "Errors")
     expect(page.locator("#errors-table tbody tr").first).to_be_visible()
     expect(page.locator("#doubts")).to_contain_text("suspected label mistakes")
-    page.locator("#errors-which input").click()
-    page.get_by_role("option", name="suspected labels").click()
+    pick(page, page.locator("#errors-which input"), "suspected labels")
     chooser = page.locator("#errors-table select[data-row='5']")
     expect(chooser).to_be_visible()
     former = chooser.input_value()
