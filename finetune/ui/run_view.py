@@ -16,6 +16,7 @@ from finetune.engines.base import read_ticket
 from finetune.engines.registry import LABELS, LOCAL
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
+from finetune.evaluation.in_ten import in_ten
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
@@ -96,12 +97,13 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
     """How the run ended and what to do next; empty while it goes on."""
     if summary.status not in ENDED:
         return Markup()
-    judged, advised = None, None
+    judged, advised, ten = None, None, None
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
         if summary.saved_step is not None:
             judged = report.run_verdict(run, summary)
+            ten = in_ten(report.evaluate_run(run, summary).analysis, summary.baselines)
             advised = advice.advise(summary, run.config(), judged)
-    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised}
+    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised, "ten": ten}
     return render("run_verdict.html", **values)
 
 
