@@ -94,7 +94,7 @@ _APOSTROPHE = re.compile(r"\w\u2019(s|t|re|ll|ve|m|d)\b|[cdjlmnstu]\u2019[aeiouy
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the bytes of a file become characters.
+    """The conversion of a file's bytes to characters.
 
     Attributes:
         name: of Python's codec.

@@ -307,7 +307,7 @@ def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> 
 
 
 class Quoting(NamedTuple):
-    """How the quotes of a file are read, and the counts behind it."""
+    """The reading of a file's quotes, and the counts behind it."""
 
     quote: str
     split_joined: bool

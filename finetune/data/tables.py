@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a file, by the fields of `RunConfig`; an empty text means: guess."""
+    """Options for reading a file, from the fields of `RunConfig`; an empty text means: guess."""
 
     sheet: str = ""
     delimiter: str = ""
@@ -69,7 +69,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Remark:
-    """What a person should know about how a file was read."""
+    """A fact or question about how a file was read."""
 
     kind: str  # an identifier, such as `encoding`
     severity: Literal["blocks", "warns", "notes"]
