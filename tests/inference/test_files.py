@@ -240,7 +240,7 @@ def test_what_cannot_be_predicted_is_refused(
     with pytest.raises(JobError, match="no model"):
         predict.start_prediction(store, untrained, path)
     toys.overwrite(run.best, lambda weights: weights["classifier.weight"].fill_(float("nan")))
-    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
         judged(run, path, tmp_path / "out.csv")
 
     def full(source: Path, target: Path) -> None:
