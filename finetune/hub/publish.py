@@ -219,7 +219,7 @@ def score_model(folder: Path, paired: bool, max_length: int) -> NDArray[np.float
     from finetune.inference.scorer import Scorer
 
     first, second = ([pair[at] for pair in model_card.EXAMPLES] for at in (0, 1))
-    scorer = Scorer(folder, max_length, "fp32", "cpu", threads=1, aside=True)
+    scorer = Scorer(folder, max_length, "fp32", "cpu", threads=1, low_priority=True)
     try:
         return scorer.scores(first, second if paired else None)
     finally:

@@ -88,7 +88,9 @@ class Predictor:
         _check_memory(folder)
         if precision == "auto" and quantized.serves(folder, device):
             precision = "int8"
-        self.scorer = Scorer(folder, max_length, precision, device, aside=True, alone=True)
+        self.scorer = Scorer(
+            folder, max_length, precision, device, low_priority=True, single_requests=True
+        )
         self.labels = self.scorer.labels
         self._batcher = MicroBatcher(self.scorer)  # its thread keeps the scorer alive
         weakref.finalize(self, _free, self._batcher, self.scorer).atexit = False

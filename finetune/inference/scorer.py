@@ -74,8 +74,8 @@ class Scorer:
         precision: `auto` takes bf16 if the hardware is faster in it. int8 is computed on the CPU,
             from the file `quantized` or the one in the folder.
         threads: computing threads of a CPU; 0 for PyTorch's default.
-        aside: let everything else on these processors go first.
-        alone: pairs are requested one by one. On a CPU `auto` then takes fp32 if ONNX
+        low_priority: let everything else on these processors go first.
+        single_requests: pairs are requested one by one. On a CPU `auto` then takes fp32 if ONNX
             Runtime can compute it, because bf16 does not answer a lone pair sooner.
     """
 
@@ -86,15 +86,17 @@ class Scorer:
         precision: Precision = "auto",
         device: str = "",
         threads: int = 0,
-        aside: bool = False,
+        low_priority: bool = False,
         quantized: Path | None = None,
-        alone: bool = False,
+        single_requests: bool = False,
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         self.device = torch.device("cpu" if precision == "int8" else device or accelerator or "cpu")
         self._on_cpu = self.device.type == "cpu"
         self.threads = (threads or default_threads()) if self._on_cpu else 1
-        self._pool = ThreadPoolExecutor(self.threads, "score", lower_priority if aside else None)
+        self._pool = ThreadPoolExecutor(
+            self.threads, "score", lower_priority if low_priority else None
+        )
         self._max_length = max_length
         self._tokenizing = threading.Lock()  # a tokenizer fails if it is configured while it reads
         self._tokenizer, self._model = model.load_saved_model(folder)
@@ -112,7 +114,7 @@ class Scorer:
             automatic = precision == "auto"
             half = precision == "bf16" or (automatic and devices.prefers_bf16(self.device))
             if self._on_cpu:
-                half = self._choose_path(half, not half or (automatic and alone))
+                half = self._choose_path(half, not half or (automatic and single_requests))
             else:
                 self._model.to(self.device, torch.bfloat16 if half else torch.float32)
             self.precision = "bf16" if half else "fp32"
