@@ -309,7 +309,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 
     first, second = judge("a", 300), judge("b", 300)
     os.utime(first.folder / "job.json", (0, 0))
-    with pytest.raises(DataError, match=r"what you had judged 0\.6 MB; a visitor may have 1 MB"):
+    with pytest.raises(DataError, match=r"predictions 0\.6 MB; a visitor may have 1 MB"):
         ada.uploads.add({"train": write("c", 600)})
     assert other.uploads.add({"train": write("c", 600)})  # another's share is another's
     ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))
