@@ -115,7 +115,7 @@ class RunConfig(BaseModel):
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
     num_train_epochs: int = _common(0, 0, 1000, usual=(0, 20), label="Epochs", search=Range(1, 6))
-    """Passes over the training pairs; 0 chooses 1 to 10, fewer the more pairs there are."""
+    """Passes over the training pairs; 0 is automatic: 1 to 10, fewer passes for more pairs."""
     learning_rate: float = _common(
         7e-5, 1e-8, 1.0, usual=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
     )
@@ -243,7 +243,7 @@ class RunConfig(BaseModel):
     label_column: str = _data("", label="Label")
     """The column of the class; empty to guess it."""
     positive_label: str = _data("", label="Positive class")
-    """The answer you are looking for, of two: F1 is its. Empty for the plain one, such as yes."""
+    """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
