@@ -1,6 +1,6 @@
-"""A small Gradio Space in which anybody can try one tuned model.
+"""A small Gradio Space in which anybody can try a fine-tuned model.
 
-Its app is always the same file, `templates/space_app.py`; what differs is in its `finetune.json`.
+Its app is always the same file, `templates/space_app.py`; its settings are in its `finetune.json`.
 Source of the front matter: https://huggingface.co/docs/hub/spaces-config-reference
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from finetune.hub.push_plan import PushPlan
 
 APP = Path(__file__).parent / "templates" / "space_app.py"
-CONFIG = "finetune.json"  # a Space that has it was made here
+CONFIG = "finetune.json"  # marks a Space that was made here
 
 
 def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
-    """The plan of a push with a demo of its model; a Space that is there keeps its hardware."""
+    """Add a demo of the model to the plan of a push. An existing Space keeps its hardware."""
     if plan.private:
         raise PublishError(
             "A demo of {full} could not read it: the repository is private.",
@@ -42,7 +42,7 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
 
 
 def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> str:
-    """Make or update the Space of a plan; its address."""
+    """Create or update the Space of a plan; returns its address."""
     if not plan.demo_exists:
         hub.create_space(plan.demo, hardware)
     files = demo_files(plan.full, paired, plan.licence)
@@ -58,7 +58,7 @@ def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> st
 
 
 def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
-    """Path in the Space -> text of the file; everybody may read the model's repository."""
+    """The files of the Space: path -> text. The model's repository must be public."""
     sentences = ["sentence1", "sentence2"][: 1 + paired]
     config = {
         "model": model,
