@@ -73,13 +73,13 @@ def begin_search(
     Raises:
         FinetuneError: where the first trial could not begin, as `service.start_run` says it, where
             the space holds values that cannot be trained with, or where a search that is billed has
-            no limit of dollars.
+            no limit of trials.
     """
     ticket = ticket or Ticket()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
         raise ConfigError({"parallel": problem})
     check_space(space, config)
-    limits.check_dollars(budget, ticket)
+    limits.check_price(budget, ticket)
     if ticket.engine == HUB_JOB:
         registry.open_engine(ticket, token)
     if not store.visitor.may_start:
@@ -285,12 +285,12 @@ def may_draw(store: RunStore, study: Study) -> bool:
     trials, budget = study.trials(), study.settings.budget
     if any(map(study.is_without_run, trials)):
         return False
-    failed = [t.state == TrialState.FAIL for t in trials if t.state != TrialState.WAITING]
+    drawn = [t for t in trials if t.state != TrialState.WAITING]
+    failed = [t.state == TrialState.FAIL for t in drawn]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
-    if budget.dollars and not limits.has_dollars(store, study, 1):
-        return False
-    counted = [t for t in trials if t.state not in (TrialState.FAIL, TrialState.WAITING)]
+    billed = limits.trial_price(study.settings.ticket) > 0  # a failed trial may have cost its price
+    counted = [t for t in drawn if billed or t.state != TrialState.FAIL]
     minutes = sum(limits.trial_seconds(store, trial) for trial in trials) / 60
     used = ((len(counted), budget.trials), (minutes, budget.minutes))
     return all(amount < limit for amount, limit in used if limit)

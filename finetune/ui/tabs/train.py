@@ -130,7 +130,7 @@ class TrainTab:
         searched = [*self.search.inputs, *values]
         self.search.begin.click(self.on_search, searched, everything, **quick)
         fields: list[Any] = [self.form[name] for name in search_form.FIELDS if name in self.form]
-        changes = [*self.search.changes, *(field.change for field in fields)]
+        changes = [*self.search.changes, *self.engine.changes, *(field.change for field in fields)]
         gr.on(changes, self.on_search_time, searched, everything, **latest)
         updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
         unfold = f"() => {json.dumps(updates)}"
@@ -151,7 +151,8 @@ class TrainTab:
         judged = {name for name, knob in run_config.knobs().items() if knob.usual}
         names = judged | {*cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
-        gr.on(estimated, None, None, self.engine.agreed, js="() => false", **quick)
+        priced = [*estimated, self.search.trials.change]
+        gr.on(priced, None, None, self.engine.agreed, js="() => false", **quick)
         controls: list[Any] = [self.form[name] for name in sorted(names & {*self.form})]
         estimated += [control.change for control in controls]
         gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
@@ -192,7 +193,7 @@ class TrainTab:
         choice, others = self._chosen(values[search_form.COUNT :])
         ticket = self.engine.checked(choice)
         space, budget, options = search_form.read(values[: search_form.COUNT])
-        limits.check_dollars(budget, ticket)
+        limits.check_price(budget, ticket)
         token = ""
         if ticket.engine == HUB_JOB:
             token = auth.hub_token(store, choice.typed, oauth) or ""
@@ -212,14 +213,13 @@ class TrainTab:
             space, budget, _options = search_form.read(values[: search_form.COUNT])
             config = form.read(others[several_runs.COUNT :])
             ticket = choice.ticket()
-            limits.check_dollars(budget, ticket)
+            limits.check_price(budget, ticket)
         except ConfigError as error:
             return {self.search.time: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
-        billed = limits.trial_price(ticket) > 0
-        first = driver.first_trial(store, config, space)
+        price, first = limits.trial_price(ticket), driver.first_trial(store, config, space)
         apart = describe_outside(space, outside(space, first.to_dict()))
-        return {self.search.time: search_form.expected(seconds, budget, billed, apart)}
+        return {self.search.time: search_form.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """What is chosen of the engine, and the values of the other controls."""
