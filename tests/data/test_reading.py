@@ -13,11 +13,11 @@ import openpyxl  # type: ignore[import-untyped]
 import pandas as pd
 import pytest
 
+from finetune.cli import check
 from finetune.config import RunConfig
 from finetune.data import checks, splits, tables
 from finetune.data.tables import ReadOptions
 from finetune.errors import ConfigError, DataError
-from finetune.jobs import check
 from tests.data.test_quoting import CASES, GLUE, NAMES, join, kinds, plain_rows, read, write
 from tests.data.test_tables import upload
 
