@@ -8,15 +8,18 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from finetune.arguments import add_arguments
 from finetune.config import READING_FIELDS
 from finetune.data.tables import ReadOptions
 from finetune.engines.registry import LOCAL, RAY
 from finetune.inference.file_request import PredictionRequest, check_columns
-from finetune.inference.files import WindowScorer
 from finetune.runs.run import Run
 from finetune.runs.store import default_root, named_run
+
+if TYPE_CHECKING:
+    from finetune.inference.files import WindowScorer
 
 
 def main(arguments: list[str] | None = None) -> int:
