@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from finetune.arguments import add_arguments
 from finetune.config import READING_FIELDS
-from finetune.data.tables import ReadOptions
+from finetune.data.table import ReadOptions
 from finetune.engines.registry import LOCAL, RAY
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.runs.run import Run
