@@ -14,7 +14,7 @@ from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
-from finetune.jobs.train import TerminalBar
+from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run

@@ -17,13 +17,14 @@ import pytest
 from huggingface_hub import HfApi
 
 from finetune.__main__ import main as command_line
+from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import frames, registry, spending, supervisor
 from finetune.engines.base import Placement, Ticket, read_ticket, write_ticket
 from finetune.engines.mailbox import Mailbox
 from finetune.engines.options import HubJobOptions, check_config, make_ticket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
-from finetune.jobs import scheduler, service, tokens, train, workers
+from finetune.jobs import scheduler, service, tokens, workers
 from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run

@@ -1,4 +1,4 @@
-"""A search from a terminal: `python -m finetune search`."""
+"""`python -m finetune search`: find hyperparameters by many runs."""
 
 from __future__ import annotations
 
