@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
-from finetune.engines.options import make_ticket
-from finetune.engines.registry import LOCAL
+from finetune.engines.base import HERE
+from finetune.engines.registry import make_ticket
 from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
@@ -45,7 +45,7 @@ def train(
     config: RunConfig,
     store: RunStore | None = None,
     progress: bool = True,
-    engine: str = LOCAL,
+    engine: str = HERE,
     **options: Any,
 ) -> Run:
     """Train a classifier in a process of its own and wait for its end.
@@ -56,9 +56,9 @@ def train(
     Args:
         store: where the run is kept; the default folder of runs if None.
         progress: whether to show a progress bar with the evaluations above it.
-        engine: where: `local`, `hub-job` or `ray`.
-        options: of the engine, as the flags of `python -m finetune train` name them. A Hugging Face
-            Job takes its `price`, in US dollars an hour: naming it is agreeing to it.
+        engine: where, as `python -m finetune train --engine` names it.
+        options: of the engine, as the flags of `python -m finetune train` name them. One that is
+            billed takes its `price`, in US dollars an hour: naming it is agreeing to it.
 
     Returns:
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).

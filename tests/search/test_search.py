@@ -21,7 +21,7 @@ from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
 from finetune.engines import spending
 from finetune.engines.base import write_ticket
-from finetune.engines.options import make_ticket
+from finetune.engines.registry import make_ticket
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
 from finetune.jobs import cost, scheduler, service, tokens, workers
