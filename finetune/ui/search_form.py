@@ -40,9 +40,9 @@ def draw() -> SearchForm:
     with gr.Accordion(gettext("Search"), open=False, elem_id="search") as accordion:
         elements.note(
             gettext(
-                "Many runs with other hyperparameters, each learning from those before it; those "
-                "among the worst quarter end early. The first is the form as it is. They wait in "
-                "the queue as any other run."
+                "Train many times with other hyperparameters; each run learns from those before "
+                "it. The worst quarter is stopped early. The first run is the form as it is. All "
+                "wait in the queue like any other run."
             )
         )
         info = gettext("A range, or values with commas between; empty leaves it as in the form.")

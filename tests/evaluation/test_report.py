@@ -264,7 +264,7 @@ def test_a_better_model_is_called_better_only_when_that_is_sure(
          ["<b>It never answers c</b>", "missed</b> class: c"],
          ["No kind of pair is surely worse"]),
         ([[97, 3], [20, 5]], [], ["never answers"]),
-        ([[28, 2], [2, 28]], ["No kind of pair is surely worse than the rest."], []),
+        ([[28, 2], [2, 28]], ["No group of pairs stands out as worse."], []),
         ([[4] + [0] * 7 for _ in range(8)], ["too few</b> class: a"], ['id="missed"']),
         ([[3, 0], [0, 3]], ["No kind of pair has enough examples to be judged."], ["surely worse"]),
         ([[2, 28], [28, 2]], ['id="backwards"', "may be swapped"], []),

@@ -42,7 +42,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network while the page opens
     page = new_page(browser)
     page.goto(app.url)
-    expect(page.locator("#hub-status")).to_contain_text("does not answer")
+    expect(page.locator("#hub-status")).to_contain_text("No connection")
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=240_000)
     expect(page.locator("#status")).to_contain_text("samples/s")

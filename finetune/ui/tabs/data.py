@@ -103,7 +103,7 @@ class DataTab:
         self.message = elements.notice("data-message")
         self.dataset = gr.Dropdown(
             form.datasets(), value=BUNDLED_DATASET, elem_id="pairs", allow_custom_value=True,
-            label=gettext("or use the bundled pairs"),
+            label=gettext("Or choose other data"),
             info=gettext("Or an earlier file, or a Hub dataset as owner/name."),
         )  # fmt: skip
         self.search = HubSearch(self.store, "dataset")

@@ -27,7 +27,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import advice, report
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, evaluate, service
-from finetune.runs.run import Run
+from finetune.runs.run import Run, default_title
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.search import driver, limits
@@ -77,10 +77,11 @@ class TrainTab:
         with gr.Row(equal_height=False, elem_id="setup") as self.setup:
             with gr.Column(scale=3, min_width=320):
                 self._draw_form(drawn)
-            with gr.Column(scale=2, min_width=320):
+            with gr.Column(scale=2, min_width=320, elem_id="beside-form"):
                 self.engine.draw()
-                self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
-                self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+                with gr.Column(elem_id="train-bar"):  # stays in sight
+                    self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
+                    self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
                 self.message = elements.notice("train-message")
                 self.planned = elements.notice("planned")
                 self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
@@ -241,15 +242,16 @@ class TrainTab:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             total = sum(seconds) if len(seconds) == count else None
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
-        config, root, files = planned[0].config, store.root.resolve(), {}
+        config, root, files, title = planned[0].config, store.root.resolve(), {}, ""
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
             if is_upload(config.dataset):
                 files = store.uploads.file_names(config.dataset)
+            title = default_title(config, ", ".join(files.values()))
             if files and store.visitor.alone:  # with their folder only on one's own machine
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
-        costs = cost_view.costs(estimates[0], config, count, total, files, folder)
+        costs = cost_view.costs(estimates[0], config, count, total, files, folder, title)
         pairs = cost_view.pairs_card(estimates[0].report, store)
         shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
         if estimates[0].measurable:
@@ -400,8 +402,8 @@ class TrainTab:
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
             return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
         text = gettext(
-            "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
-            "this disk can be used: the bundled pairs and checkpoint need no network."
+            "No connection to the Hugging Face Hub. You can use the bundled data and model, and "
+            "what is on this machine."
         )
         return feedback.note(text)
 
