@@ -100,8 +100,8 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
         if summary.saved_step is not None:
             judged = report.run_verdict(run, summary)
-            ten = in_ten(report.evaluate_run(run, summary).analysis, summary.baselines)
             advised = advice.advise(summary, run.config(), judged)
+            ten = in_ten(report.evaluate_run(run, summary).analysis, summary.baselines)
     values = {"run": run, "summary": summary, "verdict": judged, "advice": advised, "ten": ten}
     return render("run_verdict.html", **values)
 
