@@ -228,14 +228,14 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
 
 
 def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalResult]:
-    origin, cut = card.source_split(split)
+    source_split, cut = card.source_split(split)
     return [
         EvalResult(
             task_type="text-classification",
             task_name="Text classification",
             dataset_type=card.hub_dataset or "custom",
-            dataset_name=card.source + f" (cut from {origin})" * cut,
-            dataset_split=origin or None,
+            dataset_name=card.source + f" (cut from {source_split})" * cut,
+            dataset_split=source_split or None,
             dataset_revision=card.data["revision"] or None,
             metric_type=score,
             metric_name=title,

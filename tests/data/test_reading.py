@@ -242,7 +242,7 @@ def test_a_doubtful_encoding_holds_training_back(tmp_path: Path) -> None:
     chosen = config.changed(encoding="cp1250")
     assert checks.check_pairs(chosen, tmp_path).blocked == []
     pairs = splits.load_pairs(chosen, tmp_path)
-    assert "read as cp1250" in pairs.origin["reading"][0]
+    assert "read as cp1250" in pairs.facts["reading"][0]
 
 
 def workbook(**sheets: list[list[Any]]) -> bytes:

@@ -106,7 +106,7 @@ def test_glue_tasks_have_their_shapes(hub: LoopbackHub, tmp_path: Path) -> None:
         assert pairs.splits["train"].column_names == [*texts, "label"]
         assert sizes(pairs) == {"train": 30, "validation": 10}
         assert pairs.labels == ["no", "yes"]
-        assert pairs.origin["source"] == f"nyu-mll/glue ({task})"
+        assert pairs.facts["source"] == f"nyu-mll/glue ({task})"
     pairs = load(tmp_path, "glue/mnli")
     assert sizes(pairs) == {"train": 12, "validation": 13, "test": 14}
     assert pairs.labels == list(classes)
@@ -141,8 +141,8 @@ def test_no_split_of_a_source_is_two(
         with pytest.raises(DataError, match=chosen):
             load(tmp_path, "ada/tickets", **values)
         return
-    origin = load(tmp_path, "ada/tickets", **values).origin
-    assert {split: name for split, name in origin["splits"].items() if name} == chosen
+    facts = load(tmp_path, "ada/tickets", **values).facts
+    assert {split: name for split, name in facts["splits"].items() if name} == chosen
 
 
 def test_any_dataset_is_read_and_a_new_commit_too(
@@ -151,14 +151,14 @@ def test_any_dataset_is_read_and_a_new_commit_too(
     text = csv_file(40).replace(b"sentence1,sentence2,label", b"q1,q2,same")
     repo = hub.add_repo("ada/tickets", "dataset", {"train.csv": text})
     first = load(tmp_path, "ada/tickets")
-    commit = first.origin["revision"]
+    commit = first.facts["revision"]
     assert commit == repo.head
-    assert first.origin["columns"] == {"sentence1": "q1", "sentence2": "q2", "label": "same"}
+    assert first.facts["columns"] == {"sentence1": "q1", "sentence2": "q2", "label": "same"}
     assert sizes(first)["validation"] == 4
     assert load(tmp_path, "ada/tickets").fingerprint == first.fingerprint
     repo.commit("more", {"train.csv": csv_file(60)})
     second = load(tmp_path, "ada/tickets")
-    assert second.origin["revision"] != commit
+    assert second.facts["revision"] != commit
     assert second.fingerprint != first.fingerprint
     pinned = load(tmp_path, "ada/tickets", dataset_revision=commit)
     assert pinned.fingerprint == first.fingerprint

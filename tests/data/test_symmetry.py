@@ -55,8 +55,8 @@ def pairs(rows: Rows, labels: tuple[str, ...] = ("no", "yes"), **names: str) -> 
     first, second, label = zip(*rows, strict=True)
     columns = {"sentence1": list(first), "sentence2": list(second), "label": list(label)}
     train = Dataset.from_dict(columns)
-    origin: dict[str, Any] = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
-    return Pairs(DatasetDict(train=train), list(labels), origin=origin)
+    facts: dict[str, Any] = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
+    return Pairs(DatasetDict(train=train), list(labels), facts=facts)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_pairs_that_are_not_kept_are_read_by_a_child(
     )
     dataset_cache.ensure_cached(config, store.root)
     assert psutil.Process().memory_info().rss - before < FLAT
-    assert sum(splits.load_pairs(config, store.root).origin["rows"].values()) == 2_000
+    assert sum(splits.load_pairs(config, store.root).facts["rows"].values()) == 2_000
     monkeypatch.setattr(child_process, "call", lambda *_, **__: pytest.fail("read again"))
     dataset_cache.ensure_cached(config, store.root)
 
