@@ -197,7 +197,7 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
     def on_progress(done: int, total: int) -> None:
         progress.append((done, total))
         if done >= 320:
-            raise files.Cancelled
+            raise files.PredictionStopped
 
     request = PredictionRequest(run.id, path.name, *SIDES)
     report, whole = files.predict_file(

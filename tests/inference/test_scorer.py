@@ -132,7 +132,7 @@ def test_layers_and_threads_are_those_measured_to_be_fastest(
     used: list[int] = []
     compute = scorer._compute
 
-    def counted(rows: scoring.Columns, threads: int) -> NDArray[np.float32]:
+    def counted(rows: scoring.Tokens, threads: int) -> NDArray[np.float32]:
         used.append(threads)
         return compute(rows, threads)
 
@@ -149,7 +149,7 @@ def test_layers_and_threads_are_those_measured_to_be_fastest(
 def test_one_slow_answer_decides_nothing_and_a_slow_machine_loads_soon(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, times: list[float], expected: int
 ) -> None:
-    def compute(scorer: Scorer, rows: scoring.Columns, threads: int) -> NDArray[np.float32]:
+    def compute(scorer: Scorer, rows: scoring.Tokens, threads: int) -> NDArray[np.float32]:
         calls.append(threads)
         time.sleep(times[min(len(calls), len(times)) - 1])
         return np.zeros((1, 2), np.float32)
