@@ -155,7 +155,7 @@ class _Card:
         self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)
-        self.int8 = quantized.read_report(run.best) if quantized.is_kept(run.best) else None
+        self.int8 = quantized.read_report(run.best) if quantized.is_enabled(run.best) else None
         self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
         # Names on the Hub; empty if it is not on the Hub.
         base, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)

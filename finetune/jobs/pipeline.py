@@ -155,8 +155,8 @@ class _Training:
         # Only the main process knows beforehand which folder and checkpoint it is, and how often
         # the run has found that it can evaluate.
         latest = max(map(str, run.checkpoints()), default="")
-        facts = [str(run.folder), latest, run.events_summary().interval]
-        folder, checkpoint, self.interval = broadcast_object_list(facts)
+        facts = [str(run.folder), latest, run.events_summary().eval_every]
+        folder, checkpoint, self.eval_every = broadcast_object_list(facts)
         run.folder = Path(folder)
         self.checkpoint = Path(checkpoint) if checkpoint else None
 
@@ -269,7 +269,7 @@ class _Training:
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
         yield from loop.fit(
             self.config, self.accelerator, self.classifier, self.batches,
-            self._hooks(), self.checkpoint, self.pairs.positive, self.interval,
+            self._hooks(), self.checkpoint, self.pairs.positive, self.eval_every,
         )  # fmt: skip
 
     def _hooks(self) -> Hooks:
