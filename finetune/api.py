@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
-from finetune.engines.options import make_ticket
-from finetune.engines.registry import LOCAL
+from finetune.engines.base import HERE
+from finetune.engines.registry import make_ticket
 from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
-from finetune.jobs.train import TerminalBar
+from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
@@ -45,7 +45,7 @@ def train(
     config: RunConfig,
     store: RunStore | None = None,
     progress: bool = True,
-    engine: str = LOCAL,
+    engine: str = HERE,
     **options: Any,
 ) -> Run:
     """Train a classifier in a process of its own and wait until it ends.
@@ -56,8 +56,8 @@ def train(
     Args:
         store: the store of the run; the default folder of runs if None.
         progress: True to show a progress bar with the evaluations above it.
-        engine: `local`, `hub-job` or `ray`.
-        options: of the engine, named as the flags of `python -m finetune train`. A Hugging Face Job
+        engine: as `python -m finetune train --engine` names it.
+        options: of the engine, named as the flags of `python -m finetune train`. A billed one
             takes its `price`, in US dollars an hour: naming the price accepts it.
 
     Returns:

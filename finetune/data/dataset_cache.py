@@ -28,7 +28,7 @@ from finetune.data import catalog, needed_files, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.classes import LabelEncoder, clean_label
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
-from finetune.data.tables import Remark
+from finetune.data.table import Remark
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.messages import Text, message

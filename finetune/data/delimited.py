@@ -13,7 +13,7 @@ from pathlib import Path
 
 from finetune.data import headers, quoting
 from finetune.data.quoting import Line, Shape
-from finetune.data.tables import (
+from finetune.data.table import (
     MAX_FIELD,
     MAX_LINES,
     OnBadRow,

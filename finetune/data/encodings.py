@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from finetune.data import tables
+from finetune.data import table
 from finetune.errors import DataError
 
 _MARKS = {
@@ -112,7 +112,7 @@ class Encoding:
 def detect(path: Path, name: str, requested: str = "") -> Encoding:
     """Detect the encoding of a file: the requested one, or by its byte order mark, or UTF-8, or a
     guess. DataError if the file is not text or Python does not know the requested encoding."""
-    with tables.open_bytes(path, name) as file:
+    with table.open_bytes(path, name) as file:
         start = file.read(4096)
         if requested:
             codec = _codec(requested)
@@ -133,7 +133,7 @@ def detect(path: Path, name: str, requested: str = "") -> Encoding:
     if not broken or valid > broken:
         return Encoding("utf-8", broken)
     encoding, readings = _guess(_sample(path, name))
-    with tables.open_bytes(path, name) as file:
+    with table.open_bytes(path, name) as file:
         return Encoding(encoding, _count_broken(_blocks(file), encoding)[0], True, readings)
 
 
@@ -180,7 +180,7 @@ def _unmarked_utf_16(start: bytes) -> str:
 def _sample(path: Path, name: str) -> bytes:
     """Read the first lines with bytes beyond ASCII."""
     sample = b""
-    with tables.open_bytes(path, name) as file:
+    with table.open_bytes(path, name) as file:
         while len(sample) < _SAMPLE_BYTES and (line := file.readline(_SAMPLE_BYTES)):
             sample += b"" if line.isascii() else line
     return sample

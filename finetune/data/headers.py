@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finetune.data.tables import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Answer, Remark
 from finetune.errors import some
 from finetune.messages import message as _
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune import disk
-from finetune.data import headers, tables
-from finetune.data.tables import OnBadRow, ReadOptions, Rows
+from finetune.data import headers, table
+from finetune.data.table import OnBadRow, ReadOptions, Rows
 from finetune.data.text_tables import TextTable
 from finetune.errors import DataError
 from finetune.messages import message as _
@@ -48,7 +48,7 @@ class JsonTable(TextTable):
     def _name_lists(self, lists: list[list[Any]], options: ReadOptions) -> None:
         """Name the cells of rows that are lists, by the keys beside them or by a header."""
         if not self._names:
-            rows = [[tables.cell_text(cell) for cell in row] for row in lists]
+            rows = [[table.cell_text(cell) for cell in row] for row in lists]
             header = headers.find_header(rows, options.header)
             self.has_header = header.named
             self._name_columns(rows[header.above])
@@ -139,7 +139,7 @@ class JsonTable(TextTable):
         skip = self._above
         for line, value in self._values(on_bad_row):
             if self._names and _is_list_of_cells(value):
-                if skip or [tables.cell_text(cell) for cell in value] in self._repeats:
+                if skip or [table.cell_text(cell) for cell in value] in self._repeats:
                     skip = max(0, skip - 1)
                     continue
                 if len(value) != len(self._names):
@@ -157,8 +157,8 @@ class JsonTable(TextTable):
             record = value if columns is None else {name: value.get(name) for name in columns}
             if columns and any(isinstance(cell, (dict, list)) for cell in record.values()):
                 on_bad_row(line, _("has a list or an object where a text or number is read"))
-            elif any(map(tables.is_too_long, record.values())):
-                on_bad_row(line, tables.TOO_LONG)
+            elif any(map(table.is_too_long, record.values())):
+                on_bad_row(line, table.TOO_LONG)
             else:
                 yield line, record
 

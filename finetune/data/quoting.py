@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from finetune.data import headers
-from finetune.data.tables import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Answer, Remark
 from finetune.errors import some
 from finetune.messages import message as _
 

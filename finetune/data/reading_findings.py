@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finetune.data.check_report import Example, Finding, Remedy
-from finetune.data.tables import Remark
+from finetune.data.table import Remark
 from finetune.errors import DataError
 
 Remarks = Mapping[str, Sequence[Remark]]  # by split

@@ -17,8 +17,8 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access, tables
-from finetune.data.tables import OnBadRow, ReadOptions, Remark
+from finetune.data import catalog, hub_access, table_formats
+from finetune.data.table import OnBadRow, ReadOptions, Remark, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
 
@@ -63,7 +63,8 @@ class _FileSource(Source):
     ) -> None:
         super().__init__(", ".join(names.values()))
         self._tables = {
-            split: tables.open_table(path, names[split], options) for split, path in paths.items()
+            split: table_formats.open_table(path, names[split], options)
+            for split, path in paths.items()
         }
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
@@ -88,7 +89,7 @@ class _FileSource(Source):
         names = self.classes.get(label)
         read = [*sentences, label] if labelled else sentences
         for line, record in table.rows(on_bad_row, read):
-            cells = list(map(tables.to_plain_value, record.values()))
+            cells = list(map(to_plain_value, record.values()))
             if names:
                 cells[-1] = names[int(cells[-1])]
             yield line, cells if labelled else [*cells, None]

@@ -6,8 +6,8 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.data import encodings, tables
-from finetune.data.tables import MAX_FIELD, Answer, OnBadRow, ReadOptions, Remark, Table
+from finetune.data import encodings, table
+from finetune.data.table import MAX_FIELD, Answer, OnBadRow, ReadOptions, Remark, Table
 from finetune.messages import message as _
 
 
@@ -60,7 +60,7 @@ class TextTable(Table):
             self.notes.append(text)
 
     def _open(self) -> io.TextIOWrapper:
-        file = tables.open_bytes(self.path, self.name)
+        file = table.open_bytes(self.path, self.name)
         return io.TextIOWrapper(file, encoding=self._encoding.name, errors="replace", newline="")
 
     def _lines(self, on_bad_row: OnBadRow = lambda line, reason: None) -> Iterator[tuple[int, str]]:

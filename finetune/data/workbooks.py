@@ -19,9 +19,9 @@ from python_calamine import (
     SheetVisibleEnum,
 )
 
-from finetune.data import headers, tables
+from finetune.data import headers, table
 from finetune.data.headers import Header
-from finetune.data.tables import Answer, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.data.table import Answer, OnBadRow, ReadOptions, Remark, Rows, Table
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, some
@@ -90,8 +90,8 @@ class WorkbookTable(Table):
             if line <= self._skipped or is_empty or _texts(cells) in self._repeats:
                 continue
             record = {name: _plain(cells[index]) for name, index in indices}
-            if any(map(tables.is_too_long, record.values())):
-                on_bad_row(line, tables.TOO_LONG)
+            if any(map(table.is_too_long, record.values())):
+                on_bad_row(line, table.TOO_LONG)
             else:
                 yield line, record
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from finetune.data import tables
+from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -68,7 +68,7 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 def events_csv(run: Run) -> Iterator[str]:
     """All events of a run as CSV, one a row; times are seconds since the epoch."""
-    yield tables.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
+    yield csv_cells.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
 
 
 def _cells(event: events.Event) -> list[object]:

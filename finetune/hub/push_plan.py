@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelInfo
@@ -14,8 +14,8 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from finetune.config import is_upload
 from finetune.data import catalog
 from finetune.errors import PublishError
-from finetune.hub import curves_picture, demo, model_card
-from finetune.hub.client import Account, HubClient
+from finetune.hub import curves_picture, model_card
+from finetune.hub.client import Account, HubClient, default_sleep_time
 from finetune.inference import quantized
 from finetune.messages import message as _
 from finetune.runs.run import Run
@@ -28,6 +28,7 @@ _OF_A_MODEL = (
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
     "special_tokens_map.json", quantized.MODEL, "added_tokens.json", "*.model", "sentencepiece*",
 )  # fmt: skip
+DEMO_CONFIG = "finetune.json"  # a Space that has it is a demo of ours
 Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
 
 
@@ -134,7 +135,22 @@ def prepare_push(
         licence=licence,
         base_licence=base,
     )
-    return demo.with_demo(plan, request.hardware, hub) if request.demo else plan, files
+    return _with_demo(plan, request.hardware, hub) if request.demo else plan, files
+
+
+def _with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
+    """The plan of a push with a demo of its model; a Space that is there keeps its hardware."""
+    if plan.private:
+        raise PublishError(
+            "A demo of {full} could not read it: the repository is private.",
+            "Push it without the demo, or make the repository public.",
+            full=plan.full,
+        )
+    space = f"{plan.full[:91]}-demo"
+    if hub.space_files(space, DEMO_CONFIG) is not None:
+        return replace(plan, demo=space, demo_exists=True)
+    billed = default_sleep_time(hardware) is not None
+    return replace(plan, demo=space, hardware=hub.price(hardware), billed=billed)
 
 
 def _repository(hub: HubClient, full: str) -> ModelInfo | None:

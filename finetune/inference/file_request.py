@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from finetune import messages
 from finetune.data import columns as column_names
-from finetune.data.tables import ReadOptions
+from finetune.data.table import ReadOptions
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
@@ -60,7 +60,7 @@ def file_columns(
     path: Path, name: str, trained: ColumnNames, options: ReadOptions | None = None
 ) -> FileColumns:
     """Read the columns of a file, and match them to those that a model was trained on."""
-    read, values = "finetune.data.tables:usable_columns", vars(options or ReadOptions())
+    read, values = "finetune.data.table_formats:usable_columns", vars(options or ReadOptions())
     usable, sheets, doubt = child_process.call(
         read, str(path), name, values, about=name, confinement=Confinement((str(path),))
     )

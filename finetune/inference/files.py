@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoints, tables
+from finetune.data import checkpoints, table_formats
 from finetune.data.classes import class_key, label_text
-from finetune.data.tables import Table, to_plain_value
+from finetune.data.table import Table, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import TRAINED_ON, ColumnTypes, Line
@@ -110,7 +110,7 @@ def predict_file(
         on_head: called with the first rows of the result.
         scorer: of the run's model; a `LocalScorer` by default.
     """
-    table = tables.open_table(path, request.file, request.reading)
+    table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
     own = result_files.file_columns(table)
     scorer = scorer or LocalScorer(run)

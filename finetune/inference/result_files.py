@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finetune.data import tables
-from finetune.data.tables import Table, to_plain_value
+from finetune.data import csv_cells
+from finetune.data.table import Table, to_plain_value
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # of what can be written
 PREDICTION, TRAINED_ON, ERROR = "prediction", "trained_on", "error"
@@ -153,7 +153,7 @@ def _csv_writer(
         """Format a cell. Texts that are not the person's own must not become formulas."""
         if not isinstance(value, str):
             return _to_text(value)
-        return tables.escape_formula(value) if name in escaped else value
+        return csv_cells.escape_formula(value) if name in escaped else value
 
     rows.writerow([cell(name, name) for name in (*own, *added)])
 

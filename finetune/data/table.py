@@ -1,17 +1,14 @@
-"""Open files as tables: CSV, TSV, JSONL, JSON, Parquet and workbooks. Write CSV.
+"""A file of rows and columns: what all formats have in common, and limits of what is read.
 
-The app's own process opens them in a child with limits (`environment.child_process`); the limits
-here bound the memory that a small file can make a reader use.
+The limits bound the memory that a small file can make a reader use.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -19,7 +16,6 @@ from typing import Any, BinaryIO, Literal, cast
 import pyarrow as pa
 from pydantic.dataclasses import dataclass
 
-from finetune import messages
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.errors import DataError
 from finetune.messages import Text
@@ -32,9 +28,6 @@ MAX_FIELD = 1_000_000  # characters of a cell
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
 MAX_UNPACKED = 8 * 2**30  # bytes
 TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
-
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 
 
 @dataclass(frozen=True)
@@ -118,48 +111,9 @@ class Table(ABC):
         """
 
 
-def open_table(path: Path, name: str = "", options: ReadOptions | None = None) -> Table:
-    """Open a file as a table, by its contents and the ending of its path. DataError, which calls
-    the file `name`, if it is empty, not a table, or unpacks to too much."""
-    # These modules import this one.
-    from finetune.data import delimited, json_tables, parquet_tables, workbooks
-
-    name, options = name or path.name, options or ReadOptions()
-    ending = path.name.lower().removesuffix(".gz")
-    try:
-        with open_bytes(path, name) as file:
-            head = file.read(2**16)
-        if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
-            raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
-        if head.startswith(b"PAR1") or ending.endswith(".parquet"):
-            return parquet_tables.ParquetTable(path, name)
-        if head.startswith(workbooks.STARTS):
-            return workbooks.WorkbookTable(path, name, options)
-        if ending.endswith((".json", ".jsonl", ".ndjson")):
-            return json_tables.JsonTable(path, name, options)
-        return delimited.CsvTable(path, name, options, tab=ending.endswith(".tsv"))
-    except (OSError, EOFError, pa.ArrowException) as error:
-        raise DataError(
-            "{name} cannot be read: {error}", "Upload it again.", name=name, error=error
-        ) from error
-
-
 def is_too_long(cell: Any) -> bool:
     """True if a cell is refused as `TOO_LONG`."""
     return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
-
-
-def usable_columns(
-    path: str, name: str, options: Mapping[str, str]
-) -> tuple[list[str], list[str], Any]:
-    """Return the columns of a file that can be sentences or labels, a workbook's sheets, and the
-    question to answer before reading (a `messages.encode`d text). Raises as `open_table`. `options`
-    are the fields of `ReadOptions`."""
-    table = open_table(Path(path), name, ReadOptions(**options))
-    usable = [column for column in table.columns if column not in table.unusable]
-    asked = [remark for remark in table.remarks if remark.severity == "blocks"]
-    text = _("{fact} {remedy}", fact=asked[0].title, remedy=asked[0].action) if asked else ""
-    return usable, table.sheets, messages.encode(text)
 
 
 def open_bytes(path: Path, name: str) -> BinaryIO:
@@ -208,21 +162,3 @@ def to_plain_value(cell: Any) -> Any:
 def cell_text(cell: Any) -> str:
     """Convert a cell to text, as in a text file; "" if it is missing."""
     return "" if cell is None else str(cell)
-
-
-def escape_formula(cell: object) -> object:
-    """Put an apostrophe before a text that a spreadsheet would take for a formula.
-
-    Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
-    """
-    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_FORMULA_STARTS):
-        return cell
-    return cell if _NUMBER.fullmatch(cell) else "'" + cell
-
-
-def to_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Format rows as CSV, with every cell escaped. Every CSV that the app writes is made here."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
-    return out.getvalue()
