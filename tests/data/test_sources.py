@@ -1,5 +1,5 @@
-"""Datasets of the Hub, over HTTP from the loopback Hub: many configurations and splits, and those
-that are not to be had."""
+"""Datasets of the loopback Hub: many configurations and splits, and datasets that cannot be
+read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def rows(
     unlabelled: bool = False,
     classes: tuple[str, ...] = ("no", "yes"),
 ) -> bytes:
-    """A split of toy sentences as `datasets` writes Parquet: class names in its metadata. A column
-    without a name is left out."""
+    """Make a split of toy sentences as `datasets` writes Parquet, with class names in its metadata.
+    A column without a name is left out."""
     first, second, _ = map(list, zip(*toys.rows(count, seed), strict=True))
     labels = [-1] * count if unlabelled else [n % len(classes) for n in range(count)]
     columns = dict(zip(names, (first, second, labels), strict=True))
@@ -221,7 +221,8 @@ def test_what_is_not_to_be_had_is_said(
 def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
     tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch, capsys: Any, name: str
 ) -> None:
-    """`load_dataset("csv")` reads the files below the working directory, and a folder's too."""
+    """`load_dataset("csv")` would read the files below the working directory; a folder's name,
+    too."""
     monkeypatch.chdir(tmp_path)
     for folder in ("data", "ada/local"):
         (tmp_path / folder).mkdir(parents=True)
@@ -249,7 +250,7 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
 def test_a_dataset_names_no_data_but_its_own(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """`datasets` connects to whatever address the card names, and opens files of the machine."""
+    """`datasets` would fetch any address, and open any local file, that the card names."""
     (tmp_path / "secret.csv").write_bytes(csv_file(40))
     calls: list[object] = []
     monkeypatch.setattr(sources, "load_dataset", lambda *args, **kwargs: calls.append(args))

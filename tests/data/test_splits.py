@@ -1,4 +1,4 @@
-"""Rows in one shape, whatever they came from: labels, what is left out, what is cut off."""
+"""Splits of rows from any source: labels, omitted rows, and the validation cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pairs(
     test: Iterable[Row] = (),
     **values: object,
 ) -> splits.Pairs:
-    """What is made of an upload of these rows."""
+    """Load the pairs of an upload of these rows."""
     config = RunConfig(dataset=upload(folder, head, train, validation, test)).changed(**values)
     return splits.load_pairs(config, folder)
 
