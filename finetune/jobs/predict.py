@@ -132,7 +132,7 @@ def cancel_prediction(job: PredictionJob) -> None:
 def predict_job(folder: JobFolder) -> int:
     """Predict in the job's own process; the exit status."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
-    from finetune.inference.files import Cancelled, predict_file
+    from finetune.inference.files import PredictionStopped, predict_file
     from finetune.inference.result_files import result_suffix
 
     job, began = PredictionJob(folder.folder), time.monotonic()
@@ -141,7 +141,7 @@ def predict_job(folder: JobFolder) -> int:
     def on_progress(done: int, total: int) -> None:
         progress(Phase.PREDICT, "", done, total)
         if job.stop_requested():
-            raise Cancelled
+            raise PredictionStopped
 
     def write(name: str, content: dict[str, Any]) -> None:
         text = json.dumps(content, ensure_ascii=False, default=str)

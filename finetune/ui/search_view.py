@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from finetune.config import knobs
+from finetune.config import hyperparameters
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
 from finetune.runs.store import RunStore
@@ -57,7 +57,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         alike=results.alike(rows, best, spread),
         rows=[*scored, *(row for row in rows if row.score is None)],
         fields=list(study.settings.space),
-        knobs=knobs(),
+        hyperparameters=hyperparameters(),
         value_text=_short_value,
         duration=duration,
         importance=results.importance(study),
