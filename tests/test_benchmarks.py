@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import tables
+from finetune.data import table_formats
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -39,7 +39,7 @@ from tests.support.browser import launch_browser
 
 def test_a_worker_is_measured_and_its_failure_said(tmp_path: Path) -> None:
     memory.write(tmp_path / "a.csv", 500)
-    table = tables.open_table(tmp_path / "a.csv")
+    table = table_formats.open_table(tmp_path / "a.csv")
     assert len(list(table.rows(lambda line, why: pytest.fail(why)))) == 500
     seconds, peak = memory.measure(["finetune", "check", "--help"])
     assert seconds > 0

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -70,6 +71,22 @@ def test_packages_import_only_the_public_modules_of_others() -> None:
             ):  # fmt: skip
                 wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.module} {names}")
     assert wrong == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Not within a function, either: `TopologicalSorter` raises a `CycleError` that names them."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / "finetune").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    imports: dict[str, set[str]] = {name: set() for name in paths}
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                imported_names = {f"{node.module}.{alias.name}" for alias in node.names}
+                imports[name] |= {str(node.module), *imported_names} & paths.keys()
+    TopologicalSorter(imports).prepare()
 
 
 def test_light_modules_load_no_torch() -> None:

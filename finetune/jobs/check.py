@@ -6,20 +6,16 @@ Who asks for the same pairs gets the same check.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from finetune import disk, hub_errors, owners, uploads
-from finetune.arguments import add_arguments, arguments_given
+from finetune import disk, hub_errors, owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access
 from finetune.data.check_report import CheckReport, read_report
@@ -27,10 +23,9 @@ from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
 from finetune.messages import message as _
-from finetune.metrics.classification import metric_name
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY, JobState
 
 _ID = re.compile(r"[0-9a-f]{24}")
@@ -175,45 +170,3 @@ def check_config(
     if tfidf := baselines.measure_tfidf(splits.load_pairs(config, root)):
         scores[baselines.TFIDF] = tfidf
     return replace(report, baselines=scores)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Check pairs from a terminal; the exit status: 0 fine, 1 blocked."""
-    about = "Look for what is wrong with pairs before training on them."
-    parser = argparse.ArgumentParser("python -m finetune check", description=about)
-    parser.add_argument("--runs", type=Path, default=default_root())
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    uploads.add_arguments(parser)
-    add_arguments(parser)
-    args = parser.parse_args(arguments)
-    files = uploads.upload_from_arguments(args, args.runs)
-    with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no part of the report
-        report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
-    if args.json:
-        print(json.dumps(check_report.summarise(report), ensure_ascii=False, indent=2))
-    else:
-        _print_report(report)
-    return 1 if report.blocked else 0
-
-
-def _print_report(report: CheckReport) -> None:
-    print(report.source, report.revision[:12])
-    print(f"  {check_report.describe_columns(report.columns)}")
-    for note in report.notes:
-        print(f"  {note}")
-    for split in report.splits:
-        classes = zip(report.labels, split.classes, strict=True)
-        counts = ", ".join(f"{name} {count:,}" for name, count in classes)
-        print(f"  {split.name}: {split.rows:,} rows ({counts})")
-    f1 = metric_name("f1", len(report.labels))
-    for name, scores in report.baselines.items():
-        print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, {f1} {scores['f1']:.3f}")
-    measured = {MAJORITY: report.majority, **report.baselines}
-    if remark := baselines.why_no_training(measured, len(report.labels)):
-        print(f"  {remark}")
-    for finding in report.findings:
-        severity = "done" if finding.done else finding.severity
-        print(f"  {severity}: {finding.sentence} {finding.action}")
-        for row in finding.examples:
-            cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
-            print(f"    {row.split} line {row.line}: {' | '.join(cells)}")

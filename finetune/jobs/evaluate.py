@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from typing import Literal
 
 from finetune.config import BUNDLED_CHECKPOINT
@@ -14,7 +11,7 @@ from finetune.jobs import background
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root, named_run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, JobState, RunSummary
 
 EvaluationKind = Literal["orders", "test"]
@@ -56,33 +53,12 @@ def _folder(run: Run, evaluation: EvaluationKind) -> JobFolder:
 def evaluate_job(job: JobFolder) -> int:
     """Score in the job's own process; the exit status."""
     run = Run(job.folder.parent.parent)
-    return background.carry_out(job, Phase.EVALUATE, lambda: _evaluate(run, job.id == "test"))
+    return background.carry_out(job, Phase.EVALUATE, lambda: score(run, job.id == "test"))
 
 
-def _evaluate(run: Run, test: bool) -> None:
+def score(run: Run, test: bool) -> None:
+    """Score a run's model on the sealed test set, or else on validation in both orders."""
     background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
     from finetune.evaluation.test_set import open_test_set, score_both_orders
 
     (open_test_set if test else score_both_orders)(run)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Score a run's model from a terminal."""
-    about = "Score a run's model with the sentences swapped, or on the sealed test set."
-    parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
-    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
-    parser.add_argument("--open_test", action="store_true", help="open the test set")
-    args = parser.parse_args(arguments)
-    run = named_run(args.run, args.runs)
-    _evaluate(run, args.open_test)
-    if args.open_test:
-        opened = run.events_summary().opened[-1]
-        print(json.dumps({"step": opened.step, **opened.metrics}))
-    else:
-        from finetune.evaluation import report
-
-        analysis = report.evaluate_run(run, run.summary()).analysis
-        assert analysis.order is not None, "it was just measured"
-        print(json.dumps({"pairs": analysis.order.pairs, "changed answers": analysis.order.flips}))
-    return 0

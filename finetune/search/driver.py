@@ -18,7 +18,6 @@ from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.engines import registry
 from finetune.engines.base import Ticket, read_ticket
-from finetune.engines.registry import HUB_JOB
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
 from finetune.jobs import cost, service, tokens
 from finetune.messages import encode
@@ -80,7 +79,7 @@ def begin_search(
         raise ConfigError({"parallel": problem})
     check_space(space, config)
     limits.check_price(budget, ticket)
-    if ticket.engine == HUB_JOB:
+    if registry.find_engine(ticket.engine).needs_token:
         registry.open_engine(ticket, token)
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
@@ -104,7 +103,7 @@ def lacks_token(study: Study) -> bool:
     """Whether its trials need a token of the Hub that is not known any more: it is kept in memory,
     and the app was started again."""
     ticket = study.settings.ticket
-    if ticket.engine == HUB_JOB:
+    if registry.find_engine(ticket.engine).needs_token:
         try:
             registry.open_engine(ticket, tokens.kept(study.id))
         except PublishError:

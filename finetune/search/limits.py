@@ -6,9 +6,8 @@ import statistics
 from typing import TYPE_CHECKING
 
 from finetune.config import Range, RunConfig
-from finetune.engines.base import Ticket
-from finetune.engines.options import HubJobOptions
-from finetune.engines.registry import LOCAL
+from finetune.engines.base import HERE, Ticket
+from finetune.engines.registry import billed_options
 from finetune.errors import ConfigError
 from finetune.jobs import cost, service
 from finetune.messages import message as _
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 
 def trial_price(ticket: Ticket) -> float:
     """US dollars that a trial costs at most; 0 where nothing is billed."""
-    return HubJobOptions(**ticket.options).most if ticket.options.get("price") else 0.0
+    options = billed_options(ticket)
+    return options.most if options is not None else 0.0
 
 
 def check_price(budget: Budget, ticket: Ticket) -> None:
@@ -34,7 +34,7 @@ def check_price(budget: Budget, ticket: Ticket) -> None:
 
 
 def expected_seconds(
-    store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = LOCAL
+    store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = HERE
 ) -> float | None:
     """Seconds of training that a search takes where no trial ends early, by the speed of an earlier
     run; None where there is none like it, or no number of trials.

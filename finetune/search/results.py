@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from finetune.config import Range
-from finetune.data import tables
+from finetune.data import csv_cells
 from finetune.errors import JobError
 from finetune.jobs import service, tokens
 from finetune.messages import decode
@@ -234,7 +234,7 @@ def trials_csv(store: RunStore, study: Study) -> str:
         values = [row.values.get(name, "") for name in fields]
         curve = [row.curve.get(part, "") for part in parts_done]
         table.append([row.number, row.run_id, row.state, row.score, *values, *curve])
-    return tables.to_csv(table)
+    return csv_cells.to_csv(table)
 
 
 def has_position(study: Study, row: TrialRow) -> bool:

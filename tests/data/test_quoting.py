@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from finetune.data import tables
-from finetune.data.tables import ReadOptions, Table
+from finetune.data import table_formats
+from finetune.data.table import ReadOptions, Table
 
 NAMES = ["first", "second", "label"]
 WORDS = ["the", "old", "clerk", "praised", "soup", "before", "noon", "her", "cousin", "film"]
@@ -32,7 +32,7 @@ def plain_rows(count: int = 60) -> list[list[str]]:
 def read(path: Path, **options: str) -> tuple[list[list[Any]], list[int], Table]:
     """The cells of every row that is read, the lines that are not, and the table."""
     bad: list[int] = []
-    table = tables.open_table(path, options=ReadOptions(**options))
+    table = table_formats.open_table(path, options=ReadOptions(**options))
     table.keep_empty_rows = True
     rows = [list(row.values()) for _, row in table.rows(lambda line, reason: bad.append(line))]
     return rows, bad, table

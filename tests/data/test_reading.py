@@ -13,11 +13,11 @@ import openpyxl  # type: ignore[import-untyped]
 import pandas as pd
 import pytest
 
+from finetune.cli import check
 from finetune.config import RunConfig
-from finetune.data import checks, splits, tables
-from finetune.data.tables import ReadOptions
+from finetune.data import checks, splits, table_formats
+from finetune.data.table import ReadOptions
 from finetune.errors import ConfigError, DataError
-from finetune.jobs import check
 from tests.data.test_quoting import CASES, GLUE, NAMES, join, kinds, plain_rows, read, write
 from tests.data.test_tables import upload
 
@@ -307,4 +307,4 @@ def test_tables_are_called_by_their_names(tmp_path: Path) -> None:
     path = tmp_path / "stored.csv"
     path.write_text("")
     with pytest.raises(DataError, match=r"mine\.csv is empty"):
-        tables.open_table(path, "mine.csv")
+        table_formats.open_table(path, "mine.csv")

@@ -15,7 +15,7 @@ from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks, sources, splits
 from finetune.errors import DataError
-from finetune.jobs import train
+from finetune.jobs import terminal
 from finetune.runs import events
 from finetune.uploads import Uploads
 
@@ -116,7 +116,7 @@ def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> N
         train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
         labels=["0", "1"], parameters=1, precision="no", data=loaded.origin,
     )  # fmt: skip
-    assert "warning: 1 training pairs stand in validation too" in train.describe_event(event)
+    assert "warning: 1 training pairs stand in validation too" in terminal.describe_event(event)
 
 
 def test_what_is_incomplete_doubled_or_leaked_is_left_out(tmp_path: Path) -> None:

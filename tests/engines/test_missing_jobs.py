@@ -16,11 +16,11 @@ from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import Engine, Placement, Ticket, read_ticket, resume, write_ticket
 from finetune.engines.frames import Frame
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.mailbox import SAVED, Mailbox
-from finetune.engines.options import HubJobOptions
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
-from finetune.jobs import service, train, workers
+from finetune.jobs import service, terminal, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -272,7 +272,7 @@ def test_a_job_followed_from_a_terminal_prints_each_line_once(
     finally:
         workers.kill_worker(run)
     lines = Counter(done.stdout.splitlines())
-    told = Counter(line for e in run.tail()[0] for line in train.describe_event(e).splitlines())
+    told = Counter(line for e in run.tail()[0] for line in terminal.describe_event(e).splitlines())
     assert done.returncode == 0, done.stdout + done.stderr
     assert sum(line.startswith("step ") and ": loss" in line for line in lines) == 40
     assert lines["the machine says hello"] == 1

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import dataset_cache, splits, tables
+from finetune.data import dataset_cache, splits, table_formats
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.inference import file_request
@@ -99,7 +99,7 @@ def test_the_app_parses_no_file_and_its_memory_stays_flat(
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(beginning + repeated * 20_000_000))
     assert path.stat().st_size < 200_000
-    monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("parsed in the app"))
+    monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
     before = psutil.Process().memory_info().rss
     with pytest.raises(DataError, match=r"has more JSON than is held in memory") as caught:
         file_request.file_columns(path, path.name, ColumnNames())
@@ -115,7 +115,7 @@ def test_pairs_that_are_not_kept_are_read_by_a_child(
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
     assert (tmp_path / "a.parquet").stat().st_size < 200_000
     config = RunConfig(dataset=store.uploads.add({"train": tmp_path / "a.parquet"}))
-    monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("parsed in the app"))
+    monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
     before = psutil.Process().memory_info().rss
     assert file_request.file_columns(tmp_path / "a.parquet", "a.parquet", ColumnNames())[0] == list(
         columns
@@ -132,7 +132,7 @@ def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path: Path) -> None:
     encoding = {"use_dictionary": False, "column_encoding": {"sentence1": "DELTA_BYTE_ARRAY"}}
     pq.write_table(table, tmp_path / "a.parquet", **encoding)
     with pytest.raises(DataError, match="'sentence1' in the encoding DELTA_BYTE_ARRAY") as caught:
-        tables.open_table(tmp_path / "a.parquet")
+        table_formats.open_table(tmp_path / "a.parquet")
     assert "another encoding" in caught.value.remedy
 
 

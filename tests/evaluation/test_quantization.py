@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from finetune import disk
+from finetune.cli import export
 from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.evaluation import quantization, saved_predictions, test_set
@@ -250,7 +251,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
     others = {"model_quantized.onnx", "b.onnx", "model.onnx", "a.onnx.data"} - {name}
     for other in others:
         (tmp_path / other).write_text("a person's")
-    assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / name)]) == 0
+    assert export.main(["--run", str(run.folder), "--to", str(tmp_path / name)]) == 0
     assert "int8 (dynamic) on 400 validation pairs: accuracy" in capsys.readouterr().out
     small = Path(name).stem + ".int8" + Path(name).suffix
     expected = {name: "in fp32"} | dict.fromkeys(others, "a person's")
@@ -259,7 +260,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
         name: (tmp_path / name).read_text()
     } == expected
     with pytest.raises(ModelError, match="is in the folder of the run's model"):
-        onnx.main(["--run", str(run.folder), "--to", str(run.best / quantized.MODEL)])
+        export.main(["--run", str(run.folder), "--to", str(run.best / quantized.MODEL)])
 
 
 @pytest.mark.long
@@ -267,7 +268,7 @@ def test_a_run_is_exported_with_int8_from_a_terminal(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.int8.onnx").write_text("of an earlier model")
-    assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
+    assert export.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
     output, report = capsys.readouterr().out, quantized.read_report(run.best)
     assert report is not None
     assert f"int8 ({report.kind}) on 80 validation pairs: accuracy" in output

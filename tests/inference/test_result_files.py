@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from finetune.cli import predict
 from finetune.config import RunConfig
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import predict
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

@@ -19,7 +19,7 @@ from finetune import config as run_config
 from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
 from finetune.engines.base import Ticket, write_ticket
-from finetune.engines.options import make_ticket
+from finetune.engines.registry import make_ticket
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
 from finetune.jobs import cost, scheduler, service, tokens, workers

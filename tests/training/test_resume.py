@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from finetune.cli import train as train_command
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.jobs import train
@@ -247,7 +248,7 @@ def work(folder: Path) -> None:
     """What a worker's process does that has the libraries already."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     torch.set_num_threads(1)
-    train.main(["--run", str(folder)])
+    train_command.main(["--run", str(folder)])
 
 
 @pytest.mark.long

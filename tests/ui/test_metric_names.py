@@ -12,7 +12,7 @@ from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
 from finetune.inference.decision_rule import DecisionRule
 from finetune.jobs import run_table, service, webhook
-from finetune.jobs.train import EventLog
+from finetune.jobs.terminal import EventLog
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

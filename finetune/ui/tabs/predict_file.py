@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from finetune.data.tables import ReadOptions
+from finetune.data.table import ReadOptions
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest

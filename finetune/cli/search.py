@@ -1,4 +1,4 @@
-"""A search from a terminal: `python -m finetune search`."""
+"""`python -m finetune search`: find hyperparameters by many runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.engines import arguments as engine_arguments
 from finetune.engines.base import Ticket
-from finetune.engines.registry import HUB_JOB, open_engine
+from finetune.engines.registry import find_engine, open_engine
 from finetune.errors import ConfigError
 from finetune.jobs import scheduler
 from finetune.messages import message as _
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     store = RunStore(args.runs)
     if args.study:
         study = find_study(store, args.study)
-        if study.settings.ticket.engine == HUB_JOB:
+        if find_engine(study.settings.ticket.engine).needs_token:
             open_engine(study.settings.ticket)  # raises where nobody is signed in
     else:
         ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
