@@ -121,7 +121,7 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
     show: Callable[[Event], object] = TerminalBar() if progress else lambda event: None
     offset = 0
     while True:
-        summary = service.run_summary(store, run)
+        summary = run.state()
         news, offset = run.tail(offset)
         for event in news:
             show(event)
@@ -149,7 +149,7 @@ def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
         from finetune.evaluation import test_set
 
         test_set.open_test_set(run)
-    return report.evaluate_run(run, RunStore(run.folder.parent).summary(run), split)
+    return report.evaluate_run(run, run.state(), split)
 
 
 def push_to_hub(
@@ -172,6 +172,6 @@ def push_to_hub(
         `url` and `commit`, and whether the model was loaded back and answers alike.
     """
     run = as_run(run)
-    summary = service.run_summary(RunStore(run.folder.parent), run)
+    summary = run.state()
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())

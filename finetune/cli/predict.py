@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         args.both_orders, args.threshold, args.calibrated,
         **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
     )  # fmt: skip
-    trained = run.events_summary().columns
+    trained = run.state().columns
     request = check_columns(request, args.file, trained, run.config().encoding)
     with tqdm(unit="row") as bar, _scorer(run, args.engine, args.address) as scorer:
         report, _ = predict_file(

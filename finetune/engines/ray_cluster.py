@@ -25,7 +25,6 @@ from finetune.engines.ray_connection import (
 from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED
 
 _ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
 _LOOK = 0.5  # seconds between two questions for new output
@@ -185,7 +184,7 @@ def _find_actor(ray: Any, name: str) -> Any:
 
 def _forgotten(run: Run) -> Placement:
     """How an attempt is that the cluster does not know: it may have ended while nobody asked."""
-    if run.events_summary().status in ENDED:
+    if run.state().end_recorded:
         return Placement("ended", 0)
     return Placement("ended", lost=True, reason=_("The Ray cluster does not know the run."))
 

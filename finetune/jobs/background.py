@@ -8,10 +8,10 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,9 +25,6 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, JobState
-
-State = TypeVar("State", bound=JobState)
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ def start_job(
             for name, path in (files or {}).items():
                 shutil.copyfile(path, new.folder / name)
         with store_lock(store):
-            if job_state(job).running:
+            if job.state().running:
                 return
             workers.kill_worker(job)  # it has said its last word, and is just leaving
             jobs = map(JobFolder, store.root.glob(f"{KINDS[kind].folders}/"))
@@ -114,31 +111,6 @@ def start_job(
             workers.spawn_worker(job, stdin=stdin, confinement=confinement)
     finally:
         shutil.rmtree(new.folder, ignore_errors=True)
-
-
-def job_state(job: JobFolder) -> JobState:
-    """How far a job is; `none` where nobody asked for it."""
-    if not job.folder.is_dir():
-        return JobState("none")
-    return current_state(job, lambda: JobState().fold(job.tail()[0]))
-
-
-def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
-    """What a job's events tell (`fold`), and whether its worker still lives."""
-    alive = job.is_alive()  # asked first: it may write its last event and end before the next line
-    state = fold()
-    if state.status in ENDED:
-        return state
-    if alive:
-        return replace(state, status="running")
-    ended = job.events_file.stat().st_mtime if job.events_file.exists() else 0.0
-    if job.stop_requested():
-        return replace(state, status="stopped", ended=ended, error=job.stop_reason())
-    state = replace(state, status="interrupted", ended=ended)
-    if job.kind == "train":  # the page explains it
-        return state
-    error, remedy = _("It ended unexpectedly."), _("Its log may say why. Try again.")
-    return replace(state, error=error, remedy=remedy)
 
 
 def carry_out(

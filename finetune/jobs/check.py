@@ -119,7 +119,7 @@ def _check_hub_access(config: RunConfig) -> None:
 
 def check_state(job: JobFolder) -> CheckState:
     """How far a check is."""
-    state = CheckState(**vars(background.job_state(job)))
+    state = CheckState(**vars(job.state()))
     if report := read_report(job.folder / "report.json"):
         state.report, state.status = report, "finished"
     state.latest = latest_report(job)

@@ -227,7 +227,7 @@ class _Facts:
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
-                config, summary = run.config(), self.store.summary(run)
+                config, summary = run.config(), run.state()
                 there = read_ticket(run).place == place
                 if there and _is_comparable(config, summary, self.config, place):
                     same_batch = _agree(config, self.config, ["per_device_train_batch_size"])

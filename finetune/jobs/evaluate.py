@@ -43,7 +43,7 @@ def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None
 
 def evaluation_state(run: Run, evaluation: EvaluationKind) -> JobState:
     """How far it is."""
-    return background.job_state(_folder(run, evaluation))
+    return _folder(run, evaluation).state()
 
 
 def _folder(run: Run, evaluation: EvaluationKind) -> JobFolder:

@@ -41,7 +41,7 @@ def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
 def export_state(run: Run, summary: RunSummary) -> ExportState:
     """How far it is; status `none` where the run has a newer model than was exported."""
     job = _folder(run)
-    state, file = ExportState(**vars(background.job_state(job))), job.folder / _MODEL
+    state, file = ExportState(**vars(job.state())), job.folder / _MODEL
     if state.status != "finished":
         return state
     if job.request.get("step") != summary.saved_step or not file.is_file():

@@ -70,7 +70,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     run = store.get(request.run)
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
-    trained = run.events_summary().columns
+    trained = run.state().columns
     request = check_columns(request, path, trained, run.config().encoding)
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
@@ -117,7 +117,7 @@ def newest_predictions(store: RunStore) -> list[PredictionJob]:
 def prediction_state(job: PredictionJob) -> PredictionState:
     """How far it is."""
     return PredictionState(
-        **vars(background.job_state(job)),
+        **vars(job.state()),
         head=disk.read_json(job.folder / "head.json").get("rows", []),
         report=disk.read_json(job.folder / "report.json"),
     )

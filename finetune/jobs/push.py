@@ -18,7 +18,7 @@ from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
 from finetune.hub.publish import Pushed, PushProgress
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.jobs import background, service
+from finetune.jobs import background
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.runs import events
@@ -73,7 +73,7 @@ def push_state(run: Run) -> PushState:
     """How far the latest push of a run is; status `none` where there was none."""
     job = _folder(run)
     state = PushState(
-        **vars(background.job_state(job)),
+        **vars(job.state()),
         progress=read_as(PushProgress, job.folder / "progress.json") or PushProgress(),
         pushed=read_as(Pushed, job.folder / "result.json"),
     )
@@ -126,7 +126,7 @@ def push_job(job: JobFolder) -> int:
             run, request = Run(job.folder.parent.parent), PushRequest(**job.request["push"])
             pushed = publish.push_run(
                 run,
-                service.run_summary(RunStore(run.folder.parent), run),
+                run.state(),
                 request,
                 token,
                 lambda progress: write("progress.json", progress),

@@ -11,7 +11,7 @@ from finetune.engines.base import Ticket
 from finetune.engines.options import HubJobOptions
 from finetune.engines.registry import LOCAL
 from finetune.errors import ConfigError
-from finetune.jobs import cost, service
+from finetune.jobs import cost
 from finetune.messages import message as _
 from finetune.runs.store import RunStore
 from finetune.search.space import Budget, Space
@@ -71,7 +71,7 @@ def trial_seconds(store: RunStore, trial: FrozenTrial) -> float:
     if SECONDS in trial.user_attrs:
         return float(trial.user_attrs[SECONDS])
     run = trial_run(store, trial)
-    return service.run_summary(store, run).worked if run is not None else 0.0
+    return run.state().worked if run is not None else 0.0
 
 
 def has_dollars(store: RunStore, study: Study, runs: int) -> bool:

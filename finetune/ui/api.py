@@ -204,7 +204,7 @@ class Api:
             if not token and store.visitor.alone:
                 token = client.stored_token() or ""
             push = push_plan.PushRequest(repository, private, update=update)
-            summary = service.run_summary(store, run)
+            summary = run.state()
             try:
                 return asdict(publish.push_run(run, summary, push, token or None))
             except publish.RepositoryExists as error:
@@ -273,7 +273,7 @@ def _batch(job: PredictionJob) -> dict:
 
 def _status(store: RunStore, run_id: str) -> dict:
     run = store.get(run_id)
-    summary = service.run_summary(store, run)
+    summary = run.state()
     return {
         **asdict(run_table.run_row(store, run)),
         "columns": summary.columns._asdict(),

@@ -98,7 +98,7 @@ def _news(store: RunStore, request: Request) -> Response:
     run = store.get(run_id) if run_id else service.active_run(store)
     if run is None:
         return Response(status_code=204, headers=headers)
-    summary = service.run_summary(store, run)
+    summary = run.state()
     news = {"run": run.id, "name": run.title(), "title": run_view.brief(run, summary)}
     return JSONResponse(news | {"ended": summary.status in ENDED}, headers=headers)
 
@@ -112,13 +112,13 @@ def _run_download(store: RunStore, request: Request) -> Response:
         case "script.zip":
             content = script_bundle.script_zip(run, store)
         case "onnx.zip":
-            content = export.export_zip(run, service.run_summary(store, run))
+            content = export.export_zip(run, run.state())
         case "events.csv":
             content = downloads.events_csv(run)
         case "config.json":
             content = [run.config().to_json()]
         case "corrected.csv":
-            prepared = run.events_summary().prepared
+            prepared = run.state().prepared
             content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]
         case _:
             raise StoreError("There is no such file.")

@@ -21,10 +21,10 @@ from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import check, evaluate, export, predict, push, scheduler, service, workers
 from finetune.jobs.push import Approvals
-from finetune.jobs.scheduler import Queue
 from finetune.owners import Identities, Visitor
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.conftest import TOKEN
@@ -163,7 +163,7 @@ def measure(store: RunStore, run: Run) -> JobFolder:
 
 
 def make_onnx(store: RunStore, run: Run) -> JobFolder:
-    export.start_export(store, run, run.summary())
+    export.start_export(store, run, run.state())
     return JobFolder(run.folder / "exports" / "onnx")
 
 

@@ -19,7 +19,6 @@ from optuna.trial import TrialState
 from finetune.config import Range, RunConfig
 from finetune.evaluation import saved_predictions
 from finetune.jobs import evaluate, push, service, workers
-from finetune.jobs.background import job_state
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
@@ -56,9 +55,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def go_on(store: RunStore) -> bool:
     """Resume what was interrupted; whether runs are left to be finished."""
     for run in store.runs():
-        if service.run_summary(store, run).status == "interrupted":
+        if run.state().status == "interrupted":
             service.resume_run(store, run)
-    return any(service.run_summary(store, run).status != "finished" for run in store.runs())
+    return any(run.state().status != "finished" for run in store.runs())
 
 
 def check_order(run: Run) -> None:
@@ -74,7 +73,7 @@ def check_order(run: Run) -> None:
 
 def check_ended(store: RunStore, run: Run, total: int) -> None:
     """See that a run has ended once, with every step once as the page shows them."""
-    summary = service.run_summary(store, run)
+    summary = run.state()
     assert summary.status == "finished"
     assert [point.step for point in summary.train] == list(range(1, total + 1)), run
     scored = [one.step for one in summary.validation]
@@ -179,7 +178,7 @@ def test_an_evaluation_is_whole_or_made_again(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
     run = service.start_run(store, trained.changed(max_steps=4))
-    until(lambda: service.run_summary(store, run).status == "finished" and not run.is_alive())
+    until(lambda: run.state().status == "finished" and not run.is_alive())
     whole = saved_predictions.read_swapped_logits(run)
     assert whole is not None
     swapped, folders = run.predictions / "swapped.npz", {}
@@ -189,17 +188,17 @@ def test_an_evaluation_is_whole_or_made_again(
         kills.at_random(app, 4.0, with_workers=number % 3 != 0)
         folders[kind] = JobFolder(run.folder / "evaluations" / kind)
         until(lambda: not folders[kind].is_alive())  # noqa: B023
-        assert job_state(folders[kind]).status in ("none", "interrupted", "finished")
+        assert folders[kind].state().status in ("none", "interrupted", "finished")
         there = saved_predictions.read_swapped_logits(run)
         assert there is None or np.array_equal(there.swapped, whole.swapped)
     for kind in ("orders", "test"):
         evaluate.start_evaluation(store, run, kind)  # type: ignore[arg-type]
         until(lambda: not folders[kind].is_alive())  # noqa: B023
-        assert job_state(folders[kind]).status == "finished"
+        assert folders[kind].state().status == "finished"
     again = saved_predictions.read_swapped_logits(run)
     assert again is not None
     assert np.array_equal(again.swapped, whole.swapped)
-    assert len({str(opened.metrics) for opened in run.events_summary().opened}) == 1
+    assert len({str(opened.metrics) for opened in run.state().opened}) == 1
     assert len(saved_predictions.read_logits(run, 0, "test").logits) == 8
 
 

@@ -131,7 +131,7 @@ def test_a_run_whose_worker_died_is_pushed(
     for event in toys.story()[:-1]:  # all but its end
         run.append(event)
     toys.copy_model(toy_checkpoint, run.best)
-    assert store.summary(run).status == "running"
+    assert run.state().status == "interrupted"
     state = pushed(run, PushRequest("ada/pairs"), Approvals())
     assert (state.error, state.status) == ("", "finished")
     assert state.pushed is not None
@@ -144,7 +144,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     first, second = (toys.finished_run(store, toy_checkpoint, name) for name in "ab")
 
     def check(run: Run) -> None:
-        plan = push_plan.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
+        plan = push_plan.plan_push(run, run.state(), PushRequest("ada/pairs"), TOKEN)
         approvals.add(store, run, plan)
 
     def push_to(run: Run, name: str) -> str:
@@ -171,7 +171,7 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
     assert hub.repos == {}
     for hardware, status in (("cpu-basic", "failed"), ("t4-small", "finished")):
         checked = replace(request, hardware=hardware)
-        approvals.add(store, run, push_plan.plan_push(run, store.summary(run), checked, TOKEN))
+        approvals.add(store, run, push_plan.plan_push(run, run.state(), checked, TOKEN))
         assert pushed(run, request, approvals).status == status
     demo = hub.repos["space", "ada/pairs-demo"].space
     assert demo == Space("gradio", "t4-small", sleep_time=3600)

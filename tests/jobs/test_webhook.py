@@ -35,7 +35,7 @@ def run(store: RunStore) -> Run:
 def test_the_message_is_of_the_service(
     store: RunStore, run: Run, host: str, field: str, text: str
 ) -> None:
-    message = webhook.message(host, run, store.summary(run))
+    message = webhook.message(host, run, run.state())
     assert message[field] == text
     assert "sentence" not in json.dumps(message)
 
@@ -61,7 +61,7 @@ def test_an_address_that_is_not_public_is_refused(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [public, other])
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("it connected"))
     with pytest.raises(ValueError, match=reason):
-        webhook.send(address, run, store.summary(run))
+        webhook.send(address, run, run.state())
 
 
 def test_the_scheduler_announces_each_run_that_was_at_work_and_ended_once(

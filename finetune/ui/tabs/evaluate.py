@@ -12,7 +12,7 @@ from finetune.errors import FinetuneError
 from finetune.evaluation import corrections, report
 from finetune.evaluation.examples import SELECTIONS, select_examples
 from finetune.inference import decision_rule
-from finetune.jobs import evaluate, service
+from finetune.jobs import evaluate
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -108,7 +108,7 @@ class Evaluation:
             updates |= self._evaluation(store, run_id)
         elif run_id and part == ERRORS:
             updates |= self._examples(store, run_id, *filters)
-            labels = _labels(service.run_summary(store, store.get(run_id)))
+            labels = _labels(store.get(run_id).state())
             choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
             label = filters[1] if filters[1] in labels else ""
             updates[self.filters[1]] = gr.update(choices=choices, value=label)
@@ -125,7 +125,7 @@ class Evaluation:
         the sentences, or open the test set."""
         clicked = event_data(event)
         run, number = store.get(clicked.get("run")), sent_number(event)
-        summary = service.run_summary(store, run)
+        summary = run.state()
         text: str = ""
         match clicked.get("do"):
             case "orders" | "test" as kind:
@@ -161,7 +161,7 @@ class Evaluation:
             filters = (*filters[:-1], number)
         else:
             run = store.get(clicked.get("run"))
-            labels = _labels(service.run_summary(store, run))
+            labels = _labels(run.state())
             corrections.correct_label(run, number, str(clicked.get("label")), labels)
         return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
@@ -178,7 +178,7 @@ class Evaluation:
         """The Evaluation part; `event` is the tick that this answers."""
         try:
             run = store.get(run_id)
-            summary = service.run_summary(store, run)
+            summary = run.state()
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
             waiting, problem = elements.polling_value(False, event), feedback.show_errors(error)
@@ -211,7 +211,7 @@ class Evaluation:
         """The Errors part: the examples from the `page`-th on."""
         try:
             run = store.get(run_id)
-            summary = service.run_summary(store, run)
+            summary = run.state()
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
             texts = {self.table: feedback.show_errors(error), self.counts: "", self.corrected: ""}

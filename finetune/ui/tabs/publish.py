@@ -16,7 +16,7 @@ from gradio.blocks import Block
 from finetune.errors import FinetuneError
 from finetune.hub import curves_picture, model_card, push_plan
 from finetune.hub.push_plan import PushRequest
-from finetune.jobs import export, push, service
+from finetune.jobs import export, push
 from finetune.jobs.export import ExportState
 from finetune.jobs.push import Approvals, PushState
 from finetune.runs.store import RunStore
@@ -170,7 +170,7 @@ class PublishTab:
             return {}
         run, request = store.get(form[self.run]), self._request(form)
         name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
-        summary = service.run_summary(store, run)
+        summary = run.state()
         text = model_card.card_text(run, summary, name, request.licence)
         _, metadata, body = text.split("---\n", 2)
         if picture := curves_picture.curves_png(summary):
@@ -183,7 +183,7 @@ class PublishTab:
         """What a push would do."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
         push.forget_failed_push(run)  # what it was refused for may be mended
-        summary = service.run_summary(store, run)
+        summary = run.state()
         plan = push_plan.plan_push(run, summary, self._request(form), token)
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
@@ -207,7 +207,7 @@ class PublishTab:
         if action == "cancel":
             push.cancel_push(run)
         else:
-            export.start_export(store, run, service.run_summary(store, run))
+            export.start_export(store, run, run.state())
         return self._state(store, run_id)
 
     @reports_errors_in("plan")
@@ -234,7 +234,7 @@ class PublishTab:
         try:
             run = store.get(run_id)
             pushed = push.push_state(run)
-            exported = export.export_state(run, service.run_summary(store, run))
+            exported = export.export_state(run, run.state())
             downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
         except FinetuneError:
             has_run = False
