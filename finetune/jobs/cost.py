@@ -169,7 +169,7 @@ class _Facts:
                 job = check.check_folder(self.store, config)
                 whole = folder == own or not config.max_train_samples
                 same = whole and _agree(config, self.config, _ROW_FIELDS)
-                report = check.latest_report(job) if same and job.id == folder.name else None
+                report = job.latest_report() if same and job.id == folder.name else None
                 if report and not report.blocked:
                     if config.checkpoint == self.config.checkpoint:
                         return report

@@ -85,7 +85,7 @@ def _check(store: RunStore, config: RunConfig) -> None:
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
         _check_visitors_config(store, config)
-    report = check.check_state(check.check_folder(store, config)).report
+    report = check.check_folder(store, config).state().report
     if report is not None and report.blocked:
         finding = report.blocked[0]
         raise DataError(finding.title, "{action} See Data.", action=finding.action)

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.engines import attempt, registry
@@ -17,7 +18,6 @@ from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.terminal import EventLog
 from finetune.messages import message as _
 from finetune.runs import events
-from finetune.runs.job_folder import JobFolder
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.training import distributed
@@ -31,9 +31,9 @@ _LOST = events.Failed(
 )
 
 
-def train_job(job: JobFolder) -> int:
+def train_job(folder: Path) -> int:
     """Carry out a run in its worker, or let Accelerate start several; the exit status."""
-    run = Run(job.folder)
+    run = Run(folder)
     Queue(run.folder.parent).begin(run.id)
     if registry.is_remote(run):
         return registry.carry_out(run, sys.stdin.readline().strip())

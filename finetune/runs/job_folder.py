@@ -65,7 +65,7 @@ class JobFolder:
         return self.folder.name
 
     def describe_job(self, kind: str, owner: str, request: dict[str, Any] | None = None) -> None:
-        """Write down what the job is (a kind of `jobs.background.KINDS`) and whose."""
+        """Write down what the job is (a kind of `jobs.worker.JOBS`) and whose."""
         record = {"format": FORMAT, "kind": kind, "owner": owner, "request": request or {}}
         write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
 

@@ -173,7 +173,7 @@ class Api:
         """End a batch; what is judged by then is kept."""
         with self._store_of(request) as store:
             job = predict.get_prediction(store, batch_id)
-            predict.cancel_prediction(job)
+            job.cancel()
             return _batch(job)
 
     def publish(
@@ -259,7 +259,7 @@ class Api:
 
 
 def _batch(job: PredictionJob) -> dict:
-    state = predict.prediction_state(job)
+    state = job.state()
     return {
         "id": job.id,
         "status": state.status,

@@ -25,7 +25,8 @@ from starlette.routing import Route
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
-from finetune.jobs import export, predict, service
+from finetune.jobs import predict, service
+from finetune.jobs.export import ExportJob
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import results
@@ -112,7 +113,7 @@ def _run_download(store: RunStore, request: Request) -> Response:
         case "script.zip":
             content = script_bundle.script_zip(run, store)
         case "onnx.zip":
-            content = export.export_zip(run, run.state())
+            content = ExportJob.of(run).zipped()
         case "events.csv":
             content = downloads.events_csv(run)
         case "config.json":

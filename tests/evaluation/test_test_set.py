@@ -17,7 +17,7 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, JobError
 from finetune.evaluation import corrections, report, saved_predictions, test_set
-from finetune.jobs import evaluate
+from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -87,9 +87,9 @@ def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Ru
 def test_the_test_set_is_sealed_until_it_is_opened(store: RunStore, run: Run) -> None:
     assert not (run.predictions / "test.npz").exists()
     assert run.state().opened == ()
-    evaluate.start_evaluation(store, run, "test")
-    until(lambda: not evaluate.evaluation_state(run, "test").running, 60)
-    assert evaluate.evaluation_state(run, "test").error == ""
+    EvaluationJob.of(run, "test").start(store)
+    until(lambda: not EvaluationJob.of(run, "test").state().running, 60)
+    assert EvaluationJob.of(run, "test").state().error == ""
     summary = run.state()
     (opened,) = summary.opened
     analysis = report.evaluate_run(run, summary, "test").analysis
@@ -183,11 +183,11 @@ def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) 
     with pytest.raises(DataError, match="were not kept"):
         corrections.correct_label(run, 0, "a", ["a"])
     with pytest.raises(JobError, match="no model"):
-        evaluate.start_evaluation(store, run, "orders")
+        EvaluationJob.of(run, "orders").start(store)
     toys.copy_model(toy_checkpoint, run.best)
     run.append(events.Started(device="CPU"))
     single = pa.table({"sentence1": ["a"], "label": [0]})
     saved_predictions.save_examples(run, "validation", single)
     with pytest.raises(DataError, match="single sentences"):
         test_set.score_both_orders(run)
-    assert evaluate.evaluation_state(run, "orders").status == "none"
+    assert EvaluationJob.of(run, "orders").state().status == "none"

@@ -18,7 +18,9 @@ from optuna.trial import TrialState
 
 from finetune.config import Range, RunConfig
 from finetune.evaluation import saved_predictions
-from finetune.jobs import evaluate, push, service, workers
+from finetune.jobs import service, workers
+from finetune.jobs.evaluate import EvaluationJob
+from finetune.jobs.push import PushJob
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
@@ -192,7 +194,7 @@ def test_an_evaluation_is_whole_or_made_again(
         there = saved_predictions.read_swapped_logits(run)
         assert there is None or np.array_equal(there.swapped, whole.swapped)
     for kind in ("orders", "test"):
-        evaluate.start_evaluation(store, run, kind)  # type: ignore[arg-type]
+        EvaluationJob.of(run, kind).start(store)  # type: ignore[arg-type]
         until(lambda: not folders[kind].is_alive())  # noqa: B023
         assert folders[kind].state().status == "finished"
     again = saved_predictions.read_swapped_logits(run)
@@ -215,7 +217,7 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         kills.at_random(app, 5.0, with_workers=number != 1)
         job = JobFolder(run.folder / "pushes" / "latest")
         until(lambda: not job.is_alive())  # noqa: B023
-        state, repo = push.push_state(run), hub.repos.get(("model", name))
+        state, repo = PushJob.of(run).state(), hub.repos.get(("model", name))
         commits = repo.commits if repo is not None else []
         if job.request.get("push", {}).get("name") != name:
             assert commits == []  # it had not begun
@@ -228,7 +230,7 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         app = kills.start("asking", run.id, f"push:{name}")
         assert app.stdout is not None
         assert app.stdout.readline() == "begun\n"
-        until(lambda: push.push_state(run).status == "finished")
+        until(lambda: PushJob.of(run).state().status == "finished")
         app.kill()
         pushed = hub.repos["model", name]
         assert len(pushed.commits) == 1

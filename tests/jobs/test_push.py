@@ -17,9 +17,8 @@ from finetune.hub import publish, push_plan
 from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.jobs import push, workers
-from finetune.jobs.background import KINDS
-from finetune.jobs.push import Approvals, PushState
+from finetune.jobs import workers
+from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.owners import Visitor
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -43,28 +42,28 @@ def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
     def carry_out(job: JobFolder, stdin: bytes, **_: object) -> int:
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
-            return KINDS[job.kind].carry_out(job)
+            return PushJob(job.folder).carry_out()
 
     def push_to(run: Run, request: PushRequest, approvals: Approvals) -> PushState:
         with monkeypatch.context() as context:
             context.setattr(workers, "spawn_worker", carry_out)
             context.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
-            push.start_push(store, run, request, TOKEN, approvals)
-        return push.push_state(run)
+            PushJob.of(run).start(store, request, TOKEN, approvals)
+        return PushJob.of(run).state()
 
     return push_to
 
 
 def test_a_push_goes_on_without_its_page(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    assert push.push_state(run).status == "none"
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-    assert push.push_state(run).running
+    assert PushJob.of(run).state().status == "none"
+    PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())
+    assert PushJob.of(run).state().running
     worker = workers.worker_process(JobFolder(run.folder / "pushes" / "latest"))
     assert worker is not None
     assert TOKEN not in " ".join([*worker.cmdline(), *worker.environ().values()])
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())  # not a second one
-    until(lambda: not push.push_state(run).running)
-    state = push.push_state(run)
+    PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())  # not a second one
+    until(lambda: not PushJob.of(run).state().running)
+    state = PushJob.of(run).state()
     assert state.error == ""
     assert state.pushed is not None
     assert state.pushed.verified is not None
@@ -117,7 +116,7 @@ def test_a_push_that_was_killed_says_how_far_it_came(
     monkeypatch.setattr(publish, "push_run", push_run)
     with pytest.raises(Killed):
         pushed(run, PushRequest("ada/x"), Approvals())
-    state = push.push_state(run)
+    state = PushJob.of(run).state()
     assert state.status == "interrupted"
     assert said in state.error
     assert "ush again" in state.remedy

@@ -16,6 +16,7 @@ from finetune.hub import model_card
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Predictor
 from finetune.jobs import evaluate, run_table, webhook
+from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -124,7 +125,7 @@ def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_thresho
         ("not_equivalent", False), ("equivalent", True),
     }  # fmt: skip
     assert "at the threshold 0.000" in evaluation_view.view(
-        study, summary, decision_rule.read_rule(run.best), evaluate.evaluation_state(run, "orders")
+        study, summary, decision_rule.read_rule(run.best), EvaluationJob.of(run, "orders").state()
     )
 
 

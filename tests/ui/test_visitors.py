@@ -550,6 +550,6 @@ def test_runs_and_examinations_are_counted_before_they_fetch(
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1
     assert "ada/pairs has 0 MB. A visitor may fetch 0 MB" in run.state().error
     look = check.start_check(mine, run.config())
-    until(lambda: not check.check_state(look).running)
-    assert "A visitor may fetch 0 MB" in check.check_state(look).error
+    until(lambda: not look.state().running)
+    assert "A visitor may fetch 0 MB" in look.state().error
     assert "train.csv" not in str(hub.requests)

@@ -13,6 +13,7 @@ from finetune.evaluation import corrections, report
 from finetune.evaluation.examples import SELECTIONS, select_examples
 from finetune.inference import decision_rule
 from finetune.jobs import evaluate
+from finetune.jobs.evaluate import EvaluationJob
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -129,7 +130,7 @@ class Evaluation:
         text: str = ""
         match clicked.get("do"):
             case "orders" | "test" as kind:
-                evaluate.start_evaluation(store, run, kind)
+                EvaluationJob.of(run, kind).start(store)
             case "save":
                 evaluate.save_decision(run, summary, threshold=number)
                 text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
@@ -183,8 +184,8 @@ class Evaluation:
         except FinetuneError as error:
             waiting, problem = elements.polling_value(False, event), feedback.show_errors(error)
             return {self.body: problem, self.polling: waiting}
-        orders = evaluate.evaluation_state(run, "orders")
-        test = evaluate.evaluation_state(run, "test")
+        orders = EvaluationJob.of(run, "orders").state()
+        test = EvaluationJob.of(run, "test").state()
         opened = None
         if summary.opened and summary.opened[-1].step == study.analysis.step:
             opened = report.evaluate_run(run, summary, "test").analysis
