@@ -1,4 +1,4 @@
-"""The command line: `python -m finetune COMMAND`, of the commands below.
+"""The command line: `python -m finetune COMMAND`.
 
 `accelerate launch -m finetune train ...` runs the same code in several processes.
 """
@@ -25,7 +25,7 @@ COMMANDS = {  # modules of `cli`
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns its exit status, 2 where it could not begin or broke off."""
+    """Run one command. Returns its exit status, 2 if an error prevented or ended it."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m finetune")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

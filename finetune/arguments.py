@@ -13,11 +13,12 @@ from finetune.config import RunConfig, knobs
 def add_arguments(
     parser: argparse.ArgumentParser, names: Sequence[str] = (), absent: bool = True
 ) -> None:
-    """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`.
+    """Add an option for each field, such as `--learning_rate 5e-5`; booleans as `--flag` and
+    `--no-flag`.
 
     Args:
-        names: of the fields; all if there are none.
-        absent: leave a field that is not given out of the namespace, rather than its default in.
+        names: of the fields; all by default.
+        absent: True to leave fields that are not given out of the namespace; False to set defaults.
     """
     defaults = RunConfig()
     chosen = {name: knob for name, knob in knobs().items() if not names or name in names}
@@ -39,13 +40,13 @@ def add_arguments(
 
 
 def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The values of the options of `add_arguments` that were given, as they were written."""
+    """The values of the options of `add_arguments` that were given, as text."""
     return {name: value for name, value in vars(namespace).items() if name in knobs()}
 
 
 def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
-    """The line that starts the same run from a terminal, with what is not the default; `files` are
-    those of an upload by split, `runs` is the folder of runs."""
+    """Format the command that starts the same run from a terminal, without default values. `files`
+    are those of an upload by split, `runs` is the folder of runs."""
     words = ["python", "-m", "finetune", "train", *(["--runs", runs] if runs else [])]
     for split, file in (files or {}).items():
         words += [f"--{split}_file", file]
@@ -56,7 +57,7 @@ def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         elif (text := str(value)).startswith("-") or not text:
-            words.append(f"--{name}={text}")  # else it would be taken for an option
+            words.append(f"--{name}={text}")  # or it would be taken for an option
         else:
             words += [f"--{name}", text]
     return shlex.join(words)

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _agrees(price: str) -> bool:
-    """Whether whoever sits at the terminal says yes; nobody does where there is none."""
+    """Ask in the terminal; True if the answer is yes, False without a terminal."""
     if not sys.stdin.isatty():
         return False
     print("That is billed by the Hub: https://huggingface.co/docs/hub/spaces-gpus", flush=True)

@@ -50,7 +50,7 @@ def _export(folder: Path, to: Path) -> None:
 
 
 def _export_run(run: Run, to: Path) -> None:
-    """In int8 too if that is kept, as `a.int8.onnx` beside `a.onnx`; no other file is touched."""
+    """Export a run's model; also in int8 if that is used, as `a.int8.onnx` beside `a.onnx`."""
     from finetune.evaluation import quantization
 
     if run.best.resolve() in to.resolve().parents:
@@ -68,7 +68,7 @@ def _export_run(run: Run, to: Path) -> None:
 
 
 def _described(report: QuantizationReport) -> str:
-    """What int8 changes, in a line."""
+    """Describe the effect of int8 in a line."""
     (accuracy, accuracy8), (f1, f18) = report.accuracy, report.f1
     speed, speed8 = report.pairs_per_second
     measure = metric_name("f1", report.classes)

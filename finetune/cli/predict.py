@@ -6,20 +6,18 @@ import argparse
 import json
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.arguments import add_arguments
 from finetune.config import READING_FIELDS
 from finetune.data.table import ReadOptions
-from finetune.engines.registry import LOCAL, RAY
+from finetune.engines import arguments as engine_arguments
 from finetune.inference.file_request import PredictionRequest, check_columns
-from finetune.runs.run import Run
 from finetune.runs.store import default_root, named_run
 
 if TYPE_CHECKING:
-    from finetune.inference.files import WindowScorer
+    pass
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,9 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--threshold", action=argparse.BooleanOptionalAction, default=True,
         help="use the threshold saved with the model (default)",
     )  # fmt: skip
-    about = "where rows are scored; all machines of a Ray cluster share the folder of the runs"
-    parser.add_argument("--engine", choices=(LOCAL, RAY), default=LOCAL, help=about)
-    parser.add_argument("--address", default="", help="of the cluster; RAY_ADDRESS if absent")
+    engine_arguments.add_file_arguments(parser)
     args = parser.parse_args(arguments)
     from tqdm import tqdm
 
@@ -68,7 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     trained = run.state().columns
     request = check_columns(request, args.file, trained, run.config().encoding)
-    with tqdm(unit="row") as bar, _scorer(run, args.engine, args.address) as scorer:
+    scoring = engine_arguments.scorer_from_arguments(args, run)
+    with tqdm(unit="row") as bar, scoring as scorer:
         report, _ = predict_file(
             run, request, args.file, args.out,
             lambda done, total: bar.update(done - bar.n), scorer=scorer,
@@ -78,15 +75,3 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{args.file} keeps its own columns; those added are {names}", file=sys.stderr)
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
-
-
-def _scorer(run: Run, engine: str, address: str) -> AbstractContextManager[WindowScorer]:
-    """What scores the rows, as it was asked for."""
-    if engine == LOCAL:
-        from finetune.inference.files import LocalScorer
-
-        return nullcontext(LocalScorer(run))
-    from finetune.engines.options import make_ticket
-    from finetune.engines.ray_files import scorer_on_cluster
-
-    return scorer_on_cluster(run, make_ticket(RAY, {"address": address}))

@@ -17,8 +17,6 @@ from finetune.data import catalog
 from finetune.engines import arguments as engine_arguments
 from finetune.engines import attempt, registry
 from finetune.engines.base import Ticket, read_ticket, resume
-from finetune.engines.options import check_config
-from finetune.engines.registry import LOCAL
 from finetune.errors import JobError, StoreError
 from finetune.jobs import check, cost, ranks, service, workers
 from finetune.jobs.ranks import RankView
@@ -96,9 +94,9 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
     check.check_source_access(store, run_config)
     if not main_process:
         return RankView(args.runs, run_config)
-    if ticket is not None and ticket.engine != LOCAL:
+    if ticket is not None and registry.find_engine(ticket.engine).is_remote:
         run_config = cost.with_checkpoints(store, run_config)
-        check_config(run_config, ticket)
+        registry.check_config(run_config, ticket)
         engine_arguments.agree(args, ticket)
     return store.create(run_config, ticket=ticket.to_json() if ticket is not None else "")
 

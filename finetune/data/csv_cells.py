@@ -12,15 +12,17 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 
 
 def escape_formula(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe.
-    Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection"""
+    """Put an apostrophe before a text that a spreadsheet would take for a formula.
+
+    Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
+    """
     if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_FORMULA_STARTS):
         return cell
     return cell if _NUMBER.fullmatch(cell) else "'" + cell
 
 
 def to_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Rows of a CSV file, with every cell escaped; every CSV the app writes goes through here."""
+    """Format rows as CSV, with every cell escaped. Every CSV that the app writes is made here."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([escape_formula(cell) for cell in row] for row in rows)

@@ -1,4 +1,4 @@
-"""JSON as a table: objects one a line, or all in one value, in any of the layouts of pandas."""
+"""JSON as a table: one object a line, or a single value in any of the layouts of pandas."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LISTS = ("data", "rows", "records", "examples", "items")  # keys of a list of r
 
 
 class JsonTable(TextTable):
-    """JSON objects as rows, one a line or all in one value; the first ones' keys are the columns.
-    Lists are rows, too, whose first one may name the columns."""
+    """JSON objects as rows, one a line or all in one value; the keys of the first ones are the
+    columns. Rows may also be lists, of which the first may name the columns."""
 
     def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
         super().__init__(path, name, options)
@@ -46,7 +46,7 @@ class JsonTable(TextTable):
             )
 
     def _name_lists(self, lists: list[list[Any]], options: ReadOptions) -> None:
-        """Name the cells of rows that are lists: by the keys beside them, or a header."""
+        """Name the cells of rows that are lists, by the keys beside them or by a header."""
         if not self._names:
             rows = [[table.cell_text(cell) for cell in row] for row in lists]
             header = headers.find_header(rows, options.header)
@@ -59,7 +59,7 @@ class JsonTable(TextTable):
                 self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
 
     def _parse_whole(self) -> list[Any] | None:
-        """The rows of a file that is one value; None if it has one on each line."""
+        """Parse a file that is one value into rows; None if it has a value on each line."""
         with self._open() as file:
             text = file.read(2**16)
             if not text.lstrip(_BLANK).startswith(("[", "{")) or self._has_lines():

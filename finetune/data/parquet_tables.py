@@ -19,7 +19,7 @@ _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # decoded together
 
 class ParquetTable(Table):
     """Apache Parquet. Its encodings store a value once for many rows, so a small file can need much
-    memory: texts are read as dictionaries, whose rows share their values."""
+    memory. Texts are therefore read as dictionaries, whose rows share their values."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
@@ -32,8 +32,8 @@ class ParquetTable(Table):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
 
     def _check_size(self) -> None:
-        """Raise DataError where the file unpacks to far more than text does, or has an encoding
-        whose memory is not known before it is decoded."""
+        """Raise DataError if the file unpacks to far more than text does, or has an encoding whose
+        memory is unknown before decoding."""
         unpacked = 0
         for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):

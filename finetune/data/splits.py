@@ -1,4 +1,4 @@
-"""Splits of sentence pairs, ready to be tokenized: which rows of a cached dataset make each."""
+"""Splits of sentence pairs, ready to be tokenized: the rows of a cached dataset that make each."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from finetune.errors import DataError, some
 from finetune.messages import message as _
 from finetune.text_hashes import Integers
 
-RARE = 5  # training rows; a class of fewer is asked about
+RARE = 5  # a class of fewer training rows is asked about
 
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Which rows of a cached dataset make each split."""
+    """The rows of a cached dataset that make each split."""
 
     dataset: CachedDataset
     classes: Classes
-    rare: dict[str, int]  # class of few training rows -> their number, whatever was answered
+    rare: dict[str, int]  # class of few training rows -> their number, also after an answer
     hashes: dict[str, RowHashes]  # of every split of the dataset; labels are classes
     rows: dict[str, tuple[str, Integers]]  # split -> the dataset's split, and indices into it
     left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows
@@ -55,7 +55,7 @@ class SplitRows:
         return {name: np.bincount(self.of(name).label, minlength=n).tolist() for name in self.rows}
 
     def leaked(self) -> dict[str, Integers]:
-        """Held-out split -> training rows whose pair is in it too, in either order."""
+        """Held-out split -> training rows whose pair it has too, in either order."""
         train, (_, rows) = self.of("train").unordered, self.rows["train"]
         held_out = [name for name in self.rows if name != "train"]
         return {name: rows[np.isin(train, self.of(name).unordered)] for name in held_out}
@@ -87,7 +87,7 @@ class Pairs:
 
 
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
-    """The pairs that a configuration asks for; DataError where they cannot be trained on."""
+    """Load the pairs that a configuration asks for; DataError if they cannot be trained on."""
     dataset = read_dataset(config, root)
     reading_findings.check_answered(dataset.remarks)
     assigned = assign_rows(dataset, config)
@@ -132,7 +132,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
 
 
 def ask_about_rare(rare: dict[str, int]) -> tuple[str, str]:
-    """The question whether classes of few training rows are classes, and how to answer it."""
+    """Ask whether classes of few training rows are real; returns the question and how to answer
+    it."""
     text = _(
         "Classes of fewer than {few} training rows: {names}.",
         few=RARE,
@@ -147,7 +148,7 @@ def ask_about_rare(rare: dict[str, int]) -> tuple[str, str]:
 
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     """Choose the rows of each split, the same each time: complete ones, without what the
-    configuration leaves out; a validation split is cut from train where there is none."""
+    configuration leaves out. A validation split is cut from train if there is none."""
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
     labels = np.concatenate([keys.label for keys in hashes.values()])
     spelled = np.bincount(labels[labels >= 0], minlength=len(dataset.spellings))
@@ -165,7 +166,7 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
 def _assign(
     dataset: CachedDataset, classes: Classes, spelled: dict[str, RowHashes], config: RunConfig
 ) -> SplitRows:
-    """The rows of each split whose labels have these classes."""
+    """Choose the rows of each split, given the classes of the spellings."""
     codes = np.append(classes.codes, MISSING_LABEL)  # the last entry maps -1 to -1
     hashes = {split: replace(keys, label=codes[keys.label]) for split, keys in spelled.items()}
     rows = {split: np.arange(len(keys)) for split, keys in hashes.items()}
@@ -224,7 +225,7 @@ def _assign(
 def _blocks(
     source: str, column: str, classes: Classes, counts: dict[str, Integers]
 ) -> dict[str, str]:
-    """Why rows with so many of each class, split by split, cannot be trained on."""
+    """The reasons why training is impossible, from the rows of each class by split."""
     train = counts["train"]
     rows, present = int(train.sum()), np.flatnonzero(train)
     if classes.unknown:

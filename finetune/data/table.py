@@ -32,7 +32,7 @@ TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_F
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a file is to be read, as the fields of `RunConfig` say it; an empty text means: guess."""
+    """Options for reading a file, from the fields of `RunConfig`; an empty text means: guess."""
 
     sheet: str = ""
     delimiter: str = ""
@@ -47,7 +47,7 @@ class ReadOptions:
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> ReadOptions:
-        """The options of some values by field; a ConfigError names those that cannot be meant."""
+        """The options with these values by field; ConfigError if one is invalid."""
         return cls.of(RunConfig(**values))
 
 
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Remark:
-    """What a person should know about how a file was read."""
+    """A fact or question about how a file was read."""
 
     kind: str  # an identifier, such as `encoding`
     severity: Literal["blocks", "warns", "notes"]
@@ -84,17 +84,17 @@ class Table(ABC):
         self.columns: list[str] = []  # unique names, in the order of the file
         self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
         self.sheets: list[str] = []  # of a workbook
-        self.row_count = 0  # about; 0 where only reading all of it would tell
+        self.row_count = 0  # approximate; 0 if only reading the file would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # facts for the user on how the file was read
-        self.remarks: list[Remark] = []  # doubts about that, and lines that were read otherwise
+        self.remarks: list[Remark] = []  # doubts about that, and lines read in an unusual way
         self.has_header = True
         self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
 
     def _name_columns(self, cells: Sequence[str]) -> None:
-        """Name the columns by the cells of a header, or by their numbers without one; an empty or
-        repeated name is numbered."""
+        """Name the columns by the cells of a header, or by their numbers. Empty and repeated names
+        are numbered."""
         names: dict[str, None] = {}
         for index, cell in enumerate(cells if self.has_header else [""] * len(cells), 1):
             column = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
@@ -103,21 +103,21 @@ class Table(ABC):
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
-        """Iterate over the readable rows; DataError where the rest of the file cannot be read.
+        """Iterate over the readable rows; DataError if the rest of the file cannot be read.
 
         Args:
             on_bad_row: called for every row that cannot be read.
-            columns: to be read, their cells no lists or objects then; all by default.
+            columns: columns to read, whose cells cannot be lists or objects; all by default.
         """
 
 
 def is_too_long(cell: Any) -> bool:
-    """Whether a cell is refused as `TOO_LONG`."""
+    """True if a cell is refused as `TOO_LONG`."""
     return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
 
 
 def open_bytes(path: Path, name: str) -> BinaryIO:
-    """Open a file for reading, unpacked where it is gzipped."""
+    """Open a file for reading, and unpack gzip."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     raw = _BoundedGzip(path, name) if packed else io.FileIO(path)
@@ -139,7 +139,7 @@ class _BoundedGzip(gzip.GzipFile):
 
 
 def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
-    """Raise DataError where a file's contents are far larger than those of text can be."""
+    """Raise DataError if a file unpacks to far more than text does."""
     if unpacked > min(MAX_UNPACKED, max(64 * 2**20, MAX_RATIO * packed)):
         raise DataError(
             "{name} unpacks to more than {unpacked} MiB from {packed:.1f} MiB, which no table of "
@@ -152,12 +152,13 @@ def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
 
 
 def to_plain_value(cell: Any) -> Any:
-    """A cell of a typed file as text or number; dates and decimals become text, None stays."""
+    """Convert a cell of a typed file to text or number. Dates and decimals become text; None
+    stays."""
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
     return cell if cell is None or isinstance(cell, (str, int, float)) else str(cell)
 
 
 def cell_text(cell: Any) -> str:
-    """A cell as the text that a file of text would have; empty for a missing one."""
+    """Convert a cell to text, as in a text file; "" if it is missing."""
     return "" if cell is None else str(cell)

@@ -19,8 +19,8 @@ from finetune.messages import message as _
 
 
 def open_table(path: Path, name: str = "", options: ReadOptions | None = None) -> Table:
-    """Open a file as a table, by its contents and the ending of its path; errors call it `name`.
-    DataError if it is empty, not a table, or unpacks to too much."""
+    """Open a file as a table, by its contents and the ending of its path. DataError, which calls
+    the file `name`, if it is empty, not a table, or unpacks to too much."""
     name, options = name or path.name, options or ReadOptions()
     ending = path.name.lower().removesuffix(".gz")
     try:
@@ -44,9 +44,9 @@ def open_table(path: Path, name: str = "", options: ReadOptions | None = None) -
 def usable_columns(
     path: str, name: str, options: Mapping[str, str]
 ) -> tuple[list[str], list[str], Any]:
-    """The columns of a file that can be sentences or labels, a workbook's sheets, and what must be
-    answered before it is read (a `messages.encode`d text); raises as `open_table`. `options`: the
-    fields of `ReadOptions`."""
+    """Return the columns of a file that can be sentences or labels, a workbook's sheets, and the
+    question to answer before reading (a `messages.encode`d text). Raises as `open_table`. `options`
+    are the fields of `ReadOptions`."""
     table = open_table(Path(path), name, ReadOptions(**options))
     usable = [column for column in table.columns if column not in table.unusable]
     asked = [remark for remark in table.remarks if remark.severity == "blocks"]

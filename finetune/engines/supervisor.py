@@ -17,7 +17,6 @@ from queue import Empty, SimpleQueue
 
 from finetune.engines import frames
 from finetune.engines.base import Engine, Placement, read_ticket, write_ticket
-from finetune.engines.options import check_config
 from finetune.errors import FinetuneError, WrongAccount
 from finetune.messages import message as _
 from finetune.runs import events
@@ -47,7 +46,6 @@ def supervise(
             of the log are not printed.
     """
     try:
-        check_config(run.config(), read_ticket(run))
         engine = open_engine()
         ended = _Attempt(run, engine, show, describe).carry_out()
         while ended.lost and restarts and not (run.stop_requested() or _is_told_ended(run)):

@@ -47,7 +47,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     """
     rows, labels = _draw_pairs(run)
     length = checkpoints.length_of(run.folder)
-    plain = Scorer(run.best, length, device="cpu", aside=True)
+    plain = Scorer(run.best, length, device="cpu", low_priority=True)
     calibration = plain.inputs(rows[:_CALIBRATING])
     report = _decided_before(run, step)
     kinds: list[Kind] = [kind for kind in get_args(Kind) if report is None or kind == report.kind]
@@ -94,7 +94,7 @@ def _measure(
     before = _answers(plain, rows, rule)
     reports = []
     for kind, file in files.items():
-        small = Scorer(run.best, length, "int8", "cpu", aside=True, quantized=file)
+        small = Scorer(run.best, length, "int8", "cpu", low_priority=True, quantized=file)
         report = _compare(plain, small, rows, labels, before, positive, len(names), rule)
         reports.append(replace(report, kind=kind))
         small.free()

@@ -1,6 +1,6 @@
-"""A small Gradio Space in which anybody can try one tuned model.
+"""A small Gradio Space in which anybody can try a fine-tuned model.
 
-Its app is always the same file, `templates/space_app.py`; what differs is in its `finetune.json`.
+Its app is always the same file, `templates/space_app.py`; its settings are in its `finetune.json`.
 Source of the front matter: https://huggingface.co/docs/hub/spaces-config-reference
 """
 
@@ -21,7 +21,7 @@ APP = Path(__file__).parent / "templates" / "space_app.py"
 
 
 def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> str:
-    """Make or update the Space of a plan; its address."""
+    """Create or update the Space of a plan; returns its address."""
     if not plan.demo_exists:
         hub.create_space(plan.demo, hardware)
     files = demo_files(plan.full, paired, plan.licence)
@@ -37,7 +37,7 @@ def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> st
 
 
 def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
-    """Path in the Space -> text of the file; everybody may read the model's repository."""
+    """The files of the Space: path -> text. The model's repository must be public."""
     sentences = ["sentence1", "sentence2"][: 1 + paired]
     config = {
         "model": model,

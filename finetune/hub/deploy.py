@@ -1,7 +1,7 @@
 """This project as a Space of one's own.
 
-Its files go as one commit. What is billed is made only after a yes to its price, and sleeps when
-nobody is there. Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
+Its files are one commit. Billed hardware is requested only after its price was accepted, and sleeps
+when nobody uses it. Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
 
 
 def project_files(root: Path = project.ROOT) -> dict[str, Path]:
-    """Path in the Space -> file: what git tracks, as it is now on the disk."""
+    """The files of the project: path in the Space -> file. These are the files that git tracks, in
+    their present state on disk."""
     names: list[str] = []
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no work tree
         done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
@@ -49,13 +50,13 @@ def deploy_space(
     bucket: str = "",
     root: Path = project.ROOT,
 ) -> str:
-    """Make or update a Space and print what is done; its address.
+    """Create or update a Space and print each step; returns its address.
 
     Everything is checked, and `agrees` asked with the price of what is billed, before anything is
     made. Doing it again changes what differs; what is no longer among the project's files is
     removed from the Space. The help of `cli.deploy` says more of the arguments.
     """
-    # 1. What is asked for, what is there, and what it costs.
+    # 1. What is requested, what exists, and what it costs.
     files, hub = project_files(root), HubClient(token)
     account = hub.account()
     name, bucket = account.repo_id(name), bucket and account.repo_id(bucket)
@@ -91,7 +92,7 @@ def deploy_space(
 
 
 def _former_hardware(hub: HubClient, name: str) -> tuple[str, int | None]:
-    """What a Space is on, and the seconds after which it sleeps; None where it never does."""
+    """The hardware of a Space, and the seconds after which it sleeps; None if it never does."""
     runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
     sleep_time = runtime.sleep_time or 0
     hardware = runtime.requested_hardware or runtime.hardware or FREE
@@ -99,7 +100,7 @@ def _former_hardware(hub: HubClient, name: str) -> tuple[str, int | None]:
 
 
 def _mount(hub: HubClient, name: str, bucket: str) -> None:
-    """Mount the bucket where runs are kept; other volumes of the Space stay."""
+    """Mount the bucket for runs; other volumes of the Space stay."""
     api = hub.api
     api.create_bucket(bucket, private=True, exist_ok=True)
     volumes = api.get_space_runtime(name).volumes or []
@@ -110,7 +111,7 @@ def _mount(hub: HubClient, name: str, bucket: str) -> None:
 
 
 def _send(hub: HubClient, name: str, files: dict[str, Path], gone: list[str]) -> None:
-    """All files as one commit, which names the one before it: of two, only one arrives."""
+    """Commit all files with `parent_commit` set, so that concurrent deploys cannot both succeed."""
     additions = [CommitOperationAdd(path, file) for path, file in files.items()]
     hub.api.create_commit(
         name,

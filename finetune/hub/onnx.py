@@ -28,13 +28,13 @@ TOLERANCE = 1e-4  # of a logit
 
 
 def export_onnx(folder: Path, to: Path) -> float:
-    """Write a saved model as ONNX; the file is there whole and verified, or not at all.
+    """Export a saved model to ONNX. The file appears complete and verified, or not at all.
 
-    Its inputs are int64 of shape (batch, length), both free. The classes' names and the longest
-    input in tokens are in its metadata, as JSON. Returns the largest difference of a logit.
+    Its inputs are int64 of shape (batch, length), both dynamic. Its metadata has the names of the
+    classes and the longest input in tokens, as JSON. Returns the largest difference of a logit.
 
     Raises:
-        ModelError: when it cannot be loaded, exported or written, or answers otherwise.
+        ModelError: if the model cannot be loaded, exported or written, or its logits change.
     """
     tokenizer, classifier = model.load_saved_model(folder)
     longest = checkpoints.most_tokens(classifier.config.to_dict()) or checkpoints.DEFAULT_LENGTH
@@ -45,14 +45,14 @@ def export_onnx(folder: Path, to: Path) -> float:
             file = Path(temporary) / to.name
             _write(tokenizer, classifier, max_length, file)
             difference = max_logit_difference(file, tokenizer, classifier, max_length)
-            # Weights that do not fit into the file lie beside it; they go before what names them.
+            # Weights that do not fit into the file lie beside it; they move before the file does.
             for path in sorted(file.parent.iterdir(), reverse=True):
                 shutil.move(path, to.with_name(path.name))
     return difference
 
 
 def _batch(tokenizer: Any, classifier: Any, size: int, length: int) -> dict[str, torch.Tensor]:
-    """What the model takes of some pairs, padded; the first is cut to `length` tokens."""
+    """The model's inputs for some pairs, padded; the first is cut to `length` tokens."""
     repeats = [1 + length // (2 + 2 * row) for row in range(size)]
     columns = [[f"{sentence} " * count for count in repeats] for sentence in EXAMPLES[0]]
     options = {"truncation": True, "max_length": length, "padding": True, "return_tensors": "pt"}
@@ -81,7 +81,9 @@ def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
             "A {model_type} model cannot be exported: {error}",
             "Encoders such as BERT, RoBERTa, DistilBERT and DeBERTa can.",
             model_type=classifier.config.model_type,
-            error=hub_errors.first_line(hub_errors.chain(error)[-1]),  # it wraps it in advice
+            error=hub_errors.first_line(
+                hub_errors.chain(error)[-1]
+            ),  # without the exporter's advice
         ) from error
     assert program is not None, "the exporter was told to use dynamo"
     labels = [classifier.config.id2label[index] for index in range(classifier.config.num_labels)]
@@ -92,8 +94,8 @@ def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
 
 @contextlib.contextmanager
 def _with_last_layer(classifier: Any) -> Iterator[None]:
-    """Let a classifier whose head reads the first token alone compute its last layer for that
-    token, where its layers are known: a sixth less work of six layers."""
+    """Let a classifier whose head reads only the first token compute its last layer only for that
+    token, if its layers are of a known kind. Saves a sixth of the work of six layers."""
     parts = layers.layer_parts(classifier)
     last = [layers.LastLayer(part, classifier.config.num_attention_heads) for part in parts[-1:]]
     trimmed = [*layers.layer_stack(classifier)[:-1], *last]
@@ -114,8 +116,8 @@ def _with_last_layer(classifier: Any) -> Iterator[None]:
 
 
 def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length: int) -> float:
-    """The largest difference of a logit between onnxruntime and PyTorch, over batches of several
-    sizes and lengths, most with padding."""
+    """The largest difference of a logit between ONNX Runtime and PyTorch, over batches of several
+    sizes and lengths, most with padding; ModelError if it is too large."""
     import onnxruntime
 
     worst = 0.0
@@ -129,7 +131,7 @@ def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length
         worst = max(worst, difference.nan_to_num(torch.inf).item())
     if worst > TOLERANCE:
         raise ModelError(
-            "The exported model answers otherwise than PyTorch: a logit differs by "
+            "The exported model does not agree with PyTorch: a logit differs by "
             "{worst:.2g}, and {tolerance:g} is allowed.",
             "Nothing was written; use the model with PyTorch.",
             worst=worst,

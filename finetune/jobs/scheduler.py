@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from finetune import disk, owners
 from finetune.engines.base import read_ticket, resume
-from finetune.engines.registry import HUB_JOB, LOCAL, PLACES, is_remote
+from finetune.engines.registry import engine_of, is_remote
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.jobs import tokens, webhook, worker_files, workers
@@ -90,14 +90,14 @@ def _fail(run: Run, error: FinetuneError) -> None:
 def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
     """The accelerators a run would get now: none by name where all are its, or on another engine;
     None while its engine has no place."""
-    accelerators, config, engine = (
+    accelerators, config, name = (
         devices.list_accelerators(),
         run.config(),
         read_ticket(run).engine,
     )
-    others = [other for other in running if read_ticket(other).engine == engine]
-    if engine != LOCAL:
-        return () if len(others) < PLACES.get(engine, 1) else None
+    others = [other for other in running if read_ticket(other).engine == name]
+    if (places := engine_of(run).places) is not None:
+        return () if len(others) < places else None
     if len(accelerators) < 2:
         return None if others else ()
     taken: set[str] = set()
@@ -143,7 +143,7 @@ def _stop_overdue(store: RunStore) -> None:
         summary = run.state()
         if not run.owner or run.stop_requested() or summary.end_recorded:
             continue
-        if read_ticket(run).engine != HUB_JOB and summary.worked_by(time.time()) > 60 * limit:
+        if not engine_of(run).is_billed and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
             if not is_remote(run):  # else its worker passes it on
                 workers.end_worker(run)

@@ -9,8 +9,7 @@ from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
 from finetune.engines.base import Ticket, read_ticket, write_ticket
-from finetune.engines.options import HubJobOptions, check_config
-from finetune.engines.registry import LOCAL
+from finetune.engines.billed import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, tokens, workers
@@ -49,7 +48,7 @@ def start_runs(
         ticket: the engine that carries them out; this machine if None.
         token: of the Hub, for an engine that asks it.
     """
-    if ticket is not None and ticket.engine != LOCAL:
+    if ticket is not None and registry.find_engine(ticket.engine).is_remote:
         configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
     check_start(store, configs, ticket)
@@ -74,7 +73,7 @@ def check_start(
     """See that `start_runs` would take these; raises what it would raise."""
     _check_visitors_ticket(store, ticket)
     for config in configs:
-        check_config(config, ticket or Ticket())
+        registry.check_config(config, ticket or Ticket())
         _check(store, config)
     _check_share(store, len(configs), len(configs))
 
@@ -111,9 +110,9 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
 
 
 def _check_visitors_ticket(store: RunStore, ticket: Ticket | None) -> None:
-    """See that a visitor names no cluster: the app's owner does, by RAY_ADDRESS."""
-    if ticket is not None and ticket.options.get("address") and not store.visitor.alone:
-        raise ConfigError({"address": _("cannot be named here; leave it empty")})
+    """See that a visitor's ticket has nothing that only the app's owner may set."""
+    if ticket is not None and not store.visitor.alone:
+        registry.check_visitors_options(ticket)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
@@ -151,20 +150,20 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         )
 
 
-def resume_price(run: Run) -> HubJobOptions | None:
+def resume_price(run: Run) -> BilledOptions | None:
     """What the job takes and costs that a run would go on with; None where no new one is billed."""
     ticket = read_ticket(run)
-    if ticket.job or not ticket.options.get("price") or registry.may_be_under_way(run):
+    if ticket.job or registry.may_be_under_way(run):
         return None
-    return HubJobOptions(**ticket.options)
+    return registry.billed_options(ticket)
 
 
 def move_run(store: RunStore, run: Run, ticket: Ticket, token: str = "") -> None:
     """Let a run that is not under way go on with another ticket."""
     config = run.config()
-    check_config(config, ticket)
+    registry.check_config(config, ticket)
     registry.end_unheard(run, token)
-    if ticket.engine != LOCAL:
+    if registry.find_engine(ticket.engine).is_remote:
         run.replace_config(cost.with_checkpoints(store, config))
     write_ticket(run, ticket.after(read_ticket(run)))
 
@@ -252,7 +251,7 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
 def delete_run(store: RunStore, run: Run, token: str = "") -> None:
     """Remove a run, its model, its events and its log; one that trains is ended first. What it has
     on other engines is removed too: with the token kept for it, or else with `token`."""
-    if registry.is_remote(run) or registry.has_bucket(run):
+    if registry.is_remote(run) or registry.that_keep(run):
         followed = run.is_alive()
         workers.kill_worker(run)
         try:

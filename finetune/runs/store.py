@@ -1,10 +1,10 @@
-"""The store of runs: a folder of run folders, and what of it a visitor may see.
+"""The store of runs: a folder of run folders, as far as a visitor may see them.
 
 <root>/
     <run id>/       a run (`run`)
-    .queue/         which runs wait
+    .queue/         the waiting runs
     checks/, batches/   other jobs (`job_folder`)
-    data/, uploads/ pairs read once, and files that were brought
+    data/, uploads/ cached pairs, and uploaded files
     .warm/          a worker that waits for a run
 """
 
@@ -37,9 +37,9 @@ _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwi
 
 
 def default_root() -> Path:
-    """`FINETUNE_RUNS`; else the first that can be written of a Space's mounted bucket, `runs/`
-    beside the app, the user's cache, and a temporary folder. On a Space `FINETUNE_RUNS`, too, is
-    passed over where it cannot be written."""
+    """Return `FINETUNE_RUNS`, or the first writable folder of: `runs/` in a Space's mounted bucket,
+    `runs/` beside the app, the user's cache, a temporary folder. On a Space `FINETUNE_RUNS` must be
+    writable, too."""
     candidates = [
         project.ROOT / "runs",
         user_cache() / "finetune" / "runs",
@@ -58,7 +58,7 @@ def default_root() -> Path:
 
 
 def named_run(name: Path, root: Path) -> Run:
-    """The run that a command names, by its folder or by its id below `root`; raises NoSuchRun."""
+    """Find a run by its folder, or by its id below `root`; NoSuchRun if there is none."""
     with contextlib.suppress(OSError):  # a name that no folder can have
         folder = name if name.is_dir() else root / name
         if folder.is_dir():
@@ -67,8 +67,8 @@ def named_run(name: Path, root: Path) -> Run:
 
 
 def as_run(run: Run | Path | str) -> Run:
-    """A run that a program names by itself, by its folder, or by its id in the default folder of
-    runs; raises NoSuchRun."""
+    """Find a run by its folder, or by its id in the default folder; NoSuchRun if there is none. A
+    `Run` is returned as it is."""
     if isinstance(run, Run):
         return run
     if not isinstance(run, str | Path) or not str(run):
@@ -77,47 +77,46 @@ def as_run(run: Run | Path | str) -> Run:
 
 
 def new_id() -> str:
-    """An id that nobody can guess; ids sort by when they were made."""
+    """Make an id that nobody can guess. Ids sort by the time they were made."""
     return f"{datetime.now():%Y%m%d-%H%M%S-%f}{secrets.token_urlsafe(9)}"
 
 
 class RunStore:
-    """The runs below one root that a visitor may see; of a new store all of them."""
+    """The runs below a root that a visitor may see; all runs if no visitor is given."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.visitor = LOCAL_USER
 
     def for_visitor(self, visitor: Visitor) -> RunStore:
-        """The same store with only this visitor's runs and uploads."""
+        """A view of this store with only a visitor's runs and uploads."""
         view = copy.copy(self)
         view.visitor = visitor
         return view
 
     @property
     def everyone(self) -> RunStore:
-        """The same store with everybody's runs."""
+        """A view of this store with everybody's runs."""
         return self if self.visitor.alone else self.for_visitor(LOCAL_USER)
 
     @property
     def uploads(self) -> uploads.Uploads:
         return uploads.Uploads(
-            self.root / "uploads", self.visitor, self._datasets, self.batch_input_bytes
+            self.root / "uploads",
+            self.visitor,
+            lambda: {config.dataset for config, _ in self._readable_runs()},
+            self.batch_input_bytes,
         )
 
     def batch_input_bytes(self) -> int:
-        """Bytes of the files that the visitor has brought to be predicted."""
+        """Bytes of the files that the visitor uploaded to be predicted."""
         paths = self.root.glob("batches/*/input.*")
         return sum(_size(p) for p in paths if self.visitor.owns(JobFolder(p.parent).owner))
 
     def uploaded_bytes(self) -> int:
-        """Bytes of the files that all visitors have brought."""
+        """Bytes of the files that all visitors uploaded."""
         patterns = ("uploads/*/*", "batches/*/input.*")
         return sum(_size(path) for pattern in patterns for path in self.root.glob(pattern))
-
-    def _datasets(self) -> set[str]:
-        """What the visitor's runs are trained on."""
-        return {config.dataset for config, _ in self._readable_runs()}
 
     def _readable_runs(self) -> Iterator[tuple[RunConfig, RunMetadata]]:
         for run in self.runs():
@@ -125,23 +124,23 @@ class RunStore:
                 yield run.config(), run.about()
 
     def create(self, config: RunConfig, run_id: str = "", group: str = "", ticket: str = "") -> Run:
-        """A new run folder with its configuration; there whole or not at all.
+        """Create a run folder with its configuration, completely or not at all.
 
         Args:
-            ticket: the contents of its `engine.json`; it has none if empty.
+            ticket: the contents of its `engine.json`; "" for none.
         """
         run = Run(self.root / (run_id or new_id()))
         pairs = ""
         if is_upload(config.dataset):
-            with contextlib.suppress(DataError):  # its files are gone: the training says so
+            with contextlib.suppress(DataError):  # its files are gone; training reports it
                 pairs = ", ".join(self.uploads.file_names(config.dataset).values())
         title = default_title(config, pairs)
-        alike = (
+        same_title = (
             about.number
             for other, about in self._readable_runs()
             if default_title(other, about.pairs) == title
         )
-        number = max(alike, default=0) + 1
+        number = max(same_title, default=0) + 1
         about = RunMetadata(group=group, created=time.time(), pairs=pairs, number=number)
         aside = JobFolder(run.folder.with_name(f".new-{run.id}"))
         try:
@@ -158,14 +157,15 @@ class RunStore:
         return run
 
     def get(self, run_id: object) -> Run:
-        """The run of that id; raises NoSuchRun for a path or another visitor's run, too."""
+        """Return the run with this id; NoSuchRun if there is none, also for a path or another
+        visitor's run."""
         run = self._visible_run(run_id) if isinstance(run_id, str) else None
         if run is None:
             raise NoSuchRun
         return run
 
     def runs(self) -> list[Run]:
-        """Every run, the newest first."""
+        """All visible runs, the newest first."""
         try:
             names = sorted(os.listdir(self.root), reverse=True)
         except OSError:

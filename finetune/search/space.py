@@ -164,12 +164,10 @@ class Budget:
     Attributes:
         trials: runs that go to their end or are pruned.
         minutes: of training, all trials together, after which no trial begins.
-        dollars: of an engine that is billed.
     """
 
     trials: int = 20
     minutes: float = 0.0
-    dollars: float = 0.0
 
     def __post_init__(self) -> None:
         problems = {
@@ -178,6 +176,6 @@ class Budget:
             if (problem := number_problem(value, 0, whole=name == "trials"))
         }
         if not problems and not any(vars(self).values()):
-            problems["trials"] = _("is 0: give a number of trials, minutes or dollars")
+            problems["trials"] = _("is 0: give a number of trials or minutes")
         if problems:
             raise ConfigError(problems)

@@ -40,7 +40,6 @@ SECONDS = "seconds"  # that of one that has ended: how long it was worked on
 ERROR = "error"  # that of one that failed or waits for room: why, as `messages.encode` has it
 FORM = "form"  # that of one that has the form's values
 PRUNED = "pruned"  # that of one that the search stops
-REPEATS = "repeats"  # the attribute of a study: ids of the runs that repeat its best trial
 PARTS = 10  # of a trial, after each of which it is scored and may be pruned
 # A trial among the worst quarter so far is pruned, once so many trials have gone to their end and
 # so many of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the

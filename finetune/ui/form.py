@@ -15,6 +15,7 @@ from finetune import owners
 from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.data.check_report import shorten
+from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
@@ -29,6 +30,18 @@ _SUGGESTED = {
     "encoding": ("utf-8", "utf-16", "cp1252", "cp1250", "cp1251", "cp1254", "mac_roman", "cp932",
                  "euc_jp", "cp949", "gb18030", "big5"),
 }  # fmt: skip
+# Field -> the value for which its box is empty, and what the empty box says then.
+_EMPTY = {
+    "num_train_epochs": (0, message("Automatic")),
+    "max_steps": (-1, message("No limit")),
+    "warmup_steps": (0, message("By the warmup ratio")),
+    "max_grad_norm": (0.0, message("Off")),
+    "dropout": (-1.0, message("As in the checkpoint")),
+    "eval_steps": (-1, message("Automatic")),
+    "save_steps": (0, message("Automatic")),
+    "early_stopping_patience": (0, message("Off")),
+    "pad_to_multiple_of": (-1, message("Automatic")),
+}
 UPLOADS = 10  # offered by a dataset chooser, the newest
 Controls = dict[str, gr.components.Component]  # by field name
 
@@ -67,7 +80,10 @@ def draw_advanced(drawn: Controls) -> Controls:
     word = Markup("<p>{}</p>").format(gettext("preset:"))
     gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
     for name in run_config.PRESETS:  # by the name that is shown, in any language
-        values = json.dumps(run_config.preset(name))
+        preset = run_config.preset(name)
+        values = json.dumps(
+            {field: "" if _shown(field, value) == "" else value for field, value in preset.items()}
+        )
         data = Markup('<p data-preset="{}">{}</p>').format(values, name)
         gr.HTML(data, elem_classes="ft-unseen")
     controls = dict(drawn)
@@ -143,17 +159,22 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     if knob.kind is str:
         return gr.Textbox(max_lines=1, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
-    return elements.number_box(**common)
+    placeholder = gettext(_EMPTY[name][1]) if name in _EMPTY else None
+    return elements.number_box(**common | {"value": _shown(name, default)}, placeholder=placeholder)
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return a field's value as its control shows it."""
+    if run_config.knobs()[name].kind not in (int, float):
+        return value
+    return "" if name in _EMPTY and value == _EMPTY[name][0] else str(value)
 
 
 def choosing_preset() -> str:
     """JavaScript that turns a preset's name into its values, in the order of the form: in the
     browser, so that no late answer of the server takes back what was typed since."""
     presets = {
-        name: {
-            field: str(value) if run_config.knobs()[field].kind in (int, float) else value
-            for field, value in run_config.preset(name).items()
-        }
+        name: {field: _shown(field, value) for field, value in run_config.preset(name).items()}
         for name in run_config.PRESETS
     }
     return f"(name) => Object.values({json.dumps(presets)}[name])"
@@ -182,13 +203,16 @@ def _file_names(files: Mapping[str, str]) -> str:
 def read(values: Sequence[Any], names: Sequence[str] = NAMES) -> RunConfig:
     """The configuration of the values of some controls; a ConfigError names each that cannot be
     read."""
-    knobs, given = run_config.knobs(), dict(zip(names, values, strict=True))
     return RunConfig(
-        **{
-            name: elements.decimal(value) if knobs[name].kind is float else value
-            for name, value in given.items()
-        }
+        **{name: _given(name, value) for name, value in zip(names, values, strict=True)}
     )
+
+
+def _given(name: str, value: Any) -> Any:
+    """Return the value of a field from what its control has, the reverse of `_shown`."""
+    if name in _EMPTY and not str(value).strip():
+        return _EMPTY[name][0]
+    return elements.decimal(value) if run_config.knobs()[name].kind is float else value
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:
@@ -196,8 +220,9 @@ def filled(store: RunStore, config: RunConfig) -> list[Any]:
     choices = datasets(store, config.dataset)
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
-    values = config.to_dict() | {"dataset": dataset}
+    values = {name: _shown(name, value) for name, value in config.to_dict().items()}
+    values |= {"dataset": dataset}
     for name in EXPERT:
-        if values[name] != getattr(RunConfig(), name):
+        if getattr(config, name) != getattr(RunConfig(), name):
             values[name] = gr.update(value=values[name], visible=True)
     return [*(values[name] for name in NAMES), pairs]

@@ -130,8 +130,6 @@ def _search_download(store: RunStore, request: Request) -> Response:
     study, kind = find_study(store, request.path_params["study_id"]), request.path_params["kind"]
     if kind == "trials.csv":
         return _attachment([results.trials_csv(store, study)], f"{study.id}-{kind}")
-    if kind == "trials.png":
-        return _attachment([results.trials_png(store, study)], f"{study.id}-{kind}")
     raise StoreError("There is no such file.")
 
 

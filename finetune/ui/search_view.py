@@ -10,7 +10,7 @@ from finetune.config import knobs
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
 from finetune.runs.store import RunStore
-from finetune.search import results, winner
+from finetune.search import limits, results, winner
 from finetune.search.results import TrialRow
 from finetune.search.study import PARTS, Study, find_study, studies
 from finetune.ui import charts, feedback
@@ -61,6 +61,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         value_text=_short_value,
         duration=duration,
         importance=results.importance(study),
+        price=limits.trial_price(study.settings.ticket),
         best_chart=_best_chart(study, rows, metric),
         curves=_curves(rows, best),
         parallel=parallel_lines(study, scored),

@@ -31,7 +31,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines import supervisor
-from finetune.engines.base import LOCAL, Placement, Ticket, write_ticket
+from finetune.engines.base import HERE, Engine, Placement, Ticket, write_ticket
 from finetune.engines.frames import Frame
 from finetune.jobs import scheduler, service
 from finetune.runs import events
@@ -103,7 +103,7 @@ def measure_beginning(store: RunStore, rounds: int) -> None:
         for name, value in hub.environment(Path(home)).items():
             patch.setenv(name, value)
         hub.add_user(TOKEN, "ada")
-        tickets = {LOCAL: Ticket(), "hub-job": let_jobs_train(hub, patch, TOKEN)}
+        tickets = {HERE: Ticket(), "hub-job": let_jobs_train(hub, patch, TOKEN)}
         for name, ticket in tickets.items():
             begun, late = [], []
             for _ in range(rounds):
@@ -135,7 +135,7 @@ def _begun(store: RunStore, ticket: Ticket) -> tuple[float, list[float]]:
     return first, delays
 
 
-class SimulatedJob:
+class SimulatedJob(Engine):
     """An engine whose attempts only write: ten steps a second, for some seconds."""
 
     name = "hub-job"

@@ -103,7 +103,7 @@ HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
     (indexes_the_secret, "names a place outside of it: weight_map is"),
     (passes_arguments, "names a place outside of it: init_inputs is"),
     (maps_its_tokens, "names a place outside of it: mecab_kwargs is"),
-    (is_quantized, "are quantized, and such cannot be tuned"),
+    (is_quantized, "are quantized, so they cannot be fine-tuned"),
     (is_damaged, "config.json of the checkpoint .* is damaged"),
 ]
 

@@ -14,8 +14,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines.base import Ticket, read_ticket
-from finetune.engines.options import make_ticket
-from finetune.engines.registry import open_engine
+from finetune.engines.registry import make_ticket, open_engine
 from finetune.errors import FinetuneError
 from finetune.jobs import service, workers
 from finetune.runs import events

@@ -21,8 +21,9 @@ from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import frames, registry, spending, supervisor
 from finetune.engines.base import Placement, Ticket, read_ticket, write_ticket
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.mailbox import Mailbox
-from finetune.engines.options import HubJobOptions, check_config, make_ticket
+from finetune.engines.registry import check_config, make_ticket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.jobs import scheduler, service, tokens, workers
 from finetune.runs import events
@@ -416,7 +417,7 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
         return f"{summary.error} {summary.remedy}"
 
     text = refusal(flavor="h900")
-    assert "no machine 'h900' for Hugging Face Jobs. Choose one of: cpu-basic" in text
+    assert "Hugging Face Job: there is no machine 'h900'. Choose one of: cpu-basic" in text
     assert "costs $0.01 an hour, and was shown at $0.50" in refusal(price=0.5)
     price = service.resume_price(store.runs()[0])
     assert price is not None

@@ -16,8 +16,8 @@ from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import Engine, Placement, Ticket, read_ticket, resume, write_ticket
 from finetune.engines.frames import Frame
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.mailbox import SAVED, Mailbox
-from finetune.engines.options import HubJobOptions
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
 from finetune.jobs import service, terminal, workers

@@ -25,10 +25,9 @@ from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
 from finetune.engines import attempt, ray_connection, ray_machines, ray_node
 from finetune.engines.base import Ticket, read_ticket, write_ticket
-from finetune.engines.options import make_ticket
 from finetune.engines.ray_connection import connected
 from finetune.engines.ray_files import scorer_on_cluster
-from finetune.engines.registry import open_engine
+from finetune.engines.registry import make_ticket, open_engine
 from finetune.errors import JobError
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest

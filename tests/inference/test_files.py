@@ -240,7 +240,7 @@ def test_what_cannot_be_predicted_is_refused(
     with pytest.raises(JobError, match="no model"):
         predict.start_prediction(store, untrained, path)
     toys.overwrite(run.best, lambda weights: weights["classifier.weight"].fill_(float("nan")))
-    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
         judged(run, path, tmp_path / "out.csv")
 
     def full(source: Path, target: Path) -> None:
@@ -309,7 +309,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 
     first, second = judge("a", 300), judge("b", 300)
     os.utime(first.folder / "job.json", (0, 0))
-    with pytest.raises(DataError, match=r"what you had judged 0\.6 MB; a visitor may have 1 MB"):
+    with pytest.raises(DataError, match=r"predictions 0\.6 MB; a visitor may have 1 MB"):
         ada.uploads.add({"train": write("c", 600)})
     assert other.uploads.add({"train": write("c", 600)})  # another's share is another's
     ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))

@@ -160,10 +160,10 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
         answers = [pool.submit(predictor, odd if n % 2 else "the", "the") for n in range(8)]
     assert [answer.exception() is not None for answer in answers] == [False, True] * 4
     for ask in (predictor, predictor.explain, predictor.flips):
-        with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+        with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
             ask(odd, "the")
     toys.overwrite(best, lambda weights: weights["classifier.weight"].fill_(math.nan))
-    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
         load(ModelCache(), best)
     weights = best / "model.safetensors"
     for damaged in (weights.read_bytes()[:1000], b"\xff" * 99):

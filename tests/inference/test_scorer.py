@@ -172,7 +172,7 @@ def test_bf16_is_for_many_pairs_where_the_processor_is_faster_in_it(
     faster: bool, precision: Literal["auto", "bf16"], alone: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(devices, "prefers_bf16", lambda device: faster)
-    scorer = Scorer(checkpoint, 32, precision, "cpu", alone=alone)
+    scorer = Scorer(checkpoint, 32, precision, "cpu", single_requests=alone)
     assert scorer.precision == expected
 
 

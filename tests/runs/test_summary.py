@@ -11,7 +11,7 @@ import pytest
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.summary import KEPT, ColumnNames, RunSummary
+from finetune.runs.summary import MAX_POINTS, ColumnNames, RunSummary
 from tests.support import toys
 
 
@@ -94,12 +94,12 @@ def test_what_is_done_again_is_forgotten() -> None:
 
 
 def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_speed() -> None:
-    last = 3 * KEPT + 1
+    last = 3 * MAX_POINTS + 1
     curve = RunSummary().fold(
         stepped(n, n, 0.1 if n == last - 5 else 10.0) for n in range(1, last + 1)
     )
     steps = [event.step for event in curve.train]
-    assert len(steps) <= KEPT
+    assert len(steps) <= MAX_POINTS
     assert steps[0] == 1
     assert steps[-1] == curve.step == last
     assert set(np.diff(steps[:-1])) == {4}

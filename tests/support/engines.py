@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +20,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from tests.support.hub import LoopbackHub
+
+if TYPE_CHECKING:
+    from finetune.ui.engine_form import Choice, EngineForm
 
 _BIN = str(Path(sys.executable).parent)
 
@@ -36,6 +40,12 @@ def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str
     monkeypatch.setenv("HF_TOKEN", token)
     price = (hub.jobs.hardware["cpu-basic"].cost or 0) * 60 / 1e6
     return Ticket(engine="hub-job", options={"flavor": "cpu-basic", "minutes": 10, "price": price})
+
+
+def engine_values(form: EngineForm, choice: Choice) -> list[Any]:
+    """What the form's controls send when this is chosen."""
+    boxes = [choice.values.get(name, box.value) for (_, name), box in form.controls.items()]
+    return [choice.engine, *boxes, choice.agreed, choice.prices, choice.typed]
 
 
 def wait(

@@ -34,11 +34,13 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, form, live_updates, run_view
+from finetune.ui.engine_form import Choice
 from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
+from tests.support.engines import engine_values
 from tests.support.tabs import predict_tab, publish_tab, push_form
 from tests.support.toys import story
 
@@ -109,14 +111,15 @@ def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
 
 def costs(train: TrainTab, config: RunConfig) -> str:
     """What Train shows of a form's costs."""
-    return str(train.on_costs(NOBODY, *ONE_RUN, *form_values(config))[train.costs])
+    values = [*form_values(config), *engine_values(train.engine, Choice())]
+    return str(train.on_costs(NOBODY, *ONE_RUN, *values)[train.costs])
 
 
 def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     train: TrainTab, toy_checkpoint: Path
 ) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
-    values = form_values(config)
+    values = [*form_values(config), *engine_values(train.engine, Choice())]
     assert "A part of the pairs is measured now." in costs(train, config)
     assert train.unmeasured in train.on_costs(NOBODY, *ONE_RUN, *values)
     assert train.cost_asked in train.on_measure(NOBODY, *ONE_RUN, *values)
@@ -202,7 +205,7 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     assert ("Evaluate more often" in drawn) == once
     assert ("Try another learning_rate" in drawn) != once
     advised = train.on_press(NOBODY, gr.EventData(None, {"do": "advice"}), finished.id)
-    assert advised[train.form["eval_steps"]] == (1 if once else -1)
+    assert advised[train.form["eval_steps"]] == ("1" if once else "")
 
 
 def marks(parts: live_updates.Parts) -> dict[str, str]:

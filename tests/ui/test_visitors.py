@@ -201,7 +201,7 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     store: RunStore, ada: str, bob: str, upload: str, processes: list[psutil.Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(background, "start_job", lambda *values, **options: None)
+    monkeypatch.setattr(background.BackgroundJob, "begin", lambda *values, **options: None)
     tab = data_tab(store)
     bundled, everybodys = running_check(store, RunConfig().dataset, processes)
     hers, own = running_check(store, upload, processes)
@@ -224,7 +224,9 @@ def test_nobody_causes_no_fetch_from_the_hub(
     store: RunStore, shared: None, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither pairs nor a checkpoint to look at."""
-    monkeypatch.setattr(background, "start_job", lambda *values: pytest.fail("it was started"))
+    monkeypatch.setattr(
+        background.BackgroundJob, "begin", lambda *values: pytest.fail("it was started")
+    )
     monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
     nobody, refused, tab = asks("x" * 43), "keeps no cookies", data_tab(store)
     for values in ({"dataset": "ada/pairs"}, {"dataset": "paws"}, {"checkpoint": "ada/bert"}):
