@@ -25,7 +25,8 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import hub_access
 from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
-from finetune.jobs import background, check, scheduler, service, workers
+from finetune.jobs import check, scheduler, service, workers
+from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.queue import Queue
@@ -201,7 +202,7 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     store: RunStore, ada: str, bob: str, upload: str, processes: list[psutil.Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(background.BackgroundJob, "begin", lambda *values, **options: None)
+    monkeypatch.setattr(BackgroundJob, "begin", lambda *values, **options: None)
     tab = data_tab(store)
     bundled, everybodys = running_check(store, RunConfig().dataset, processes)
     hers, own = running_check(store, upload, processes)
