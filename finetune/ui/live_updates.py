@@ -88,7 +88,7 @@ def _wait(least: int) -> int:
 
 def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
     """Draw anew those parts whose mark has changed."""
-    summary = service.run_summary(store, run)
+    summary = run.state()
     place = service.queue_place(store, run) if summary.status == "waiting" else (0, 0)
     try:
         dataset, damaged = run.config().dataset, ""

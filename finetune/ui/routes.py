@@ -25,7 +25,8 @@ from starlette.routing import Route
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
-from finetune.jobs import export, predict, service
+from finetune.jobs import predict, service
+from finetune.jobs.export import ExportJob
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import results
@@ -98,7 +99,7 @@ def news(store: RunStore, request: Request) -> Response:
     run = store.get(run_id) if run_id else service.active_run(store)
     if run is None:
         return Response(status_code=204, headers=headers)
-    summary = service.run_summary(store, run)
+    summary = run.state()
     news = {"run": run.id, "name": run.title(), "title": run_view.brief(run, summary)}
     return JSONResponse(news | {"ended": summary.status in ENDED}, headers=headers)
 
@@ -113,13 +114,13 @@ def run_download(store: RunStore, request: Request) -> Response:
         case "script.zip":
             content = script_bundle.script_zip(run, store)
         case "onnx.zip":
-            content = export.export_zip(run, service.run_summary(store, run))
+            content = ExportJob.of(run).zipped()
         case "events.csv":
             content = downloads.events_csv(run)
         case "config.json":
             content = [run.config().to_json()]
         case "corrected.csv":
-            prepared = run.events_summary().prepared
+            prepared = run.state().prepared
             content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]
         case _:
             raise StoreError("There is no such file.")

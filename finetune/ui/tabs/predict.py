@@ -15,7 +15,6 @@ from markupsafe import Markup
 from finetune.errors import DataError, FinetuneError
 from finetune.evaluation import examples
 from finetune.inference.decision_rule import PredictOptions
-from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.ui import elements, feedback, model_chooser, theme
@@ -248,7 +247,7 @@ class PredictTab:
         pairs: list[examples.SampledPair] = []
         with suppress(FinetuneError):
             run = store.get(run_id)
-            pairs = examples.sample_pairs(run, service.run_summary(store, run))
+            pairs = examples.sample_pairs(run, run.state())
         label = model_chooser.columns(store, run_id).label
         offered = macro("answer.html", "samples")(pairs, label) if pairs else ""
         return {self.samples: pairs, self.offered: offered}

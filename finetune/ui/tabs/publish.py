@@ -16,9 +16,8 @@ from gradio.blocks import Block
 from finetune.errors import FinetuneError
 from finetune.hub import curves_picture, model_card, push_plan
 from finetune.hub.push_plan import PushRequest
-from finetune.jobs import export, push, service
-from finetune.jobs.export import ExportState
-from finetune.jobs.push import Approvals, PushState
+from finetune.jobs.export import ExportJob, ExportState
+from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback, model_chooser
 from finetune.ui.feedback import Updates, reports_errors_in
@@ -165,7 +164,7 @@ class PublishTab:
             return {}
         run, request = store.get(form[self.run]), self._request(form)
         name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
-        summary = service.run_summary(store, run)
+        summary = run.state()
         text = model_card.card_text(run, summary, name, request.licence)
         _, metadata, body = text.split("---\n", 2)
         if picture := curves_picture.curves_png(summary):
@@ -177,8 +176,8 @@ class PublishTab:
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """What a push would do."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
-        push.forget_failed_push(run)  # what it was refused for may be mended
-        summary = service.run_summary(store, run)
+        PushJob.of(run).forget_failed()  # what it was refused for may be mended
+        summary = run.state()
         plan = push_plan.plan_push(run, summary, self._request(form), token)
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
@@ -192,7 +191,7 @@ class PublishTab:
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """Push."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
-        push.start_push(store, run, self._request(form), token, self.approvals)
+        PushJob.of(run).start(store, self._request(form), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
 
     @reports_errors_in("result")
@@ -200,9 +199,9 @@ class PublishTab:
         """The push shall end, or the model shall be exported."""
         run = store.get(run_id)
         if action == "cancel":
-            push.cancel_push(run)
+            PushJob.of(run).cancel()
         else:
-            export.start_export(store, run, service.run_summary(store, run))
+            ExportJob.of(run).start(store)
         return self._state(store, run_id)
 
     @reports_errors_in("plan")
@@ -228,8 +227,8 @@ class PublishTab:
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)
-            pushed = push.push_state(run)
-            exported = export.export_state(run, service.run_summary(store, run))
+            pushed = PushJob.of(run).state()
+            exported = ExportJob.of(run).state()
             downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
         except FinetuneError:
             has_run = False
