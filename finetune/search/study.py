@@ -275,10 +275,10 @@ def find_study(store: RunStore, study_id: str) -> Study:
 
 
 def _is_visible(store: RunStore, study: Study) -> bool:
-    try:
-        return store.visitor.alone or store.visitor.owns(study.settings.owner)
-    except StoreError:
-        return store.visitor.alone
+    owner = ""  # of a damaged one: nobody's but on one's own machine
+    with contextlib.suppress(StoreError):
+        owner = study.settings.owner
+    return store.visitor.owns(owner)
 
 
 def trial_run(store: RunStore, trial: optuna.trial.FrozenTrial) -> Run | None:
