@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finetune.config import RunConfig, knobs
+from finetune.config import RunConfig, hyperparameters
 
 
 def add_arguments(
@@ -21,17 +21,18 @@ def add_arguments(
         absent: True to leave fields that are not given out of the namespace; False to set defaults.
     """
     defaults = RunConfig()
-    chosen = {name: knob for name, knob in knobs().items() if not names or name in names}
-    titles = dict.fromkeys(knob.group for knob in chosen.values())
+    described = hyperparameters()
+    chosen = {name: described[name] for name in names or described}
+    titles = dict.fromkeys(field.group for field in chosen.values())
     groups = {title: parser.add_argument_group(title) for title in titles}
-    for name, knob in chosen.items():
-        details: dict[str, Any] = {"metavar": knob.kind.__name__}
-        if knob.kind is bool:
+    for name, field in chosen.items():
+        details: dict[str, Any] = {"metavar": field.kind.__name__}
+        if field.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
-        text = f"{knob.help} (default: {getattr(defaults, name)!r})"
-        if knob.choices:
-            text += f" one of: {', '.join(knob.choices)}"
-        groups[knob.group].add_argument(
+        text = f"{field.help} (default: {getattr(defaults, name)!r})"
+        if field.choices:
+            text += f" one of: {', '.join(field.choices)}"
+        groups[field.group].add_argument(
             f"--{name}",
             default=argparse.SUPPRESS if absent else getattr(defaults, name),
             help=text.replace("%", "%%"),
@@ -41,7 +42,7 @@ def add_arguments(
 
 def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
     """The values of the options of `add_arguments` that were given, as text."""
-    return {name: value for name, value in vars(namespace).items() if name in knobs()}
+    return {name: value for name, value in vars(namespace).items() if name in hyperparameters()}
 
 
 def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:

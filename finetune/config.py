@@ -64,7 +64,7 @@ def _field(
     group: str,
     default: Any,
     *bounds: float,
-    usual: tuple[float, ...] = (),
+    usual_range: tuple[float, ...] = (),
     label: str = "",
     search: Range | Choices = (),
 ) -> Any:
@@ -72,13 +72,13 @@ def _field(
 
     Args:
         bounds: the lowest and the highest value of a number.
-        usual: the range of nearly all runs.
+        usual_range: the range of nearly all runs.
         label: shown in the form instead of the field's name.
         search: what a search draws from; empty if it leaves the field alone.
     """
     low, high = bounds or (None, None)
-    details: Any = {"group": group, "low": low, "high": high, "usual": usual, "label": label}
-    details["search"] = search
+    details: Any = {"group": group, "low": low, "high": high, "label": label, "search": search}
+    details["usual_range"] = usual_range
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
@@ -114,10 +114,12 @@ class RunConfig(BaseModel):
     """What to learn from: one offered, your files (see Data), or a Hub id as owner/name."""
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
-    num_train_epochs: int = _common(0, 0, 1000, usual=(0, 20), label="Epochs", search=Range(1, 6))
+    num_train_epochs: int = _common(
+        0, 0, 1000, usual_range=(0, 20), label="Epochs", search=Range(1, 6)
+    )
     """Passes over the training pairs; 0 is automatic: 1 to 10, fewer passes for more pairs."""
     learning_rate: float = _common(
-        7e-5, 1e-8, 1.0, usual=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
+        7e-5, 1e-8, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
     )
     """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
     per_device_train_batch_size: int = _training(
@@ -132,11 +134,11 @@ class RunConfig(BaseModel):
     """Stop after this many optimizer steps; -1 leaves it to num_train_epochs."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
-    weight_decay: float = _training(0.01, 0.0, 1.0, usual=(0.0, 0.3), search=Range(0.0, 0.1))
+    weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
     """Pull of AdamW towards zero. 0.01 is AdamW's own default."""
     decay_biases_and_norms: bool = _training(False)
     """Decay every parameter, as the course does; off spares biases and norms."""
-    warmup_ratio: float = _training(0.2, 0.0, 1.0, usual=(0.0, 0.5), search=Range(0.0, 0.3))
+    warmup_ratio: float = _training(0.2, 0.0, 1.0, usual_range=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000)
     """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
@@ -161,7 +163,7 @@ class RunConfig(BaseModel):
     )
     """Clip the gradient's norm to this, which tames sudden jumps; 0 does not clip."""
     label_smoothing_factor: float = _training(
-        0.0, 0.0, 0.9, usual=(0.0, 0.3), label="Label smoothing"
+        0.0, 0.0, 0.9, usual_range=(0.0, 0.3), label="Label smoothing"
     )
     """Aim at less than certainty: 0.1 helps where labels are noisy."""
     class_weights: Literal["none", "balanced"] = _training("none")
@@ -278,7 +280,7 @@ class RunConfig(BaseModel):
     def _refuse_other_kinds(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse a boolean for a number, and a text such as "1.000" for an integer: pydantic reads
         it as 1, some people as a thousand."""
-        kind = knobs()[str(info.field_name)].kind
+        kind = hyperparameters()[str(info.field_name)].kind
         if (isinstance(value, bool) and kind is not bool) or (kind is int and not is_whole(value)):
             got = str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
             raise ValueError(_("must be {what}, got {value}", what=_NOUNS[kind], value=got))
@@ -382,7 +384,7 @@ def _problem(error: Any) -> str:
         case "value_error":
             return context["error"].args[0]  # type: ignore[no-any-return]
         case "literal_error":
-            choices = ", ".join(knobs()[name].choices)
+            choices = ", ".join(hyperparameters()[name].choices)
             return _("must be one of {choices}, got {value}", choices=choices, value=got)
         case "finite_number":
             return _("must be a finite number, got {value}", value=got)
@@ -392,16 +394,16 @@ def _problem(error: Any) -> str:
         case "less_than_equal":
             high, number = context["le"], float(value)
             return _("must be at most {bound:g}, got {value:g}", bound=high, value=number)
-    if isinstance(value, str) and "," in value and knobs()[name].kind is float:
+    if isinstance(value, str) and "," in value and hyperparameters()[name].kind is float:
         return _(
             "must be a number with a point before its decimals and no commas, got {value}",
             value=got,
         )
-    return _("must be {what}, got {value}", what=_NOUNS[knobs()[name].kind], value=got)
+    return _("must be {what}, got {value}", what=_NOUNS[hyperparameters()[name].kind], value=got)
 
 
 @dataclass(frozen=True)
-class Knob:
+class Hyperparameter:
     """A hyperparameter: its label, help and allowed values."""
 
     label: str
@@ -411,12 +413,12 @@ class Knob:
     group: str  # the part of the form it belongs to
     low: float | None  # for a number, like `high`; both are allowed
     high: float | None
-    usual: tuple[float, ...]  # values outside are reported, not refused
+    usual_range: tuple[float, ...]  # values outside are reported, not refused
     search: Range | Choices  # what a search draws from; empty if it leaves the field alone
 
 
 @cache
-def knobs() -> dict[str, Knob]:
+def hyperparameters() -> dict[str, Hyperparameter]:
     """Every hyperparameter by its name, in the order of declaration."""
     described = {}
     for name, field in RunConfig.model_fields.items():
@@ -425,8 +427,13 @@ def knobs() -> dict[str, Knob]:
         extra: Any = field.json_schema_extra
         details = dict(extra)
         label = details.pop("label") or name.replace("_", " ").capitalize()
-        described[name] = Knob(label, str(field.description), kind, choices, **details)
+        described[name] = Hyperparameter(label, str(field.description), kind, choices, **details)
     return described
+
+
+def fields_of(group: str) -> tuple[str, ...]:
+    """The names of the fields in a group of the form."""
+    return tuple(name for name, field in hyperparameters().items() if field.group == group)
 
 
 READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a file is read
@@ -436,7 +443,7 @@ SOURCE_FIELDS: tuple[str, ...] = (
     "test_split", "sentence1_column", "sentence2_column", "label_column",
     *READING_FIELDS,
 )  # fmt: skip
-DATA_FIELDS = ("dataset", *(name for name, knob in knobs().items() if knob.group == "Data"))
+DATA_FIELDS = ("dataset", *fields_of("Data"))
 
 # Values that differ from the fields' defaults, which are Recommended.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -481,7 +488,7 @@ DEFAULT_PRESET = "Recommended"
 # Fields of the data and of the machine, which no preset changes.
 _NOT_PRESET = {
     "dataset", "checkpoint", "seed", "name", "report_to", "num_processes", "accelerate_config",
-    *DATA_FIELDS, *(name for name, knob in knobs().items() if knob.group == "Expert"),
+    *DATA_FIELDS, *fields_of("Expert"),
 }  # fmt: skip
 
 

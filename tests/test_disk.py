@@ -1,4 +1,4 @@
-"""A file that cannot be written is said in the same words, whichever library wrote it."""
+"""Files that cannot be written are reported in the same words, whichever library wrote them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY = 1_000_000
 
 @pytest.fixture
 def little_room() -> Iterator[None]:
-    """No file may grow beyond 100 kB: a write ends in the middle, as on a full disk."""
+    """Limit files to 100 kB, so that a write ends in the middle, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     yield

@@ -1,4 +1,4 @@
-"""What a notebook uses, end to end, and how light `import finetune` is."""
+"""The Python API from end to end, and the cost of `import finetune`."""
 
 from __future__ import annotations
 

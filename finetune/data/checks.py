@@ -103,8 +103,10 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         positive_label=labels[positive] if labels else "",
         read=dataset.rows,
         splits=[
-            SplitSummary(name, origin, len(rows), counts[name], assigned.left_out.get(name, {}))
-            for name, (origin, rows) in assigned.rows.items()
+            SplitSummary(
+                name, source_split, len(rows), counts[name], assigned.left_out.get(name, {})
+            )
+            for name, (source_split, rows) in assigned.rows.items()
         ],
         majority=majority,
         lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
@@ -226,10 +228,10 @@ def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
     labels_of_group = np.bincount(np.unique(group * classes + labels) // classes)
     conflicting = labels_of_group[group] > 1
     conflicts, start = [], 0
-    for origin, rows in assigned.rows.values():
+    for source_split, rows in assigned.rows.values():
         end = start + len(rows)
         order = np.argsort(group[start:end], kind="stable")  # rows of a pair stand together
-        conflicts.append((origin, rows[order][conflicting[start:end][order]]))
+        conflicts.append((source_split, rows[order][conflicting[start:end][order]]))
         start = end
     title = _("The same pair has different labels")
     action = _(
@@ -244,9 +246,9 @@ def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     if config.drop_duplicates:
         action = _("The first of them is kept.")
     repeated = []
-    for name, (origin, rows) in assigned.rows.items():
+    for name, (source_split, rows) in assigned.rows.items():
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
-        repeated.append((origin, np.delete(rows, first)))
+        repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
     remedy = partial(_leave_out, config, "drop_duplicates")
     yield from rows_finding(assigned, "duplicates", title, action, repeated, remedy)

@@ -253,7 +253,7 @@ def _write(
 
 def _write_texts(
     path: Path,
-    rows: sources.Rows,
+    rows: sources.CellRows,
     columns: Columns,
     encoder: LabelEncoder,
     progress: Callable[[int], None],

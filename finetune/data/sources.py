@@ -24,7 +24,7 @@ from finetune.messages import message as _
 
 T = TypeVar("T")
 # Lines from 1, and the cells of the sentences and the label.
-Rows = Iterator[tuple[int, list[Any]]]
+CellRows = Iterator[tuple[int, list[Any]]]
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, whose files have 0 and 1
 _GUESSED_SPLITS = {
     "train": ("train", "training"),
@@ -47,7 +47,7 @@ class Source(ABC):
         self.sheets: list[str] = []  # of a workbook
 
     @abstractmethod
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
         """Iterate over the cells of these columns of a split; the label is None if it lacks that
         column. DataError if it lacks another column, or cannot be read to its end."""
 
@@ -73,7 +73,7 @@ class _FileSource(Source):
         self.notes = [note for table in self._tables.values() for note in table.notes]
         self.remarks = {split: table.remarks for split, table in self._tables.items()}
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
         table = self._tables[split]
         needed = sentences if split == "test" or not label else [*sentences, label]
         for column in needed:
@@ -118,7 +118,7 @@ class _HubSource(Source):
             if isinstance(feature, ClassLabel):
                 self.classes[column] = list(feature.names)
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
         names, lines = self.classes.get(label), count(1)
         for batch in self._splits[self.splits[split]].iter(1000):
             cells = [batch[column] for column in sentences]

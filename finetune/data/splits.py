@@ -46,8 +46,8 @@ class SplitRows:
         return self.classes.names
 
     def of(self, name: str) -> RowHashes:
-        origin, rows = self.rows[name]
-        return self.hashes[origin][rows]
+        source_split, rows = self.rows[name]
+        return self.hashes[source_split][rows]
 
     def class_counts(self) -> dict[str, list[int]]:
         """Split -> number of rows of each class."""
@@ -80,9 +80,9 @@ class Pairs:
     labels: list[str]  # names of the classes, by index
     positive: int = 1  # index of the class whose F1 is reported when there are two
     counts: dict[str, list[int]] = field(default_factory=dict)  # split -> rows of each class
-    origin: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what is wrong
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what is wrong
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
-    numbers: dict[str, Integers] = field(default_factory=dict)  # split -> `RowHashes.unordered`
+    pair_hashes: dict[str, Integers] = field(default_factory=dict)  # of train and validation
     folder: Path = Path()  # of the cached dataset
 
 
@@ -97,16 +97,18 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         raise DataError(*ask_about_rare(assigned.rare))
     positive = positive_class(assigned.labels, config.positive_label)
     splits, feature = DatasetDict(), ClassLabel(names=assigned.labels)
-    for name, (origin, rows) in assigned.rows.items():
-        labels = np.maximum(assigned.hashes[origin].label, MISSING_LABEL)  # as `ClassLabel` has it
-        texts = dataset.texts(origin).add_column("label", labels, feature=feature)
+    for name, (source_split, rows) in assigned.rows.items():
+        labels = np.maximum(
+            assigned.hashes[source_split].label, MISSING_LABEL
+        )  # as `ClassLabel` has it
+        texts = dataset.texts(source_split).add_column("label", labels, feature=feature)
         splits[name] = texts.select(rows)
     return Pairs(
         splits=splits,
         labels=assigned.labels,
         positive=positive,
         counts=assigned.class_counts(),
-        origin={
+        facts={
             "source": dataset.source,
             "revision": dataset.revision,
             "columns": asdict(dataset.columns),
@@ -120,13 +122,13 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             # The source's own names of the splits that were not cut from another.
             "splits": {
                 name: dataset.splits.get(name, "")
-                for name, (origin, _) in assigned.rows.items()
-                if origin == name
+                for name, (source_split, _) in assigned.rows.items()
+                if source_split == name
             },
             "named_labels": dataset.named_labels,
         },
         fingerprint=assigned.fingerprint(positive),
-        numbers={name: assigned.of(name).unordered for name in ("train", "validation")},
+        pair_hashes={name: assigned.of(name).unordered for name in ("train", "validation")},
         folder=dataset.folder,
     )
 
@@ -171,7 +173,7 @@ def _assign(
     hashes = {split: replace(keys, label=codes[keys.label]) for split, keys in spelled.items()}
     rows = {split: np.arange(len(keys)) for split, keys in hashes.items()}
     left_out: dict[str, dict[str, int]] = {split: {} for split in hashes}
-    origin = {split: split for split in hashes}
+    source_of = {split: split for split in hashes}
 
     def keep(split: str, remaining: Integers, reason: str) -> None:
         if removed := len(rows[split]) - len(remaining):
@@ -191,18 +193,18 @@ def _assign(
         keys, share = hashes["train"][rows["train"]], config.validation_share
         cut = validation_cut.cut_validation(keys, share, config.data_seed)
         rows["train"], rows["validation"] = rows["train"][~cut], rows["train"][cut]
-        origin["validation"] = "train"
+        source_of["validation"] = "train"
         left_out.setdefault("validation", {})
     if not len(rows.get("test", (0,))):
         del rows["test"]
     # 3. What the configuration leaves out.
     if config.drop_leaked:
-        pairs = {split: hashes[origin[split]][rows[split]].unordered for split in rows}
+        pairs = {split: hashes[source_of[split]][rows[split]].unordered for split in rows}
         train = pairs.pop("train")
         leaked = np.isin(train, np.concatenate(list(pairs.values())))
         keep("train", rows["train"][~leaked], "leaked")
     counts = {
-        split: np.bincount(hashes[origin[split]].label[indices], minlength=len(classes.names))
+        split: np.bincount(hashes[source_of[split]].label[indices], minlength=len(classes.names))
         for split, indices in rows.items()
     }
     most = {"train": config.max_train_samples, "validation": config.max_eval_samples}
@@ -217,7 +219,7 @@ def _assign(
     rare = np.flatnonzero(found & (counts["train"] < RARE)).tolist()
     if blocks or dataset.named_labels:  # the source's own classes are no accident
         rare = []
-    assigned = {split: (origin[split], indices) for split, indices in rows.items()}
+    assigned = {split: (source_of[split], indices) for split, indices in rows.items()}
     few = {classes.names[code]: int(counts["train"][code]) for code in rare}
     return SplitRows(dataset, classes, few, hashes, assigned, left_out, blocks)
 

@@ -33,7 +33,7 @@ def is_symmetric(pairs: Pairs) -> bool:
     sentences
     changes nothing for the task.
     """
-    train, names = pairs.splits["train"], pairs.origin.get("columns", {})
+    train, names = pairs.splits["train"], pairs.facts.get("columns", {})
     if "sentence2" not in train.column_names:
         return False
     first, second = (

@@ -34,7 +34,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
     be loaded, the result is only a `note`. ModelError if it is empty or does not know the text."""
     from transformers import AutoTokenizer
 
-    origin, rows = assigned.rows["train"]
+    source_split, rows = assigned.rows["train"]
     if not len(rows):
         return TokenLengths(note=_("There is no row to measure."))
     try:
@@ -57,7 +57,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
         sample = np.sort(rng.choice(rows, CHECKED_ROWS, replace=False))
     lengths: list[int] = []
     first: list[list[int]] = []
-    texts = assigned.dataset.texts(origin).select(sample)
+    texts = assigned.dataset.texts(source_split).select(sample)
     for batch in texts.iter(checkpoints.rows_at_once(texts, _LONGEST_CHECKED)):
         sentences = [[text[:_LONGEST_CHECKED] for text in column] for column in batch.values()]
         token_ids = tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]

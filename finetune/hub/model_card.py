@@ -155,7 +155,7 @@ class _Card:
         self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)
-        self.int8 = quantized.read_report(run.best) if quantized.is_kept(run.best) else None
+        self.int8 = quantized.read_report(run.best) if quantized.is_enabled(run.best) else None
         self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
         # Names on the Hub; empty if it is not on the Hub.
         base, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)
@@ -228,14 +228,14 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
 
 
 def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalResult]:
-    origin, cut = card.source_split(split)
+    source_split, cut = card.source_split(split)
     return [
         EvalResult(
             task_type="text-classification",
             task_name="Text classification",
             dataset_type=card.hub_dataset or "custom",
-            dataset_name=card.source + f" (cut from {origin})" * cut,
-            dataset_split=origin or None,
+            dataset_name=card.source + f" (cut from {source_split})" * cut,
+            dataset_split=source_split or None,
             dataset_revision=card.data["revision"] or None,
             metric_type=score,
             metric_name=title,

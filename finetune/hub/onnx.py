@@ -99,7 +99,7 @@ def _with_last_layer(classifier: Any) -> Iterator[None]:
     parts = layers.layer_parts(classifier)
     last = [layers.LastLayer(part, classifier.config.num_attention_heads) for part in parts[-1:]]
     trimmed = [*layers.layer_stack(classifier)[:-1], *last]
-    if not last or not layers.answers_alike(classifier, trimmed, layers.attention_bias):
+    if not last or not layers.gives_same_logits(classifier, trimmed, layers.attention_bias):
         yield
         return
 

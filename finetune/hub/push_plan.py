@@ -180,7 +180,7 @@ def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]
 
 def _files(run: Run, summary: RunSummary, card: str) -> Files:
     files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
-    if quantized.is_kept(run.best):
+    if quantized.is_enabled(run.best):
         files[quantized.MODEL] = run.best / quantized.MODEL
     files["README.md"] = card.encode()
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()

@@ -142,7 +142,7 @@ def _script_config(
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step,
         "total_steps": total,
-        "eval_steps": summary.interval or eval_steps,
+        "eval_steps": summary.eval_every or eval_steps,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
     }
 

@@ -107,7 +107,7 @@ def build(model: Any) -> list[nn.Module]:
     with torch.inference_mode():
         exact: list[nn.Module] = [_Layer(layer, heads, torch.float32) for layer in parts[:-1]]
         exact.append(LastLayer(parts[-1], heads))
-        if not layers.answers_alike(model, exact, lambda mask: bias(mask, torch.float32)):
+        if not layers.gives_same_logits(model, exact, lambda mask: bias(mask, torch.float32)):
             return []
         quick: list[nn.Module] = [_Layer(layer, heads, torch.bfloat16) for layer in parts[:-1]]
         return [*quick, copy.deepcopy(_Bf16LastLayer(parts[-1], heads)).bfloat16()]

@@ -32,7 +32,7 @@ ENOUGH = 30  # labelled rows for separate scores; with fewer, intervals are 30 p
 InputRow = tuple[Line, str]  # a row, and why it cannot be predicted
 
 
-class Cancelled(BaseException):
+class PredictionStopped(BaseException):
     """Raised to end the prediction of a file; written rows are kept."""
 
 
@@ -46,7 +46,7 @@ class Window:
     both_orders: bool
 
 
-class Scores(NamedTuple):
+class WindowLogits(NamedTuple):
     """Logits of a window's sentences, each of shape (rows, classes); `swapped` if both orders were
     requested."""
 
@@ -65,7 +65,7 @@ class WindowScorer(Protocol):
     def precision(self) -> str:
         """The precision of the computation."""
 
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
         """Score the windows in their order; only few are in memory at once."""
 
 
@@ -77,19 +77,19 @@ class LocalScorer:
         self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
         self.labels, self.precision = self._scorer.labels, self._scorer.precision
 
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
         """Score the windows in their order."""
         for window in windows:
             yield window, self.score_window(window)
 
-    def score_window(self, window: Window) -> Scores:
+    def score_window(self, window: Window) -> WindowLogits:
         """Score one window."""
         if not window.first:
-            return Scores(np.zeros((0, len(self.labels)), np.float32), None)
+            return WindowLogits(np.zeros((0, len(self.labels)), np.float32), None)
         swapped = None
         if window.both_orders and window.second is not None:
             swapped = self._scorer.scores(window.second, window.first)
-        return Scores(self._scorer.scores(window.first, window.second), swapped)
+        return WindowLogits(self._scorer.scores(window.first, window.second), swapped)
 
 
 def predict_file(
@@ -106,7 +106,7 @@ def predict_file(
     Args:
         path, out: the file and the result, whose ending is one of `result_files.SUFFIXES`.
         on_progress: called with the rows done and all rows, 0 while unknown; it may raise
-            `Cancelled`.
+            `PredictionStopped`.
         on_head: called with the first rows of the result.
         scorer: of the run's model; a `LocalScorer` by default.
     """
@@ -128,7 +128,7 @@ def predict_file(
                     head += map(_shorten, lines[: HEAD - len(head)])
                     on_head(head)
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
-        except Cancelled:
+        except PredictionStopped:
             complete = False
     report = {"precision": scorer.precision, "left_out": [*table.unusable]}
     return predictor.report() | report, complete
@@ -214,7 +214,7 @@ class _RowPredictor:
         # Confusion matrices of the rows that the run was not trained on, and of the others.
         self._counts = np.zeros((2, len(labels), len(labels)), np.int64)
 
-    def predict(self, window: list[InputRow], scores: Scores) -> list[Line]:
+    def predict(self, window: list[InputRow], scores: WindowLogits) -> list[Line]:
         """Return the rows of the result."""
         records = [record for record, error in window if not error]
         predictions = iter(self._predictions(records, scores) if records else ())
@@ -228,7 +228,7 @@ class _RowPredictor:
             for record, error in window
         ]
 
-    def _predictions(self, records: list[Line], scores: Scores) -> Iterator[Line]:
+    def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[Line]:
         """Yield the added columns of the rows that can be predicted."""
         request = self._request
         shares, answers = decision_rule.decide(

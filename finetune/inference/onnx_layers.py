@@ -159,4 +159,4 @@ def build(model: Any, threads: int) -> list[nn.Module]:
         return []
     session = OnnxSession(_serialized(parts, model.config.num_attention_heads), threads)
     quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
-    return quick if layers.answers_alike(model, quick, layers.attention_bias) else []
+    return quick if layers.gives_same_logits(model, quick, layers.attention_bias) else []

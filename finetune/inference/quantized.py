@@ -77,7 +77,7 @@ def write_report(folder: Path, report: QuantizationReport) -> None:
     disk.write_atomically(folder / _REPORT, json.dumps(asdict(report), indent=1) + "\n")
 
 
-def is_kept(folder: Path) -> bool:
+def is_enabled(folder: Path) -> bool:
     """True if the model in a folder has an int8 file to publish, and to use on the kind of
     processor that measured it."""
     report = read_report(folder)
@@ -90,7 +90,7 @@ def serves(folder: Path, device: str = "") -> bool:
     import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    report = read_report(folder) if is_kept(folder) else None
+    report = read_report(folder) if is_enabled(folder) else None
     measured = report is not None and report.processor == devices.processor_name()
     return measured and (device or accelerator or "cpu") == "cpu"
 

@@ -28,7 +28,7 @@ from finetune.training.layers import MaskFunction
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Row = tuple[str, str | None]
-Columns = dict[str, list[list[int]]]  # name of an input -> its values for each row
+Tokens = dict[str, list[list[int]]]  # name of an input -> its values for each row
 Batch = tuple[list[int], Future[NDArray[np.float32]]]  # indices of its pairs, and their logits
 WINDOW = 1024  # pairs sorted by length at a time; enough for hardly any padding
 _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
@@ -268,7 +268,7 @@ class Scorer:
             )
         return ScoredPairs(logits, tokens, cut)
 
-    def _tokenize(self, block: list[Any]) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
+    def _tokenize(self, block: list[Any]) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int64]]:
         """Return the model's inputs, unpadded, their lengths, and how many tokens of each were
         cut."""
         with self._tokenizing:
@@ -298,7 +298,7 @@ class Scorer:
                 cut[at] = texts[0] if single else texts
         return cut
 
-    def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
+    def _compute(self, rows: Tokens, threads: int) -> NDArray[np.float32]:
         inputs, mask = self._padded(rows)
         if self._session is not None:
             arrays = {name: values.numpy() for name, values in inputs.items()}
@@ -310,7 +310,7 @@ class Scorer:
             logits = self._model(**inputs, attention_mask=mask).logits
         return logits.float().cpu().numpy()  # type: ignore[no-any-return]
 
-    def _padded(self, rows: Columns) -> tuple[dict[str, Any], torch.Tensor]:
+    def _padded(self, rows: Tokens) -> tuple[dict[str, Any], torch.Tensor]:
         """Pad rows to tensors of shape (batch, longest) on the device, and make the mask on the
         CPU. `tokenizer.pad` would take twenty times as long."""
         largest = max(itertools.chain.from_iterable(rows["input_ids"]), default=0)

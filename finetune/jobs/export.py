@@ -85,7 +85,7 @@ class ExportJob(BackgroundJob):
         step = run.kept_step()
         onnx.export_onnx(run.best, file)
         quantization.quantize_model(run, file, step)
-        if quantized.is_kept(run.best):
+        if quantized.is_enabled(run.best):
             shutil.copy2(run.best / quantized.MODEL, file.parent)
         for path in run.best.iterdir():  # the tokenizer and the classes
             if path.suffix in (".json", ".txt", ".model"):

@@ -155,8 +155,8 @@ class _Training:
         # Only the main process knows beforehand which folder and checkpoint it is, and how often
         # the run has found that it can evaluate.
         latest = max(map(str, run.checkpoints()), default="")
-        facts = [str(run.folder), latest, run.state().interval]
-        folder, checkpoint, self.interval = broadcast_object_list(facts)
+        facts = [str(run.folder), latest, run.state().eval_every]
+        folder, checkpoint, self.eval_every = broadcast_object_list(facts)
         run.folder = Path(folder)
         self.checkpoint = Path(checkpoint) if checkpoint else None
 
@@ -185,7 +185,7 @@ class _Training:
             )
         if main_process:
             with _logged_only():  # a file that was trained on is then scored without a word
-                pair_index.write_pair_index(run, self.pairs.numbers)
+                pair_index.write_pair_index(run, self.pairs.pair_hashes)
 
     def load_model(self) -> None:
         from finetune.training import loop, model
@@ -236,7 +236,7 @@ class _Training:
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
-            data=pairs.origin | {"either_order": self.batches.either_order},
+            data=pairs.facts | {"either_order": self.batches.either_order},
             majority=majority_scores(counts["train"], counts["validation"], pairs.positive),
             head=self.head,
         )
@@ -263,13 +263,13 @@ class _Training:
         """The loop's events."""
         from finetune.training import loop
 
-        self.pairs = dataclasses.replace(self.pairs, splits={}, numbers={})  # unmaps the texts
+        self.pairs = dataclasses.replace(self.pairs, splits={}, pair_hashes={})  # unmaps the texts
         self.stop.looping = True
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
         yield from loop.fit(
             self.config, self.accelerator, self.classifier, self.batches,
-            self._hooks(), self.checkpoint, self.pairs.positive, self.interval,
+            self._hooks(), self.checkpoint, self.pairs.positive, self.eval_every,
         )  # fmt: skip
 
     def _hooks(self) -> Hooks:

@@ -85,7 +85,7 @@ class PredictionJob(BackgroundJob):
 
     def work(self) -> events.Event | None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
-        from finetune.inference.files import Cancelled, predict_file
+        from finetune.inference.files import PredictionStopped, predict_file
         from finetune.inference.result_files import result_suffix
 
         began, progress = time.monotonic(), background.EventProgress(self, Phase.PREDICT)
@@ -93,7 +93,7 @@ class PredictionJob(BackgroundJob):
         def on_progress(done: int, total: int) -> None:
             progress(Phase.PREDICT, "", done, total)
             if self.stop_requested():
-                raise Cancelled
+                raise PredictionStopped
 
         def write(name: str, content: dict[str, Any]) -> None:
             text = json.dumps(content, ensure_ascii=False, default=str)

@@ -105,7 +105,7 @@ class RunSummary(JobState):
     # Step -> an evaluation that was the best so far, also if a resumed run repeats it.
     bests: dict[int, events.Evaluated] = field(default_factory=dict)
     saved_step: int | None = None  # of the saved model; None if there is none
-    interval: int = 0  # steps between evaluations; 0 while the run measures what it can afford
+    eval_every: int = 0  # steps between evaluations; 0 while the run measures what it can afford
     paused: float = 0.0  # seconds between steps, for evaluations and saving
     paused_at: float = 0.0  # when such a pause began; 0 while it trains
     reached: int = 0  # the last step of an evaluation, a model or the run's end
@@ -183,9 +183,11 @@ class RunSummary(JobState):
             return None
         steps = max(0, self.total_steps - self.step)
         training = steps * prepared.train_examples / prepared.steps_per_epoch / rate
-        if not self.interval:  # evaluations will take a tenth at most
+        if not self.eval_every:  # evaluations will take a tenth at most
             return training + min(training / 10, 10 * self.evaluation_seconds)
-        ahead = -(-self.total_steps // self.interval) - self.step // self.interval if steps else 0
+        ahead = (
+            -(-self.total_steps // self.eval_every) - self.step // self.eval_every if steps else 0
+        )
         return training + ahead * self.evaluation_seconds
 
     def apply(self, event: Event) -> None:
@@ -212,7 +214,7 @@ class RunSummary(JobState):
             case events.PhaseStarted():
                 self._measure_pause(event)
             case events.EvaluationsPlanned():
-                self.interval = event.interval
+                self.eval_every = event.interval
             case events.Evaluated() if not event.step:
                 self.untrained = event
             case events.Evaluated():

@@ -60,7 +60,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
-        knobs=config.knobs(),
+        hyperparameters=config.hyperparameters(),
         columns=_differing_columns(rows, f1),
         cell=run_view.cell_text,
         charts=[

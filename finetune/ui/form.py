@@ -20,9 +20,9 @@ from finetune.runs.store import RunStore
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
 
-NAMES = tuple(run_config.knobs())
+NAMES = tuple(run_config.hyperparameters())
 # Set by a flag, a file or a program; shown once a configuration that sets one is in the form.
-EXPERT = tuple(name for name, knob in run_config.knobs().items() if knob.group == "Expert")
+EXPERT = run_config.fields_of("Expert")
 READING = tuple(name for name in READING_FIELDS if name != "sheet")
 _SUGGESTED = {
     "delimiter": (",", ";", "tab", "|"),
@@ -48,8 +48,8 @@ Controls = dict[str, gr.components.Component]  # by field name
 
 def draw_common() -> Controls:
     """Draw the fields that every run is chosen by."""
-    common = [name for name, knob in run_config.knobs().items() if knob.group == "Common"]
-    wide = [name for name in common if run_config.knobs()[name].kind is str]
+    common = run_config.fields_of("Common")
+    wide = [name for name in common if run_config.hyperparameters()[name].kind is str]
     controls = {name: _control(name) for name in wide}
     return controls | _draw_in_pairs([name for name in common if name not in wide])
 
@@ -62,7 +62,7 @@ def draw_search() -> None:
         elem_id="find-knob",
         max_lines=1,
     )
-    names = [f"{name} {run_config.knobs()[name].label}" for name in DATA_FIELDS[1:]]
+    names = [f"{name} {run_config.hyperparameters()[name].label}" for name in DATA_FIELDS[1:]]
     text = Markup('<p role="status" hidden data-elsewhere="{}">{}</p>')
     gr.HTML(text.format(json.dumps(names), gettext("settings shown:")), elem_id="knobs-shown")
     elsewhere = gr.Button(gettext("More under Data"), elem_id="knobs-elsewhere", size="sm")
@@ -73,9 +73,9 @@ def draw_search() -> None:
 def draw_advanced(drawn: Controls) -> Controls:
     """Draw all controls but those that are `drawn`; all of them, as declared."""
     groups: dict[str, list[str]] = {}
-    for name, knob in run_config.knobs().items():
+    for name, field in run_config.hyperparameters().items():
         if name not in drawn:
-            groups.setdefault(knob.group, []).append(name)
+            groups.setdefault(field.group, []).append(name)
     # Hidden values with which the browser marks the controls that differ from the preset.
     word = Markup("<p>{}</p>").format(gettext("preset:"))
     gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
@@ -131,12 +131,12 @@ def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
 
 
 def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
-    knob, default = run_config.knobs()[name], getattr(RunConfig(), name)
+    field, default = run_config.hyperparameters()[name], getattr(RunConfig(), name)
     is_column = name.endswith("_column")
     common: dict[str, Any] = {
         "value": default,
-        "label": knob.label,
-        "info": f"`{name}` {knob.help}",
+        "label": field.label,
+        "info": f"`{name}` {field.help}",
         "elem_id": f"{prefix}{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
@@ -152,11 +152,11 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         unset = gettext("guessed") if guessed else gettext("default")
         choices = [(value, value) for value in _SUGGESTED.get(name, ())]
         return gr.Dropdown([(unset, ""), *choices], allow_custom_value=True, **common)
-    if knob.choices:
-        return gr.Dropdown(list(knob.choices), **common)
-    if knob.kind is bool:
+    if field.choices:
+        return gr.Dropdown(list(field.choices), **common)
+    if field.kind is bool:
         return gr.Checkbox(**common)
-    if knob.kind is str:
+    if field.kind is str:
         return gr.Textbox(max_lines=1, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
     placeholder = gettext(_EMPTY[name][1]) if name in _EMPTY else None
@@ -165,7 +165,7 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
 
 def _shown(name: str, value: Any) -> Any:
     """Return a field's value as its control shows it."""
-    if run_config.knobs()[name].kind not in (int, float):
+    if run_config.hyperparameters()[name].kind not in (int, float):
         return value
     return "" if name in _EMPTY and value == _EMPTY[name][0] else str(value)
 
@@ -212,7 +212,7 @@ def _given(name: str, value: Any) -> Any:
     """Return the value of a field from what its control has, the reverse of `_shown`."""
     if name in _EMPTY and not str(value).strip():
         return _EMPTY[name][0]
-    return elements.decimal(value) if run_config.knobs()[name].kind is float else value
+    return elements.decimal(value) if run_config.hyperparameters()[name].kind is float else value
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:

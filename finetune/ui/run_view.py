@@ -166,7 +166,7 @@ def configuration(run: Run) -> Markup:
     except StoreError as error:
         return feedback.show_errors(error)
     draw = macro("run_details.html", "configuration")
-    return draw(values, RunConfig().to_dict(), config.knobs())
+    return draw(values, RunConfig().to_dict(), config.hyperparameters())
 
 
 def rows(store: RunStore) -> list[RunRow]:
@@ -206,7 +206,7 @@ def table(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
         columns=columns,
-        knobs=config.knobs(),
+        hyperparameters=config.hyperparameters(),
         same=same,
         by=by,
         descending=descending,

@@ -76,7 +76,7 @@ def draw() -> SearchForm:
 def _box(name: str) -> gr.Textbox:
     usual = describe(searchable()[name])
     return gr.Textbox(
-        usual if name in DEFAULT else "", label=run_config.knobs()[name].label,
+        usual if name in DEFAULT else "", label=run_config.hyperparameters()[name].label,
         elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
     )  # fmt: skip
 

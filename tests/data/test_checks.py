@@ -1,4 +1,4 @@
-"""What the checks find in pairs, and what a report says of it."""
+"""The findings of data checks, and the reports about them."""
 
 from __future__ import annotations
 

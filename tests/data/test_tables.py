@@ -1,4 +1,4 @@
-"""Files as people have them, good and bad: what is read, what is refused; nothing hangs."""
+"""Files of all kinds, valid and invalid: each is read or refused, and none hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def table(**columns: object) -> bytes:
 
 
 def workbook(ending: str = ".xlsx", above: int = 0, **sheets: dict[str, list[Any]]) -> bytes:
-    """A workbook with an empty sheet before those named, whose tables begin `above` rows lower."""
+    """Make a workbook: an empty sheet, then the named ones, whose tables begin `above` rows
+    lower."""
     buffer = io.BytesIO()
     engine: Any = "odf" if ending == ".ods" else "openpyxl"
     with pd.ExcelWriter(buffer, engine=engine) as writer:
@@ -48,7 +49,7 @@ def workbook(ending: str = ".xlsx", above: int = 0, **sheets: dict[str, list[Any
 
 
 def far_cell() -> bytes:
-    """A small workbook whose sheet has as many cells as one can have."""
+    """Make a small workbook with a cell at the far corner of its sheet."""
     book = openpyxl.Workbook()
     book.active.append(["a", "b"])
     book.active["XFD1048576"] = "x"
@@ -58,7 +59,7 @@ def far_cell() -> bytes:
 
 
 def locked() -> bytes:
-    """As an OpenDocument file with a password looks before it is opened."""
+    """An OpenDocument file whose manifest says that it is encrypted."""
     buffer = io.BytesIO()
     spaces = 'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
     entry = "<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>"
@@ -112,7 +113,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
 
 
 class Readable(NamedTuple):
-    """A file that is read, and what is found in it."""
+    """A readable file and its expected contents."""
 
     contents: str | bytes
     name: str = "a.csv"
@@ -248,7 +249,7 @@ def test_a_sheet_is_chosen_and_its_rows_named_as_a_spreadsheet_counts_them(tmp_p
 
 
 def test_a_quote_that_is_not_closed_costs_little(tmp_path: Path) -> None:
-    """Each is looked for in so many lines only, not up to the end of the file."""
+    """The end of each quote is searched in a limited number of lines, not in the whole file."""
     rows = 3 * quoting.MAX_RECORD
     path = tmp_path / "a.csv"
     path.write_text("a,b\n" + 'x,"open,y\n' + "1,2\n" * rows + 'x,"open,y\n' + "1,2\n" * rows)

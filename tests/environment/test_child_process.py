@@ -1,4 +1,4 @@
-"""The child process that reads files for the app: its limits, and what is said beyond them."""
+"""The child process that reads files for the app: its limits, and the errors beyond them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_app_parses_no_file_and_its_memory_stays_flat(
 def test_pairs_that_are_not_kept_are_read_by_a_child(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file says a long text once for so many rows."""
+    """The file stores a long text once for many rows."""
     columns = {"sentence1": [LONG] * 2_000, "sentence2": ["b"] * 2_000, "label": [0, 1] * 1_000}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
     assert (tmp_path / "a.parquet").stat().st_size < 200_000
@@ -122,7 +122,7 @@ def test_pairs_that_are_not_kept_are_read_by_a_child(
     )
     dataset_cache.ensure_cached(config, store.root)
     assert psutil.Process().memory_info().rss - before < FLAT
-    assert sum(splits.load_pairs(config, store.root).origin["rows"].values()) == 2_000
+    assert sum(splits.load_pairs(config, store.root).facts["rows"].values()) == 2_000
     monkeypatch.setattr(child_process, "call", lambda *_, **__: pytest.fail("read again"))
     dataset_cache.ensure_cached(config, store.root)
 

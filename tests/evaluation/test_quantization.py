@@ -100,7 +100,7 @@ def test_it_is_used_published_and_named_where_it_pays(
     report = quantization.quantize_model(run, source[1], run.kept_step())
     assert (report.kept, report.pairs) == (kept, 80)
     assert quantized.read_report(run.best) == report
-    assert quantized.is_kept(run.best) == (run.best / quantized.MODEL).is_file() == kept
+    assert quantized.is_enabled(run.best) == (run.best / quantized.MODEL).is_file() == kept
     precisions = {"int8"} if kept else {"fp32", "bf16"}
     assert Predictor.from_run(run)("the cat", "a dog").precision in precisions
     file = tmp_path / "pairs.csv"
@@ -114,7 +114,7 @@ def test_it_is_used_published_and_named_where_it_pays(
         monkeypatch.setattr(devices, "processor_name", lambda: "another processor")
         assert not quantized.serves(run.best, "cpu")
         assert Predictor.from_run(run)("the cat", "a dog").precision != "int8"
-        assert quantized.is_kept(run.best)
+        assert quantized.is_enabled(run.best)
         monkeypatch.setattr(devices, "processor_name", lambda: report.processor)
         (run.best / quantized.MODEL).write_bytes(b"damaged")
         with pytest.raises(ModelError, match="int8 file of this model cannot be loaded"):
@@ -123,7 +123,7 @@ def test_it_is_used_published_and_named_where_it_pays(
     assert ("onnx/model_quantized.onnx" in card) == kept
     shutil.rmtree(run.best)
     toys.copy_model(source[0], run.best)  # a better one was saved: int8 was of the former
-    assert not quantized.is_kept(run.best)
+    assert not quantized.is_enabled(run.best)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_int8_of_a_former_model_is_not_used(run: Run) -> None:
         config = disk.read_json(run.best / "config.json") | {NOTES: {"step": step}}
         disk.write_atomically(run.best / "config.json", json.dumps(config))
         quantized.write_report(run.best, report)
-        assert quantized.is_kept(run.best) == (step == 8)
+        assert quantized.is_enabled(run.best) == (step == 8)
         assert quantized.read_report(run.best) == (report if step == 8 else None)
 
 

@@ -1,4 +1,5 @@
-"""The demo Space: what it holds, what it must not write over, and that its app runs as printed."""
+"""The demo Space: its files, Spaces that it must not overwrite, and its app, which runs
+unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def plan(run: Run, **options: Any) -> push_plan.PushPlan:
 
 @pytest.mark.parametrize(("model", "paired"), [("ada/__init__", True), ("ada/1e5", False)])
 def test_its_files_are_a_space(model: str, paired: bool) -> None:
-    """Whatever the model is called, its name is no markup and no other YAML."""
+    """The model's name cannot act as markup or YAML."""
     files = demo.demo_files(model, paired, "no")
     _, front, body = files["README.md"].split("---\n")
     card = yaml.safe_load(front)

@@ -1,4 +1,4 @@
-"""This project as a Space, with the real client over HTTP."""
+"""The project deployed as a Space, with the real client over HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def send(project: Path) -> Send:
-    """Deploys as somebody who says yes to the price; the address."""
+    """Deploy with a yes to the price; returns the address."""
 
     def deploy_project(name: str, hardware: str = "", token: str = TOKEN, **options: Any) -> str:
         return deploy.deploy_space(

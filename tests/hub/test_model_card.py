@@ -1,4 +1,4 @@
-"""The card: derived from the run as a whole, honest about what was not measured, nobody's pairs."""
+"""The model card is derived from the run, names what was not measured, and quotes no pairs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def prepared(**values: Any) -> events.Prepared:
 
 
 def evaluate(run: Run, labels: list[str] = LABELS) -> None:
-    """Logits of 40 examples of which a model gets 30 right, and all that hangs on them."""
+    """Save logits of 40 examples, 30 of them right, and everything derived from them."""
     draw = np.random.default_rng(0)
     truth = draw.integers(0, len(labels), 40)
     logits = draw.normal(0, 0.1, (40, len(labels))).astype(np.float32)
@@ -61,7 +61,7 @@ def evaluate(run: Run, labels: list[str] = LABELS) -> None:
 
 
 def save(run: Run, logits: np.ndarray, truth: np.ndarray, scores: dict[str, float]) -> None:
-    """The model of step 8, evaluated on 40 pairs."""
+    """Save the model of step 8, evaluated on 40 pairs."""
     saved_predictions.save_logits(run, 8, logits, truth)
     texts = pa.table({"sentence1": [SECRET] * 40, "sentence2": [SECRET] * 40, "label": truth})
     saved_predictions.save_examples(run, "validation", texts)
@@ -243,7 +243,7 @@ def test_nothing_from_outside_is_markup(
 
 
 def test_a_name_reorders_nothing_around_it(store: RunStore, toy_checkpoint: Path) -> None:
-    """On the page neither: every template of it leaves such controls out."""
+    """Nor does it on the page, whose templates leave out such controls."""
     names = ["yes\u202e", "\u2066no"]
     run = begin(store, toy_checkpoint, prepared(labels=names))
     evaluate(run, names)

@@ -1,4 +1,4 @@
-"""Models as ONNX: onnxruntime answers what PyTorch does, whatever the batch."""
+"""ONNX models give PyTorch's logits for any batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENTENCES = (["the cat sees a dog .", "the owl"], ["a cat sees the dog .", "a co
 
 
 def assert_same_answers(folder: Path, file: Path) -> list[str]:
-    """The names of the inputs."""
+    """Assert that the ONNX file gives PyTorch's logits; returns the names of its inputs."""
     tokenizer, classifier = model.load_saved_model(folder)
     batch = tokenizer(*SENTENCES, padding=True, return_tensors="pt")
     session = onnxruntime.InferenceSession(file)

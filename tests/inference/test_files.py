@@ -1,4 +1,4 @@
-"""Whole files judged: the same rows come out, whatever is in them."""
+"""Predictions of whole files: the same rows come back, whatever they contain."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_same_rows_come_out_with_the_models_answers(
 
 
 def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) -> None:
-    """What cannot be read is marked in its place; any text gets an answer."""
+    """Unreadable rows are marked in their place; any text gets an answer."""
     odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c", "x " * 50_000]
     rows = [{"sentence1": text, "sentence2": "cat", "more": {"deep": [1]}} for text in odd]
     texts = {
@@ -150,7 +150,7 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
 
 
 def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Path) -> None:
-    """Some writers say of no text that it is one."""
+    """Some writers do not mark text columns as text."""
     out, answers = tmp_path / "out.parquet", []
     for kind in (pa.string(), pa.binary()):
         columns = dict(zip((*SIDES, "label"), zip(*PAIRS, strict=True), strict=True))
@@ -164,7 +164,8 @@ def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Pat
 
 
 def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
-    """A class may be called anything, by whoever made the pairs; the person's own cells stay."""
+    """Class names may come from anybody, so they are escaped; the person's own cells are
+    unchanged."""
     labels = {"0": '=HYPERLINK("http://example.com")', "1": "-1"}
     config = run.best / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": labels}))
@@ -197,7 +198,7 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
     def on_progress(done: int, total: int) -> None:
         progress.append((done, total))
         if done >= 320:
-            raise files.Cancelled
+            raise files.PredictionStopped
 
     request = PredictionRequest(run.id, path.name, *SIDES)
     report, whole = files.predict_file(

@@ -127,7 +127,7 @@ def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: 
     pairs = splits.load_pairs(run.config(), store.root)
     assert index is not None
     for split in pair_index.SPLITS:
-        assert index.among(split, pairs.numbers[split]).all()
+        assert index.among(split, pairs.pair_hashes[split]).all()
     files = zipfile.ZipFile(io.BytesIO(b"".join(downloads.model_zip(run)))).namelist()
     assert not [name for name in files if "seen" in name or "train" in name]
 

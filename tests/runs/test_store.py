@@ -1,4 +1,4 @@
-"""Runs are folders: created whole, read while they are written, damaged without hiding others."""
+"""Runs are folders: created complete, read while they are written, isolated from damaged ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
 
 
 def test_events_are_read_while_they_are_written(store: RunStore) -> None:
-    """Each once; half a line waits for its end, and a damaged one hides no other."""
+    """Each event is read once. Half a line waits for its end, and a damaged line hides no other."""
     run = store.create(RunConfig())
     run.append(events.Saved(step=1))
     assert stat.S_IMODE(run.events_file.stat().st_mode) & 0o022 == 0
@@ -106,7 +106,7 @@ DAMAGE: dict[str, bytes] = {
 @pytest.mark.parametrize("name", ["config.json", "about.json", "job.json", "best/config.json"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -> None:
-    """Every list of runs there is, with one whose file is damaged and one that is whole."""
+    """Every list of runs is read with one damaged and one valid run."""
     whole, damaged = store.create(RunConfig(name="whole")), store.create(RunConfig())
     for run in (whole, damaged):
         run.best.mkdir()

@@ -1,4 +1,4 @@
-"""The state that a run's events add up to, and how long it was worked on."""
+"""The fold of a run's events, and its working time."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_
 def test_the_time_between_the_lives_of_a_run_is_not_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Stopped for a night, or killed without a word, or failed; the next day it goes on."""
+    """A run that was stopped for a night, killed silently or failed continues the next day."""
 
     def seconds(
         stream: list[events.Event], now: float = 90_020.0, waits: bool = False

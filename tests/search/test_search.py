@@ -194,11 +194,11 @@ def test_values_stay_values_and_ranges_ranges_in_a_study_that_is_opened_again(
 
 @pytest.mark.parametrize("name", searchable())
 def test_every_usual_range_lies_within_the_bounds_of_its_field(name: str) -> None:
-    drawn, knob = searchable()[name], run_config.knobs()[name]
+    drawn, field = searchable()[name], run_config.hyperparameters()[name]
     ends = (drawn.low, drawn.high) if isinstance(drawn, Range) else drawn
     for value in ends:
         assert getattr(RunConfig().changed(**{name: value}), name) == value
-    assert knob.kind is not bool
+    assert field.kind is not bool
 
 
 @pytest.mark.long

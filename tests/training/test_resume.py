@@ -64,7 +64,7 @@ def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool =
     checkpoint = next(reversed(run.checkpoints()), None)
     train._note_killed_worker(run)
     happening, classifier = stream(
-        run.config(), pairs, checkpoint, run.state().interval,
+        run.config(), pairs, checkpoint, run.state().eval_every,
         save_checkpoint=save_checkpoint, save_best=save_best,
         should_stop=lambda: not killed and ended(),
     )  # fmt: skip

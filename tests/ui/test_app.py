@@ -102,8 +102,8 @@ def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
         controls = form.draw_advanced(form.draw_data()[0] | form.draw_common())
     assert list(controls) == list(form.NAMES)
     for name, control in controls.items():
-        knob = config.knobs()[name]
-        assert (control.label, control.info) == (knob.label, f"`{name}` {knob.help}")
+        field = config.hyperparameters()[name]
+        assert (control.label, control.info) == (field.label, f"`{name}` {field.help}")
     assert form.read([control.value for control in controls.values()]) == RunConfig()
     changed = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
     assert form.read(form_values(changed)) == changed

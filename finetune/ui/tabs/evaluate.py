@@ -51,34 +51,33 @@ class Evaluation:
             script = theme.asset("part_tabs.js") + _script("threshold.js")
             self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
-            self._draw_errors()
+            elements.note(
+                gettext("Read what it got wrong: the fastest way to know what to do next.")
+            )
+            with gr.Row(equal_height=True):
+                self.filters: list[Any] = [
+                    gr.Dropdown(
+                        choices, value=choices[0][1], label=label, elem_id=f"errors-{name}",
+                        min_width=140,
+                    )
+                    for name, label, choices in (
+                        ("which", gettext("examples"), [(name, name) for name in SELECTIONS]),
+                        ("label", gettext("true class"), [(gettext("any class"), "")]),
+                    )
+                ]  # fmt: skip
+                text = gettext("with the words")
+                search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
+                self.filters.append(search)
+            self.page = gr.State(0)
+            self.counts = gr.HTML(elem_id="errors-counts")
+            self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
+            self.corrected = gr.HTML(elem_id="corrections")
+            text = gettext("Put the corrected pairs into the form")
+            self.start = button(text, "corrected-start", visible=False, size="sm")
         with gr.Column(visible=False) as progress:
             draw_progress()
         self.columns = [evaluation, errors, progress]
         self.polling = elements.polling_element(1)
-
-    def _draw_errors(self) -> None:
-        elements.note(gettext("Read what it got wrong: the fastest way to know what to do next."))
-        with gr.Row(equal_height=True):
-            self.filters: list[Any] = [
-                gr.Dropdown(
-                    choices, value=choices[0][1], label=label, elem_id=f"errors-{name}",
-                    min_width=140,
-                )
-                for name, label, choices in (
-                    ("which", gettext("examples"), [(name, name) for name in SELECTIONS]),
-                    ("label", gettext("true class"), [(gettext("any class"), "")]),
-                )
-            ]  # fmt: skip
-            text = gettext("with the words")
-            search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
-            self.filters.append(search)
-        self.page = gr.State(0)
-        self.counts = gr.HTML(elem_id="errors-counts")
-        self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
-        self.corrected = gr.HTML(elem_id="corrections")
-        text = gettext("Put the corrected pairs into the form")
-        self.start = button(text, "corrected-start", visible=False, size="sm")
 
     def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
         """Connect the events; those of `opening` may have opened another run in `view`."""

@@ -48,7 +48,14 @@ class PublishTab:
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
-                self._draw_buttons()
+                with gr.Row():
+                    self.check = elements.button(gettext("Check"), "check-push")
+                    text = gettext("Push to Hub")
+                    self.push = elements.button(text, "push", 120, variant="primary")
+                    text = gettext("Cancel")
+                    self.cancel = elements.button(text, "cancel-push", visible=False)
+                self.plan = elements.notice("push-plan")
+                self.result = gr.HTML(elem_id="push-result")
                 with gr.Column(elem_id="take-away", visible=False) as self.take_away:
                     elements.heading(gettext("Take it with you"))
                     self.downloads = gr.HTML(elem_id="away-links")
@@ -67,7 +74,15 @@ class PublishTab:
         half: dict[str, Any] = {"min_width": 150}
         own: dict[str, Any] = {"allow_custom_value": True, "interactive": True}
         self.run = gr.Dropdown([], label=gettext("Model"), elem_id="publish-run", **own)
-        self._draw_sign_in()
+        self.token: gr.Textbox | None = None
+        if not auth.has_sign_in():
+            info = gettext(
+                "Paste a token with write access, or sign in from a terminal: hf auth login."
+            )
+            self.token = gr.Textbox(
+                label=gettext("Access token"), info=info, type="password", elem_id="token",
+                max_lines=1,
+            )  # fmt: skip
         with gr.Row():
             self.owner = gr.Dropdown(
                 [], label=gettext("Owner"), elem_id="owner", **own, **half,
@@ -99,26 +114,6 @@ class PublishTab:
         self.form = [
             self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
         ]  # fmt: skip
-
-    def _draw_sign_in(self) -> None:
-        self.token: gr.Textbox | None = None
-        if auth.has_sign_in():
-            return
-        info = gettext(
-            "Paste a token with write access, or sign in from a terminal: hf auth login."
-        )
-        self.token = gr.Textbox(
-            label=gettext("Access token"), info=info, type="password", elem_id="token", max_lines=1
-        )
-
-    def _draw_buttons(self) -> None:
-        with gr.Row():
-            self.check = elements.button(gettext("Check"), "check-push")
-            text = gettext("Push to Hub")
-            self.push = elements.button(text, "push", 120, variant="primary")
-            self.cancel = elements.button(gettext("Cancel"), "cancel-push", visible=False)
-        self.plan = elements.notice("push-plan")
-        self.result = gr.HTML(elem_id="push-result")
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST

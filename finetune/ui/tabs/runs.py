@@ -239,7 +239,7 @@ class RunsTab:
                 results.repeat_best(store, study, token=token)
             else:
                 driver.go_on(store, study, token)
-        if action == "sort" and target in (*run_table.COLUMNS, *config.knobs()):
+        if action == "sort" and target in (*run_table.COLUMNS, *config.hyperparameters()):
             again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
             view |= {"by": target, "descending": not view["descending"] if again else first}
         elif action == "page" and target.isdecimal():

@@ -147,7 +147,7 @@ class TrainTab:
         }  # fmt: skip
         self.cost_asked.change(self.on_costs, values, everything, **latest)
         self.unmeasured.change(self.on_measure, values, everything, **latest)
-        judged = {name for name, knob in run_config.knobs().items() if knob.usual}
+        judged = {name for name, field in run_config.hyperparameters().items() if field.usual_range}
         names = judged | {*cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
         priced = [*estimated, self.search.trials.change]
