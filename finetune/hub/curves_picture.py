@@ -11,7 +11,8 @@ _SCORES = (("accuracy", "#009e73", "o"), ("f1", "#d55e00", "D"))
 
 
 def curves_png(summary: RunSummary) -> bytes | None:
-    """Training loss, and accuracy and F1 on the validation split, by step; None before any step."""
+    """Plot training loss, and accuracy and F1 on the validation split, by step; None before any
+    step."""
     if not len(summary.train) and not summary.validation:
         return None
     from matplotlib.figure import Figure

@@ -1,5 +1,5 @@
-"""A run's model as a zip, piece by piece: gigabytes take no memory and no second place on disk; and
-its events as CSV."""
+"""Downloads of a run: its model as a zip, streamed without a copy in memory or on disk, and its
+events as CSV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from finetune.data import tables
+from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 class _Buffer(bytearray):
-    """What a zip is written to, and taken from a piece at a time."""
+    """A file that a zip is written to, and read from piece by piece."""
 
     def write(self, data: bytes) -> int:
         self.extend(data)
@@ -33,7 +33,7 @@ class _Buffer(bytearray):
 
 
 def saved_model(run: Run) -> Path:
-    """The folder of a run's best model; StoreError where there is none."""
+    """The folder of a run's best model; StoreError if there is none."""
     if not run.has_model():
         raise StoreError(
             "Run {id} has no model.", "It is there after the first evaluation.", id=run.id
@@ -47,9 +47,10 @@ def model_zip(run: Run) -> Iterator[bytes]:
 
 
 def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
-    """The files of a folder as a zip in which they lie in a folder `name`, in pieces.
+    """Zip the files of a folder, in pieces, below a folder `name`.
 
-    Every file is opened before the first piece: a better model saved meanwhile does not mix in.
+    Every file is opened before the first piece, so that a better model saved meanwhile is not mixed
+    in.
     """
     buffer = _Buffer()
     with contextlib.ExitStack() as stack, zipfile.ZipFile(cast(IO[bytes], buffer), "w") as archive:
@@ -66,8 +67,8 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 
 def events_csv(run: Run) -> Iterator[str]:
-    """All of the run's events, a row each; times are seconds since the epoch."""
-    yield tables.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
+    """All events of a run as CSV, one a row; times are seconds since the epoch."""
+    yield csv_cells.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
 
 
 def _cells(event: events.Event) -> list[object]:

@@ -1,6 +1,7 @@
 """The decision rule: how a model's logits become probabilities and an answer.
 
-It is kept in the `config.json` beside the model's weights, under a key that other programs ignore:
+It is stored in the `config.json` beside the model's weights, under a key that other programs
+ignore:
 
     "finetune": {"threshold": 0.43, "positive": "equivalent", "temperature": 1.31, "step": 400}
 
@@ -30,21 +31,20 @@ _LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """What a person chose for one model; None where nothing."""
+    """A person's choices for one model; None for a default."""
 
     threshold: float | None = None  # plain probability from which `positive` is the answer
     temperature: float | None = None  # calibrated probabilities are softmax(logits / temperature)
     positive: str = ""  # name of a class, of two
 
     def threshold_for(self, labels: Sequence[str]) -> float | None:
-        """The threshold, or None if these classes have none: it takes two, one of them
-        `positive`."""
+        """The threshold, or None unless there are two classes, one of them `positive`."""
         return self.threshold if len(labels) == 2 and self.positive in labels else None
 
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """How logits become an answer."""
+    """Options for turning logits into an answer."""
 
     both_orders: bool = False  # average the probabilities of both orders of the sentences
     threshold: bool = True  # use the threshold saved with the model, if there is one
@@ -58,8 +58,8 @@ def decide(
     options: PredictOptions,
     swapped: Logits | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Probabilities of shape (pairs, classes), and the answers as class indices of shape (pairs,):
-    the most probable class, or the threshold's.
+    """Return probabilities of shape (pairs, classes), and the answers as class indices of shape
+    (pairs,): the most probable class, or the one that the threshold decides.
 
     Args:
         swapped: logits of the sentences in the other order; None for single sentences.
@@ -82,14 +82,14 @@ def decide(
 def decided_answers(
     logits: Logits, labels: Sequence[str], rule: DecisionRule, swapped: Logits | None = None
 ) -> NDArray[np.int64]:
-    """The answers as class indices of shape (pairs,): at the threshold if one is saved, else the
-    most probable class. `swapped` averages both orders."""
+    """Return the answers as class indices of shape (pairs,): by the saved threshold if there is
+    one, or the most probable class. `swapped` averages both orders."""
     options = PredictOptions(both_orders=swapped is not None)
     return decide(logits, labels, rule, options, swapped)[1]
 
 
 def read_rule(folder: Path) -> DecisionRule:
-    """What was chosen for the model in a folder; nothing where it cannot be read."""
+    """Read the rule of the model in a folder; the defaults if it cannot be read."""
     notes = _notes(disk.read_json(folder / "config.json"))
     numbers = {name: notes.get(name) for name in _LIMITS}
     usable = {name: value for name, value in numbers.items() if _is_within(value, _LIMITS[name])}
@@ -107,8 +107,8 @@ def _is_within(value: Any, limit: float) -> bool:
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
-    """Change fields of the rule of the model in a folder; None, or "", takes a choice back. A
-    DataError names the value that cannot be used."""
+    """Change fields of the rule of the model in a folder; None or "" resets a choice. DataError
+    names an invalid value."""
     for name, limit in _LIMITS.items():
         value = values.get(name)
         if value is not None and not 0 < value < limit:

@@ -45,9 +45,9 @@ def costs(
         seconds=seconds,
         machine_memory=0 if devices.list_accelerators() else psutil.virtual_memory().total,
         unusual=[
-            (name, getattr(config, name), *knob.usual)
-            for name, knob in run_config.knobs().items()
-            if knob.usual and not knob.usual[0] <= getattr(config, name) <= knob.usual[1]
+            (name, getattr(config, name), *field.usual_range)
+            for name, field in run_config.hyperparameters().items()
+            if (ends := field.usual_range) and not ends[0] <= getattr(config, name) <= ends[1]
         ],
         title=title or default_title(config),
         command="" if runs > 1 else arguments.command(config, files, runs_folder),

@@ -15,6 +15,7 @@ from finetune.engines import registry, spending
 from finetune.engines.base import read_ticket
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
+from finetune.evaluation.in_ten import in_ten
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
@@ -95,12 +96,13 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
     """How the run ended and what to do next; empty while it goes on."""
     if summary.status not in ENDED:
         return Markup()
-    judged, advised = None, None
+    judged, advised, ten = None, None, None
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
         if summary.saved_step is not None:
             judged = report.run_verdict(run, summary)
             advised = advice.advise(summary, run.config(), judged)
-    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised}
+            ten = in_ten(report.evaluate_run(run, summary).analysis, summary.baselines)
+    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised, "ten": ten}
     return render("run_verdict.html", **values)
 
 
@@ -164,7 +166,7 @@ def configuration(run: Run) -> Markup:
     except StoreError as error:
         return feedback.show_errors(error)
     draw = macro("run_details.html", "configuration")
-    return draw(values, RunConfig().to_dict(), config.knobs())
+    return draw(values, RunConfig().to_dict(), config.hyperparameters())
 
 
 def rows(store: RunStore) -> list[RunRow]:
@@ -204,7 +206,7 @@ def table(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
         columns=columns,
-        knobs=config.knobs(),
+        hyperparameters=config.hyperparameters(),
         same=same,
         by=by,
         descending=descending,

@@ -24,11 +24,11 @@ from tests.ui.test_app import NOBODY, draw_train, form_values
 
 
 def _is_training(app: App, run: Run) -> bool:
-    summary = service.run_summary(app.store, run)
+    summary = run.state()
     return summary.status == "running" and 0 < summary.step < 0.5 * summary.total_steps
 
 
-def test_a_search_on_jobs_needs_a_sum_and_a_token_before_it_is_made(
+def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_price(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tab = draw_train(store)
@@ -37,14 +37,17 @@ def test_a_search_on_jobs_needs_a_sum_and_a_token_before_it_is_made(
     prices = {"t4-small": 0.4}
     job = engine_values(tab.engine, Choice("hub-job", {"flavor": "t4-small"}, True, prices))
 
-    def begin(dollars: float) -> str:
-        boxes = ["1..3", *[""] * (len(search_form.FIELDS) - 1)]
-        updates = tab.on_search(NOBODY, None, *boxes, 5, 0, dollars, 1, False, *others, *job)
+    boxes = ["1..3", *[""] * (len(search_form.FIELDS) - 1)]
+
+    def begin(trials: int) -> str:
+        updates = tab.on_search(NOBODY, None, *boxes, trials, 9, 1, False, *others, *job)
         return str(updates[tab.message])
 
     assert "each trial is billed" in begin(0)
     assert "You are not signed in" in begin(3)
     assert studies(store) == []
+    updates = tab.on_search_time(NOBODY, *boxes, 3, 0, 1, False, *others, *job)
+    assert "All its trials together cost at most $0.60." in str(updates[tab.search.time])
 
 
 def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: RunStore) -> None:
@@ -55,7 +58,7 @@ def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: Run
         others = [*[control.value for control in tab.several], *form_values(config)]
         boxes = [drawn if name == "num_train_epochs" else "" for name in search_form.FIELDS]
         engine = engine_values(tab.engine, Choice())
-        updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 0, 1, False, *others, *engine)
+        updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others, *engine)
         return str(updates[tab.search.time])
 
     told = "as it is, outside of what is searched: num_train_epochs 10 (1..3). Nothing else is"

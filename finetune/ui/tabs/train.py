@@ -129,7 +129,7 @@ class TrainTab:
         searched = [*self.search.inputs, *values]
         self.search.begin.click(self.on_search, searched, everything, **quick)
         fields: list[Any] = [self.form[name] for name in search_form.FIELDS if name in self.form]
-        changes = [*self.search.changes, *(field.change for field in fields)]
+        changes = [*self.search.changes, *self.engine.changes, *(field.change for field in fields)]
         gr.on(changes, self.on_search_time, searched, everything, **latest)
         updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
         unfold = f"() => {json.dumps(updates)}"
@@ -147,10 +147,11 @@ class TrainTab:
         }  # fmt: skip
         self.cost_asked.change(self.on_costs, values, everything, **latest)
         self.unmeasured.change(self.on_measure, values, everything, **latest)
-        judged = {name for name, knob in run_config.knobs().items() if knob.usual}
+        judged = {name for name, field in run_config.hyperparameters().items() if field.usual_range}
         names = judged | {*cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
-        gr.on(estimated, None, None, self.engine.agreed, js="() => false", **quick)
+        priced = [*estimated, self.search.trials.change]
+        gr.on(priced, None, None, self.engine.agreed, js="() => false", **quick)
         controls: list[Any] = [self.form[name] for name in sorted(names & {*self.form})]
         estimated += [control.change for control in controls]
         gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
@@ -194,7 +195,7 @@ class TrainTab:
         choice, others = self._chosen(values[search_form.COUNT :])
         ticket = self.engine.checked(choice)
         space, budget, options = search_form.read(values[: search_form.COUNT])
-        limits.check_dollars(budget, ticket)
+        limits.check_price(budget, ticket)
         token = ""
         if registry.find_engine(ticket.engine).needs_token:
             token = auth.hub_token(store, choice.typed, oauth) or ""
@@ -214,14 +215,13 @@ class TrainTab:
             space, budget, _options = search_form.read(values[: search_form.COUNT])
             config = form.read(others[several_runs.COUNT :])
             ticket = choice.ticket()
-            limits.check_dollars(budget, ticket)
+            limits.check_price(budget, ticket)
         except ConfigError as error:
             return {self.search.time: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
-        billed = limits.trial_price(ticket) > 0
-        first = driver.first_trial(store, config, space)
+        price, first = limits.trial_price(ticket), driver.first_trial(store, config, space)
         apart = describe_outside(space, outside(space, first.to_dict()))
-        return {self.search.time: search_form.expected(seconds, budget, billed, apart)}
+        return {self.search.time: search_form.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """What is chosen of the engine, and the values of the other controls."""
@@ -299,7 +299,7 @@ class TrainTab:
     ) -> Updates:
         """A button of the live view was pressed."""
         run, clicked = store.get(run_id), elements.event_data(event)
-        summary = service.run_summary(store, run)
+        summary = run.state()
         match clicked.get("do"):
             case "stop":
                 service.stop_run(store, run)
@@ -335,7 +335,7 @@ class TrainTab:
         way to the visitor's next one."""
         run = _find_run(store, run_id)
         updates = self._shown(store, run)
-        if run and service.run_summary(store, run).status in ENDED:
+        if run and run.state().status in ENDED:
             other = service.active_run(store)
             way = macro("feedback.html", "other_run")(other.title(), other.id) if other else ""
             updates[self.notice] = way
