@@ -91,11 +91,11 @@ def test_the_command_line_has_its_flags(capsys: pytest.CaptureFixture[str]) -> N
         arguments.ticket_from_arguments(unknown)
 
 
-def test_a_search_on_it_needs_a_limit_of_dollars() -> None:
+def test_a_search_on_it_needs_a_number_of_trials() -> None:
     ticket = registry.make_ticket("other", SMALL)
     assert limits.trial_price(ticket) == pytest.approx(0.18)
     with pytest.raises(ConfigError, match="each trial is billed"):
-        limits.check_dollars(Budget(trials=3), ticket)
+        limits.check_price(Budget(trials=0, minutes=5), ticket)
 
 
 def test_its_run_shows_its_name_and_machine_and_an_engine_that_is_gone_its_own(
@@ -103,9 +103,9 @@ def test_its_run_shows_its_name_and_machine_and_an_engine_that_is_gone_its_own(
 ) -> None:
     run = store.create(RunConfig())
     write_ticket(run, registry.make_ticket("other", SMALL))
-    assert "Other machine small" in run_view.bar(run, store.summary(run))
+    assert "Other machine small" in run_view.bar(run, run.state())
     write_ticket(run, Ticket(engine="gone", options={"flavor": "huge"}))
-    assert "gone huge" in run_view.bar(run, store.summary(run))
+    assert "gone huge" in run_view.bar(run, run.state())
     assert registry.is_remote(run)
     with pytest.raises(JobError, match=r"no engine 'gone'\. Choose one of: local, .*other"):
         registry.open_engine(Ticket(engine="gone"))
