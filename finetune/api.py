@@ -122,7 +122,7 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
     show: Callable[[Event], object] = TerminalBar() if progress else lambda event: None
     offset = 0
     while True:
-        summary = service.run_summary(store, run)
+        summary = run.state()
         news, offset = run.tail(offset)
         for event in news:
             show(event)
@@ -150,7 +150,7 @@ def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
         from finetune.evaluation import test_set
 
         test_set.open_test_set(run)
-    return report.evaluate_run(run, RunStore(run.folder.parent).summary(run), split)
+    return report.evaluate_run(run, run.state(), split)
 
 
 def push_to_hub(
@@ -173,6 +173,6 @@ def push_to_hub(
         `url`, `commit`, and the result of loading the model back.
     """
     run = as_run(run)
-    summary = service.run_summary(RunStore(run.folder.parent), run)
+    summary = run.state()
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())

@@ -21,12 +21,12 @@ def main(arguments: list[str] | None = None) -> int:
     run = named_run(args.run, args.runs)
     score(run, args.open_test)
     if args.open_test:
-        opened = run.events_summary().opened[-1]
+        opened = run.state().opened[-1]
         print(json.dumps({"step": opened.step, **opened.metrics}))
     else:
         from finetune.evaluation import report
 
-        analysis = report.evaluate_run(run, run.summary()).analysis
+        analysis = report.evaluate_run(run, run.state()).analysis
         assert analysis.order is not None, "it was just measured"
         print(json.dumps({"pairs": analysis.order.pairs, "changed answers": analysis.order.flips}))
     return 0

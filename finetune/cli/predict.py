@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         args.both_orders, args.threshold, args.calibrated,
         **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
     )  # fmt: skip
-    trained = run.events_summary().columns
+    trained = run.state().columns
     request = check_columns(request, args.file, trained, run.config().encoding)
     scoring = engine_arguments.scorer_from_arguments(args, run)
     with tqdm(unit="row") as bar, scoring as scorer:

@@ -103,7 +103,7 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
 
 def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Namespace) -> None:
     """Let a run go on, with another engine where one is named."""
-    former, status = read_ticket(run), store.summary(run).status
+    former, state = read_ticket(run), run.state()
     if former.job and ticket is not None and ticket.engine != former.engine:
         raise JobError(
             "A job of this run is under way on {engine}.",
@@ -112,14 +112,16 @@ def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Na
         )
     if former.job:
         return
-    if status in ENDED - service.RESUMABLE:
+    if state.status in ENDED - service.RESUMABLE:
         raise JobError(
-            "The run is {status}.", "Only one that ended too early can go on.", status=_(status)
+            "The run is {status}.",
+            "Only one that ended too early can go on.",
+            status=_(state.status),
         )
     engine_arguments.agree(args, ticket or former)
     if ticket is not None:
         if run.is_alive():
             raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)
         service.move_run(store, run, ticket)
-    if status in ENDED or (run.stop_requested() and not run.is_alive()):
+    if state.end_recorded or (run.stop_requested() and not run.is_alive()):
         resume(run)

@@ -31,7 +31,6 @@ from finetune.engines.ray_connection import (
 from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED
 
 if TYPE_CHECKING:
     from finetune.inference.files import WindowScorer
@@ -239,7 +238,7 @@ def _find_actor(ray: Any, name: str) -> Any:
 
 def _forgotten(run: Run) -> Placement:
     """How an attempt is that the cluster does not know: it may have ended while nobody asked."""
-    if run.events_summary().status in ENDED:
+    if run.state().end_recorded:
         return Placement("ended", 0)
     return Placement("ended", lost=True, reason=_("The Ray cluster does not know the run."))
 

@@ -22,7 +22,6 @@ from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED
 
 POLL = 3.0  # seconds between two questions how the attempt is
 STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, then it is ended
@@ -59,8 +58,8 @@ def supervise(
         if run.exists():  # else it was deleted
             run.append(failed)
         return 1
-    summary = run.events_summary()
-    if summary.status not in ENDED:
+    summary = run.state()
+    if not summary.end_recorded:
         last: events.Event = events.Failed(error=_reason(ended), remedy=_RESUME)
         if run.stop_requested():
             seconds = summary.worked_by(time.time())
@@ -68,7 +67,7 @@ def supervise(
             last = events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=discarded)
         show(last)
         run.append(last)
-    summary = run.events_summary()
+    summary = run.state()
     if summary.status == "finished":
         shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
     if summary.discarded:
@@ -78,7 +77,7 @@ def supervise(
 
 def _is_told_ended(run: Run) -> bool:
     """Whether a run's events say that it has ended."""
-    return run.events_summary().status in ENDED
+    return run.state().end_recorded
 
 
 def _reason(ended: Placement) -> str:

@@ -88,7 +88,7 @@ def _measure(
     run: Run, plain: Scorer, files: Mapping[Kind, Path], rows: _Rows, labels: NDArray[np.int64]
 ) -> QuantizationReport:
     """What each kind of int8 changes, and which is kept, if any."""
-    prepared = run.events_summary().prepared
+    prepared = run.state().prepared
     names, positive = (prepared.labels, prepared.positive) if prepared else ([], 0)
     length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
     before = _answers(plain, rows, rule)

@@ -150,7 +150,7 @@ class _Card:
         trials = [other for other in others if other.about().study == study]
         # The number of trials of the run's search; 0 without one.
         self.trials = about.searched or len(trials)
-        scored = [(trial, trial.events_summary()) for trial in trials]
+        scored = [(trial, trial.state()) for trial in trials]
         self.picking = picking.run_picking(run, summary, scored)
         self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
@@ -199,7 +199,7 @@ def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
     same = [
         other for other in others
         if other.config().changed(seed=config.seed, name=config.name) == config
-        and other.events_summary().status == "finished"
+        and other.state().status == "finished"
     ]  # fmt: skip
     return grids.seed_spread(other.metrics.get(config.metric_for_best_model) for other in same)
 

@@ -45,7 +45,7 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
         StoreError: if the run has no model yet.
         DataError: if the pairs are no longer available, or have changed.
     """
-    best, summary = saved_model(run), run.summary()
+    best, summary = saved_model(run), run.state()
     started, prepared = summary.started, summary.prepared
     if started is None or prepared is None:
         raise StoreError(

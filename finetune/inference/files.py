@@ -196,7 +196,7 @@ class _RowPredictor:
         self._labels = labels
         self._request = request
         self._rule = decision_rule.read_rule(run.best)
-        prepared = run.events_summary().prepared
+        prepared = run.state().prepared
         positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(labels) - 1)
         self._positive = labels.index(positive) if positive in labels else default

@@ -112,7 +112,7 @@ class Predictor:
             raise ModelError(
                 "Run {id} has no model.", "Resume it, or choose another run.", id=run.id
             )
-        paired = run.events_summary().paired
+        paired = run.state().paired
         return cls(run.best, checkpoints.length_of(run.folder), paired)
 
     def __call__(

@@ -22,6 +22,7 @@ from finetune.data.check_report import CheckReport, read_report
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
+from finetune.jobs.background import BackgroundJob
 from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -29,14 +30,6 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY, JobState
 
 _ID = re.compile(r"[0-9a-f]{24}")
-
-
-class CheckJob(JobFolder):
-    """One check's folder."""
-
-    def config(self) -> RunConfig:
-        """The configuration whose pairs are checked; a `ConfigError` where it is damaged."""
-        return RunConfig(**self.request)
 
 
 @dataclass
@@ -47,16 +40,55 @@ class CheckState(JobState):
     latest: CheckReport | None = None
 
 
+class CheckJob(BackgroundJob):
+    """The check of one configuration's pairs."""
+
+    name, folders, limit = "check", "checks/*", 3
+    busy = _("{n} data checks are running.")
+    phase = Phase.START
+    remedy = _("Try another format of the same data; the log has the details.")
+
+    def config(self) -> RunConfig:
+        """The configuration whose pairs are checked; a `ConfigError` where it is damaged."""
+        return RunConfig(**self.request)
+
+    def state(self) -> CheckState:
+        """How far it is."""
+        state = CheckState(**vars(super().state()))
+        if report := read_report(self.folder / "report.json"):
+            state.report, state.status = report, "finished"
+        state.latest = self.latest_report()
+        return state
+
+    def latest_report(self) -> CheckReport | None:
+        """What it has found by now: rows are counted long before their lengths are."""
+        report = read_report(self.folder / "report.json")
+        return report or read_report(self.folder / "partial.json")
+
+    def work(self) -> None:
+        signal.alarm(1800)  # ends the process: a download that hangs must not hold a place for ever
+        root, config = self.folder.parent.parent, self.config()
+
+        def write(name: str, report: CheckReport) -> None:
+            disk.write_atomically(self.folder / name, report.to_json())
+
+        hub_access.count_dataset(root, self.owner, config)
+        hub_access.count_checkpoint(root, self.owner, config.checkpoint, False)
+        progress = background.EventProgress(self, Phase.START)
+        report = check_config(config, root, progress, lambda part: write("partial.json", part))
+        write("report.json", report)
+
+
 def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:
     """Check the pairs of a configuration, `again` where a source may have changed."""
     check_source_access(store, config)
     job = check_folder(store, config)
-    if check_state(job).report is not None and not again:
+    if job.state().report is not None and not again:
         _check_hub_access(config)
         return job
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
-    background.start_job(store, job, "check", catalog.with_absolute_paths(config).to_dict())
+    job.begin(store, catalog.with_absolute_paths(config).to_dict())
     checks = [path for path in job.folder.parent.glob("*/") if _ID.fullmatch(path.name)]
     for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-100]:
         if not JobFolder(old).is_alive():
@@ -115,39 +147,6 @@ def _check_hub_access(config: RunConfig) -> None:
     cause = hub_access.refusal("dataset", config.dataset)
     if cause is not None and cause.name in hub_errors.NO_RIGHT:
         raise hub_errors.refusal("dataset", config.dataset, cause)
-
-
-def check_state(job: JobFolder) -> CheckState:
-    """How far a check is."""
-    state = CheckState(**vars(background.job_state(job)))
-    if report := read_report(job.folder / "report.json"):
-        state.report, state.status = report, "finished"
-    state.latest = latest_report(job)
-    return state
-
-
-def latest_report(job: JobFolder) -> CheckReport | None:
-    """What a check has found by now: rows are counted long before their lengths are."""
-    return read_report(job.folder / "report.json") or read_report(job.folder / "partial.json")
-
-
-def check_job(folder: JobFolder) -> int:
-    """Check in the job's own process; the exit status."""
-    job, root = CheckJob(folder.folder), folder.folder.parent.parent
-    signal.alarm(1800)  # ends the process: a download that hangs must not hold a place for ever
-
-    def write(name: str, report: CheckReport) -> None:
-        disk.write_atomically(job.folder / name, report.to_json())
-
-    def work() -> None:
-        config, progress = job.config(), background.EventProgress(job, Phase.START)
-        hub_access.count_dataset(root, job.owner, config)
-        hub_access.count_checkpoint(root, job.owner, config.checkpoint, False)
-        report = check_config(config, root, progress, lambda part: write("partial.json", part))
-        write("report.json", report)
-
-    remedy = _("Try another format of the same data; the log has the details.")
-    return background.carry_out(job, Phase.START, work, remedy)
 
 
 def check_config(

@@ -169,7 +169,7 @@ class _Facts:
                 job = check.check_folder(self.store, config)
                 whole = folder == own or not config.max_train_samples
                 same = whole and _agree(config, self.config, _ROW_FIELDS)
-                report = check.latest_report(job) if same and job.id == folder.name else None
+                report = job.latest_report() if same and job.id == folder.name else None
                 if report and not report.blocked:
                     if config.checkpoint == self.config.checkpoint:
                         return report
@@ -227,7 +227,7 @@ class _Facts:
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
-                config, summary = run.config(), self.store.summary(run)
+                config, summary = run.config(), run.state()
                 there = read_ticket(run).place == place
                 if there and _is_comparable(config, summary, self.config, place):
                     same_batch = _agree(config, self.config, ["per_device_train_batch_size"])

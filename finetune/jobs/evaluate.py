@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.errors import JobError
 from finetune.inference import decision_rule
-from finetune.jobs import background
+from finetune.jobs.background import BackgroundJob, choose_offline
+from finetune.messages import message as _
 from finetune.runs.events import Phase
-from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, JobState, RunSummary
+from finetune.runs.summary import ENDED, RunSummary
 
 EvaluationKind = Literal["orders", "test"]
 
 
-def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> None:
-    """Score the run's model."""
-    check_has_ended(run)
-    background.start_job(store, _folder(run, evaluation), "evaluate")
+class EvaluationJob(BackgroundJob):
+    """The scoring of a run's model."""
+
+    name, folders, limit = "evaluate", "*/evaluations/*", 2
+    busy = _("{n} models are being scored.")
+    phase = Phase.EVALUATE
+
+    @classmethod
+    def of(cls, run: Run, evaluation: EvaluationKind) -> Self:
+        return cls(run.folder / "evaluations" / evaluation)
+
+    def start(self, store: RunStore) -> None:
+        """Score the model; raises a `JobError` unless the run has ended with one."""
+        check_has_ended(self.run)
+        self.begin(store)
+
+    def work(self) -> None:
+        score(self.run, self.id == "test")
 
 
 def check_has_ended(run: Run) -> None:
@@ -41,24 +55,9 @@ def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None
     decision_rule.write_rule(run.best, **choice, **names)
 
 
-def evaluation_state(run: Run, evaluation: EvaluationKind) -> JobState:
-    """How far it is."""
-    return background.job_state(_folder(run, evaluation))
-
-
-def _folder(run: Run, evaluation: EvaluationKind) -> JobFolder:
-    return JobFolder(run.folder / "evaluations" / evaluation)
-
-
-def evaluate_job(job: JobFolder) -> int:
-    """Score in the job's own process; the exit status."""
-    run = Run(job.folder.parent.parent)
-    return background.carry_out(job, Phase.EVALUATE, lambda: score(run, job.id == "test"))
-
-
 def score(run: Run, test: bool) -> None:
     """Score a run's model on the sealed test set, or else on validation in both orders."""
-    background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
+    choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
     from finetune.evaluation.test_set import open_test_set, score_both_orders
 
     (open_test_set if test else score_both_orders)(run)

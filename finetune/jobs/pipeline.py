@@ -118,7 +118,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     if finished is not None:
         del work
         accelerator.free_memory()
-        if distributed.is_main_process() and run.events_summary().paired:
+        if distributed.is_main_process() and run.state().paired:
             yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
             with _logged_only():
                 from finetune.evaluation import test_set
@@ -155,7 +155,7 @@ class _Training:
         # Only the main process knows beforehand which folder and checkpoint it is, and how often
         # the run has found that it can evaluate.
         latest = max(map(str, run.checkpoints()), default="")
-        facts = [str(run.folder), latest, run.events_summary().eval_every]
+        facts = [str(run.folder), latest, run.state().eval_every]
         folder, checkpoint, self.eval_every = broadcast_object_list(facts)
         run.folder = Path(folder)
         self.checkpoint = Path(checkpoint) if checkpoint else None
@@ -171,7 +171,7 @@ class _Training:
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
-        now, before = self.pairs.fingerprint, run.events_summary().prepared
+        now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
             raise DataError(
@@ -244,7 +244,7 @@ class _Training:
     def measure_baselines(self) -> Iterator[events.Event]:
         """Score the baselines on the validation pairs, which are kept beside their logits."""
         run, config = self.run, self.config
-        measured = run.events_summary().baselines.keys() - {MAJORITY}
+        measured = run.state().baselines.keys() - {MAJORITY}
         if measured or not distributed.is_main_process():
             return
         yield events.PhaseStarted(phase=Phase.BASELINES)

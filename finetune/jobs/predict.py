@@ -20,6 +20,8 @@ from finetune import disk, owners, uploads
 from finetune.errors import DataError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
+from finetune.jobs.background import BackgroundJob
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -42,8 +44,12 @@ class PredictionState(JobState):
     report: dict[str, Any] = field(default_factory=dict)  # its figures; empty until it ends
 
 
-class PredictionJob(JobFolder):
-    """One prediction job's folder."""
+class PredictionJob(BackgroundJob):
+    """The prediction of one file."""
+
+    name, folders, limit = "predict", "batches/*", 2
+    busy = _("{n} files are being predicted.")
+    phase = Phase.PREDICT
 
     def prediction_request(self) -> PredictionRequest:
         """What was asked for."""
@@ -64,13 +70,55 @@ class PredictionJob(JobFolder):
         """The file with the predictions; None while there is none."""
         return next(iter(self.folder.glob("result.*")), None)
 
+    def state(self) -> PredictionState:
+        """How far it is."""
+        return PredictionState(
+            **vars(super().state()),
+            head=disk.read_json(self.folder / "head.json").get("rows", []),
+            report=disk.read_json(self.folder / "report.json"),
+        )
+
+    def cancel(self) -> None:
+        """Ask the job to end; the rows predicted by then are kept."""
+        self.request_stop()
+        workers.end_worker(self, 10, 20)
+
+    def work(self) -> events.Event | None:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
+        from finetune.inference.files import PredictionStopped, predict_file
+        from finetune.inference.result_files import result_suffix
+
+        began, progress = time.monotonic(), background.EventProgress(self, Phase.PREDICT)
+
+        def on_progress(done: int, total: int) -> None:
+            progress(Phase.PREDICT, "", done, total)
+            if self.stop_requested():
+                raise PredictionStopped
+
+        def write(name: str, content: dict[str, Any]) -> None:
+            text = json.dumps(content, ensure_ascii=False, default=str)
+            disk.write_atomically(self.folder / name, text)
+
+        request = self.prediction_request()
+        report, complete = predict_file(
+            Run(self.folder.parent.parent / request.run),
+            request,
+            self.input,
+            self.folder / f"result{result_suffix(self.input)}",
+            on_progress,
+            lambda rows: write("head.json", {"rows": rows}),
+        )
+        seconds = time.monotonic() - began
+        write("report.json", report | {"seconds": seconds})
+        return None if complete else events.Stopped(step=0, seconds=seconds)
+
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
     """Predict a copy of a file."""
     run = store.get(request.run)
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
-    trained = run.events_summary().columns
+    trained = run.state().columns
     request = check_columns(request, path, trained, run.config().encoding)
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
@@ -82,7 +130,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
     files = {f"input{uploads.file_suffix(request.file)}": path}
-    background.start_job(store, job, "predict", asdict(request), files, admit)
+    job.begin(store, asdict(request), files, admit)
     return job
 
 
@@ -112,51 +160,3 @@ def newest_predictions(store: RunStore) -> list[PredictionJob]:
     jobs = [PredictionJob(path.parent) for path in (store.root / "batches").glob("*/job.json")]
     owned = [job for job in jobs if store.visitor.owns(job.owner)]
     return sorted(owned, key=lambda job: job.created, reverse=True)
-
-
-def prediction_state(job: PredictionJob) -> PredictionState:
-    """How far it is."""
-    return PredictionState(
-        **vars(background.job_state(job)),
-        head=disk.read_json(job.folder / "head.json").get("rows", []),
-        report=disk.read_json(job.folder / "report.json"),
-    )
-
-
-def cancel_prediction(job: PredictionJob) -> None:
-    """Ask a job to end; the rows predicted by then are kept."""
-    job.request_stop()
-    workers.end_worker(job, 10, 20)
-
-
-def predict_job(folder: JobFolder) -> int:
-    """Predict in the job's own process; the exit status."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
-    from finetune.inference.files import PredictionStopped, predict_file
-    from finetune.inference.result_files import result_suffix
-
-    job, began = PredictionJob(folder.folder), time.monotonic()
-    progress = background.EventProgress(job, Phase.PREDICT)
-
-    def on_progress(done: int, total: int) -> None:
-        progress(Phase.PREDICT, "", done, total)
-        if job.stop_requested():
-            raise PredictionStopped
-
-    def write(name: str, content: dict[str, Any]) -> None:
-        text = json.dumps(content, ensure_ascii=False, default=str)
-        disk.write_atomically(job.folder / name, text)
-
-    def work() -> events.Event | None:
-        request = job.prediction_request()
-        run = Run(job.folder.parent.parent / request.run)
-        result = job.folder / f"result{result_suffix(job.input)}"
-        report, complete = predict_file(
-            run, request, job.input, result, on_progress,
-            lambda rows: write("head.json", {"rows": rows}),
-        )  # fmt: skip
-        seconds = time.monotonic() - began
-        write("report.json", report | {"seconds": seconds})
-        return None if complete else events.Stopped(step=0, seconds=seconds)
-
-    return background.carry_out(job, Phase.PREDICT, work)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
@@ -14,15 +13,15 @@ from finetune.engines.billed import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, tokens, workers
-from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.scheduler import Queue
+from finetune.jobs.background import store_lock
 from finetune.messages import message as _
 from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import RunSummary
 from finetune.training import distributed
 
 RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
@@ -85,7 +84,7 @@ def _check(store: RunStore, config: RunConfig) -> None:
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
         _check_visitors_config(store, config)
-    report = check.check_state(check.check_folder(store, config)).report
+    report = check.check_folder(store, config).state().report
     if report is not None and report.blocked:
         finding = report.blocked[0]
         raise DataError(finding.title, "{action} See Data.", action=finding.action)
@@ -185,7 +184,7 @@ def resume_run(
     """
     with store_lock(store):
         run = store.get(run.id)
-        summary = run_summary(store, run)
+        summary = run.state()
         if summary.status not in RESUMABLE:
             raise JobError(
                 "The run is {status}.",
@@ -231,21 +230,21 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
     `reason` says why where no person asked."""
     with store_lock(store):
         Queue(store.root).remove(run.id)
-        summary = store.summary(run)
-        if run.is_alive() and summary.status not in ENDED:
+        state = run.state()
+        if run.is_alive() and not state.end_recorded:
             run.request_stop(discard, reason)
             if not registry.is_remote(run):  # else its worker passes it on, and fetches the model
                 workers.end_worker(run)
-        elif summary.status not in ENDED and read_ticket(run).job:  # nobody follows it just now
+        elif not state.end_recorded and read_ticket(run).job:  # nobody follows it just now
             run.request_stop(discard, reason)
             Queue(store.root).add(run.id, run.owner)
-        elif summary.status == "waiting":  # it never began
+        elif not state.count:  # it never began
             run.append(events.Stopped(step=0, seconds=0.0))
         elif discard:  # the click came just after the end, and must not undo it
             raise JobError(
                 "The run has ended: it is {status}.",
                 "Delete it if you do not want its model.",
-                status=run_summary(store, run).status,
+                status=run.state().status,
             )
 
 
@@ -274,24 +273,12 @@ def delete_run(store: RunStore, run: Run, token: str = "") -> None:
 def active_run(store: RunStore) -> Run | None:
     """The visitor's run that is training, or else is the next of theirs to, or None."""
     for run in store.runs():
-        if run.is_alive() and store.summary(run).status not in ENDED:
+        if run.is_alive() and not run.state().end_recorded:
             return run
     for run_id in Queue(store.root).waiting():
         with contextlib.suppress(NoSuchRun):  # another visitor's
             return store.get(run_id)
     return None
-
-
-def run_summary(store: RunStore, run: Run) -> RunSummary:
-    """The state of a run: its events, whether its worker lives, and the queue.
-
-    A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
-    """
-    if run.id in Queue(store.root).waiting():
-        summary = store.summary(run)
-        if summary.status in ENDED or not run.is_alive():
-            return replace(summary, status="waiting", error="", remedy="")
-    return current_state(run, lambda: store.summary(run))
 
 
 def queue_place(store: RunStore, run: Run) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.engines import attempt, registry
@@ -14,13 +15,11 @@ from finetune.environment import logs
 from finetune.errors import FinetuneError, StoreError
 from finetune.jobs import pipeline, ranks
 from finetune.jobs.pipeline import StopSwitch, Terminated
-from finetune.jobs.scheduler import Queue
 from finetune.jobs.terminal import EventLog
 from finetune.messages import message as _
 from finetune.runs import events
-from finetune.runs.job_folder import JobFolder
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED
 from finetune.training import distributed
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ _LOST = events.Failed(
 )
 
 
-def train_job(job: JobFolder) -> int:
+def train_job(folder: Path) -> int:
     """Carry out a run in its worker, or let Accelerate start several; the exit status."""
-    run = Run(job.folder)
+    run = Run(folder)
     Queue(run.folder.parent).begin(run.id)
     if registry.is_remote(run):
         return registry.carry_out(run, sys.stdin.readline().strip())
@@ -62,7 +61,7 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
                     _clean_up(run, event)
         return 0
     except Terminated:
-        seconds = run.events_summary().worked_by(time.time())
+        seconds = run.state().worked_by(time.time())
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
         several = attempt.is_attempt() or not distributed.is_single_process()
         if several and not run.stop_requested():
@@ -103,7 +102,7 @@ def _is_taken_away(run: Run) -> bool:
 def _note_killed_worker(run: Run) -> None:
     """Say from where the run goes on, where its last worker was killed and nobody has said it."""
     step = run.checkpoint_step()
-    if run.events_summary().step > step:
+    if run.state().step > step:
         run.append(events.Resumed(step=step))
 
 
@@ -127,9 +126,9 @@ def _append_end(run: Run, ended: events.Event) -> None:
         # Seconds in which a rank that knows the cause can write it down.
         patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience
-        while time.monotonic() < deadline and run.events_summary().status not in ENDED:
+        while time.monotonic() < deadline and not run.state().end_recorded:
             time.sleep(0.1)
-        if not run.folder.is_dir() or run.events_summary().status in ENDED:
+        if not run.folder.is_dir() or run.state().end_recorded:
             return
     run.append(ended)
 

@@ -16,18 +16,25 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from finetune import disk
 from finetune.disk import write_atomically
 from finetune.errors import StoreError
-from finetune.messages import decode, encode, message
+from finetune.messages import decode, encode
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event
+from finetune.runs.summary import ENDED, JobState
+
+State = TypeVar("State", bound=JobState)
 
 FORMAT = 2  # of a job's folder; version 0.1 of the app wrote folders without a number
+_CHUNK = 4 * 2**20  # bytes of events folded at a time
 
 
 class PathInside:
@@ -58,7 +65,7 @@ class JobFolder:
         return self.folder.name
 
     def describe_job(self, kind: str, owner: str, request: dict[str, Any] | None = None) -> None:
-        """Record the job's kind (one of `jobs.background.KINDS`), owner and request."""
+        """Record the job's kind (one of `jobs.worker.JOBS`), owner and request."""
         record = {"format": FORMAT, "kind": kind, "owner": owner, "request": request or {}}
         write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
 
@@ -98,7 +105,7 @@ class JobFolder:
     def append_line(self, line: bytes) -> None:
         """Append the JSON line of an event."""
         self.check_writable()
-        otherwise = message("the model saved last is kept")
+        otherwise = _("the model saved last is kept")
         with disk.writing(self.events_file, StoreError, otherwise):
             disk.append_line(self.events_file, line)
 
@@ -116,6 +123,30 @@ class JobFolder:
         whole = text[: text.rfind(b"\n") + 1]
         parsed = map(events.from_json, whole.split(b"\n"))
         return [event for event in parsed if event is not None], offset + len(whole)
+
+    def state(self) -> JobState:
+        """How far the job is; status `none` if nobody asked for it."""
+        if not self.folder.is_dir():
+            return JobState("none")
+        state = self._state_as(JobState)
+        if state.status == "interrupted":
+            state.error = _("It ended unexpectedly.")
+            state.remedy = _("Its log may say why. Try again.")
+        return state
+
+    def _state_as(self, kind: type[State]) -> State:
+        """What the job's events tell, and whether its worker lives. A dead worker without a last
+        event was interrupted; or stopped, if a stop was asked for."""
+        alive = self.is_alive()  # asked first: the worker may write its last event and end now
+        state = _fold_of(self, kind).read(self)
+        if state.end_recorded:
+            return state
+        if alive:
+            return replace(state, status="running")
+        ended = self.events_file.stat().st_mtime if self.events_file.exists() else 0.0
+        if self.stop_requested():
+            return replace(state, status="stopped", ended=ended, error=self.stop_reason())
+        return replace(state, status="interrupted", ended=ended)
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
         """Ask the worker to stop at its next step; the `reason` is that of the app if no person
@@ -144,6 +175,45 @@ class JobFolder:
 
     def log_size(self) -> int:
         return self.log_file.stat().st_size if self.log_file.exists() else 0
+
+
+class _Fold(Generic[State]):
+    """The state that a job's events tell, as far as they were read."""
+
+    def __init__(self, kind: type[State]) -> None:
+        self._kind = kind
+        self._lock = threading.Lock()  # one a job: a long one holds up nobody else
+        self._file, self._offset, self._state = (0, 0), 0, kind()
+
+    def read(self, job: JobFolder) -> State:
+        """Fold what is new; a copy of the state."""
+        with self._lock:
+            try:
+                status = job.events_file.stat()
+            except OSError:
+                return self._kind()
+            file = status.st_dev, status.st_ino
+            if file != self._file or status.st_size < self._offset:  # of another job in this folder
+                self._file, self._offset, self._state = file, 0, self._kind()
+            fresh, end = job.tail(self._offset, _CHUNK)
+            while end > self._offset:
+                self._state.fold(fresh)
+                self._offset = end
+                fresh, end = job.tail(self._offset, _CHUNK)
+            return replace(self._state, end_recorded=self._state.status in ENDED)
+
+
+_folds: dict[tuple[Path, type[JobState]], _Fold[Any]] = {}
+
+
+def _fold_of(job: JobFolder, kind: type[State]) -> _Fold[State]:
+    return _folds.setdefault((job.folder, kind), _Fold(kind))
+
+
+def forget_state(job: JobFolder) -> None:
+    """Drop what was read of the events of a job that is removed."""
+    for key in [key for key in list(_folds) if key[0] == job.folder]:
+        _folds.pop(key, None)
 
 
 def hold_lock(path: Path) -> int | None:

@@ -30,6 +30,7 @@ from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
+from finetune.runs.queue import Queue
 from finetune.runs.summary import RunSummary
 
 TICKET = "engine.json"
@@ -90,7 +91,7 @@ class Run(JobFolder):
 
     def pinned_config(self) -> RunConfig:
         """The configuration, a Hub dataset at the commit that the run first read."""
-        prepared = self.events_summary().prepared
+        prepared = self.state().prepared
         revision = prepared.data.get("revision") if prepared is not None else ""
         return self.config().changed(**{"dataset_revision": revision} if revision else {})
 
@@ -133,25 +134,24 @@ class Run(JobFolder):
         again."""
         return (self.folder / "config.json").is_file()
 
-    def events_summary(self) -> RunSummary:
-        """The fold over all of the run's events."""
-        return RunSummary().fold(self.tail()[0])
+    def state(self) -> RunSummary:
+        """The state of the run: what its events tell, whether its worker lives, and the queue.
 
-    def summary(self) -> RunSummary:
-        """The fold over all of the run's events, about the model that lies in `best/`."""
-        return self.with_kept_model(self.events_summary())
-
-    def with_kept_model(self, summary: RunSummary) -> RunSummary:
-        """A copy about the model in `best/`, which after a crash may be of a later step than the
-        last checkpoint: the run comes by it again."""
-        step = self.kept_step()
-        unnamed = step is None and self.has_model()
-        return replace(summary, saved_step=summary.saved_step if unnamed else step)
+        It is about the model in `best/`, which after a crash may be of a later step than the last
+        checkpoint: the run comes by it again.
+        """
+        waits = self.id in Queue(self.folder.parent).waiting()  # before its worker takes it out
+        state, step = self._state_as(RunSummary), self.kept_step()
+        if step is not None or not self.has_model():
+            state.saved_step = step
+        if waits and state.status != "running":
+            return replace(state, status="waiting", error="", remedy="", ended=0.0)
+        return state
 
     @property
     def metrics(self) -> dict[str, float]:
         """The kept model's validation accuracy, F1 and loss; empty before the first evaluation."""
-        best = self.events_summary().best
+        best = self.state().best
         return dict(best.metrics) if best else {}
 
     @property

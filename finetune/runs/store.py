@@ -17,7 +17,6 @@ import re
 import secrets
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -30,12 +29,10 @@ from finetune.environment import project
 from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import DataError, NoSuchRun, StoreError
 from finetune.owners import LOCAL_USER, Visitor
-from finetune.runs.job_folder import JobFolder
+from finetune.runs.job_folder import JobFolder, forget_state
 from finetune.runs.run import TICKET, Run, RunMetadata, default_title
-from finetune.runs.summary import RunSummary
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
-_CHUNK = 4 * 2**20  # bytes of events folded at a time
 _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwise
 
 
@@ -90,11 +87,9 @@ class RunStore:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.visitor = LOCAL_USER
-        self._folded: dict[str, tuple[int, RunSummary]] = {}
-        self._locks: dict[str, threading.Lock] = {}  # one a run: a long one holds up nobody else
 
     def for_visitor(self, visitor: Visitor) -> RunStore:
-        """A view of this store with only a visitor's runs and uploads; it shares what was read."""
+        """A view of this store with only a visitor's runs and uploads."""
         view = copy.copy(self)
         view.visitor = visitor
         return view
@@ -183,17 +178,6 @@ class RunStore:
             return None
         return run if self.visitor.alone or self.visitor.owns(run.owner) else None
 
-    def summary(self, run: Run) -> RunSummary:
-        """The fold over the run's events; reads only what is new since this store last looked."""
-        with self._locks.setdefault(run.id, threading.Lock()):
-            offset, summary = self._folded.get(run.id, (0, RunSummary()))
-            fresh, end = run.tail(offset, _CHUNK)
-            while end > offset:
-                summary, offset = summary.fold(fresh), end
-                fresh, end = run.tail(offset, _CHUNK)
-            self._folded[run.id] = offset, summary
-            return run.with_kept_model(summary)
-
     def delete(self, run: Run) -> None:
         """Remove a run's folder."""
         folder = self.get(run.id).folder
@@ -201,8 +185,7 @@ class RunStore:
         with disk.writing(f"The run folder {folder}"):
             folder.rename(aside)  # gone at once, also for a worker that still writes into it
         shutil.rmtree(aside, ignore_errors=True)
-        self._folded.pop(run.id, None)
-        self._locks.pop(run.id, None)
+        forget_state(run)
 
 
 def _size(path: Path) -> int:

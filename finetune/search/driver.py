@@ -115,7 +115,7 @@ def go_on(store: RunStore, study: Study, token: str) -> None:
     """Let a search that lacks its token go on, and its trials at work."""
     for trial in study.trials():
         run = None if trial.state.is_finished() else trial_run(store, trial)
-        if run is not None and service.run_summary(store, run).status == "interrupted":
+        if run is not None and run.state().status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
     tokens.keep(study.id, token)  # last: with it the search draws in place of the others
 
@@ -189,7 +189,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     if run is None:  # it was deleted
         _fail(study, trial)
         return False
-    summary = service.run_summary(store, run)
+    summary = run.state()
     writable, scores = study.writable(trial), parts(summary, study.metric)
     for part, score in scores.items():
         if part not in trial.intermediate_values:

@@ -9,7 +9,7 @@ from finetune.config import Range, RunConfig
 from finetune.engines.base import HERE, Ticket
 from finetune.engines.registry import billed_options
 from finetune.errors import ConfigError
-from finetune.jobs import cost, service
+from finetune.jobs import cost
 from finetune.messages import message as _
 from finetune.runs.store import RunStore
 from finetune.search.space import Budget, Space
@@ -58,4 +58,4 @@ def trial_seconds(store: RunStore, trial: FrozenTrial) -> float:
     if SECONDS in trial.user_attrs:
         return float(trial.user_attrs[SECONDS])
     run = trial_run(store, trial)
-    return service.run_summary(store, run).worked if run is not None else 0.0
+    return run.state().worked if run is not None else 0.0

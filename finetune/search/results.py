@@ -54,7 +54,7 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         run = trial_run(store, trial)
         curve = dict(trial.intermediate_values)
         if run is not None:
-            curve |= parts(service.run_summary(store, run), study.metric)
+            curve |= parts(run.state(), study.metric)
         choose = min if study.minimize else max
         score = trial.value if trial.state == TrialState.COMPLETE else None
         if score is None and curve:
@@ -80,7 +80,7 @@ def best_trial(rows: list[TrialRow], minimize: bool = False) -> TrialRow | None:
 
 def class_count(store: RunStore, rows: Sequence[TrialRow]) -> int:
     """How many classes the pairs of a search have; 0 before its first run has read them."""
-    summaries = (service.run_summary(store, store.get(row.run_id)) for row in rows if row.run_id)
+    summaries = (store.get(row.run_id).state() for row in rows if row.run_id)
     return next((summary.classes for summary in summaries if summary.classes), 0)
 
 
@@ -156,7 +156,7 @@ def repeats(store: RunStore, study: Study) -> SeedSpread | None:
     finished = [
         summary.best.metrics.get(study.metric)
         for run in _repeating(store, study)
-        if (summary := service.run_summary(store, run)).status == "finished" and summary.best
+        if (summary := run.state()).status == "finished" and summary.best
     ]
     return grids.seed_spread(finished)
 

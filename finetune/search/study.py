@@ -218,6 +218,9 @@ class Study:
         return optuna.trial.Trial(self.optuna_study, trial._trial_id)
 
 
+_opened = functools.lru_cache(maxsize=256)(Study)  # its journal is read on and not anew
+
+
 def make_pruner() -> optuna.pruners.BasePruner:
     """What ends trials that are behind."""
     import optuna
@@ -255,15 +258,13 @@ def create_study(
 
 def studies(store: RunStore) -> list[Study]:
     """The visitor's studies, the newest first."""
-    folders = sorted(store.root.glob("studies/*/"), reverse=True)
-    found = [_opened(folder) for folder in folders if (folder / "study.json").exists()]
-    return [study for study in found if _is_visible(store, study)]
-
-
-@functools.lru_cache(maxsize=256)
-def _opened(folder: Path) -> Study:
-    """A study, whose journal is read on and not anew."""
-    return Study(folder)
+    found = []
+    for path in sorted(store.root.glob("studies/*/study.json"), reverse=True):
+        study = _opened(path.parent)
+        with contextlib.suppress(StoreError):  # one that is damaged is its owner's on their machine
+            if store.visitor.alone or store.visitor.owns(study.settings.owner):
+                found.append(study)
+    return found
 
 
 def find_study(store: RunStore, study_id: str) -> Study:
@@ -272,13 +273,6 @@ def find_study(store: RunStore, study_id: str) -> Study:
         if study.id == study_id:
             return study
     raise JobError("There is no such search.", "Choose one from the list.")
-
-
-def _is_visible(store: RunStore, study: Study) -> bool:
-    try:
-        return store.visitor.alone or store.visitor.owns(study.settings.owner)
-    except StoreError:
-        return store.visitor.alone
 
 
 def trial_run(store: RunStore, trial: optuna.trial.FrozenTrial) -> Run | None:

@@ -42,6 +42,8 @@ def page(store: RunStore, study_id: str) -> Markup:
     spread = results.repeats(store, study)
     metric = measure(study.metric, results.class_count(store, rows))
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
+    # Trials that failed, or have no place in the queue, for a reason that is known.
+    refused = [row for row in rows if row.reason and row.state in ("failed", "waiting")]
     return render(
         "search.html",
         study=study,
@@ -52,7 +54,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         counts=counts,
         best=best,
         expected=winner.expected_score(store, study, rows, best),
-        refused=_refused(rows),
+        refused=refused[-1] if refused else None,
         repeats=spread,
         alike=results.alike(rows, best, spread),
         rows=[*scored, *(row for row in rows if row.score is None)],
@@ -71,12 +73,6 @@ def page(store: RunStore, study_id: str) -> Markup:
 def _short_value(value: object) -> str:
     """A value in a table, a drawn one with three digits."""
     return value_text(float(f"{value:.3g}") if isinstance(value, float) else value)
-
-
-def _refused(rows: Sequence[TrialRow]) -> TrialRow | None:
-    """The last trial that failed, or has no place in the queue, for a reason that is known."""
-    refused = [row for row in rows if row.reason and row.state in ("failed", "waiting")]
-    return refused[-1] if refused else None
 
 
 def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:

@@ -85,7 +85,7 @@ def measure_training(store: RunStore, steps: int, rounds: int) -> float:
 def _until_ended(store: RunStore, run: Run) -> None:
     def ended() -> bool:
         scheduler.dispatch_queue(store)
-        return service.run_summary(store, run).status in ENDED and not run.is_alive()
+        return run.state().status in ENDED and not run.is_alive()
 
     pages.wait(ended, 1.0, 300)  # seldom: it shares the processor with what it measures
 
@@ -122,7 +122,7 @@ def _begun(store: RunStore, ticket: Ticket) -> tuple[float, list[float]]:
     clicked, offset, first = time.time(), 0, 0.0
     delays: list[float] = []
     run = service.start_run(store, RunConfig(max_steps=60, logging_steps=1, eval_steps=60), ticket)
-    while service.run_summary(store, run).status not in ENDED:
+    while run.state().status not in ENDED:
         news, offset = run.tail(offset)
         now = time.time()
         for event in news:

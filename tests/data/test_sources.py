@@ -334,11 +334,11 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     visitor = store.for_visitor(owners.identify(browser="browser:ada"))
     with pytest.raises(DataError, match="There is no such check"):
         check.get_check(visitor, by_owner)
-    assert check.check_state(check.check_folder(visitor, config)).report is None
+    assert check.check_folder(visitor, config).state().report is None
     assert cost.estimate_cost(visitor, config).steps is None
     repo.private = False
     public = check.get_check(visitor, examined())
-    assert check.check_state(public).report is not None
+    assert public.state().report is not None
     repo.private = True
     hub_access._refusal.cache_clear()
     message = "ada/examined is not on the Hub, or it is private"

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def notices() -> str:
-        return " ".join(app._notices(RunStore(tmp_path)))
+        return " ".join(app.notices(RunStore(tmp_path)))
 
     for name in ("SPACE_ID", "SPACES_ZERO_GPU", "ACCELERATOR"):
         monkeypatch.delenv(name, raising=False)
@@ -41,7 +41,7 @@ def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(devices, "list_accelerators", lambda: ("0",))
     monkeypatch.setenv("ACCELERATOR", "t4-small")
     monkeypatch.setattr(space, "is_mounted", lambda path: True)
-    hardware, copy = app._notices(RunStore(tmp_path))
+    hardware, copy = app.notices(RunStore(tmp_path))
     assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', hardware)
     assert '<a href="https://huggingface.co/spaces/ada/finetune?duplicate=true"' in copy
 

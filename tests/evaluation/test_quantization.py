@@ -119,7 +119,7 @@ def test_it_is_used_published_and_named_where_it_pays(
         (run.best / quantized.MODEL).write_bytes(b"damaged")
         with pytest.raises(ModelError, match="int8 file of this model cannot be loaded"):
             Predictor.from_run(run)
-    card = model_card.card_text(run, run.summary(), "me/model")
+    card = model_card.card_text(run, run.state(), "me/model")
     assert ("onnx/model_quantized.onnx" in card) == kept
     shutil.rmtree(run.best)
     toys.copy_model(source[0], run.best)  # a better one was saved: int8 was of the former

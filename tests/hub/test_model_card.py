@@ -89,7 +89,7 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 
 
 def written(run: Run, **values: Any) -> str:
-    return model_card.card_text(run, run.summary(), "ada/pairs", **values)
+    return model_card.card_text(run, run.state(), "ada/pairs", **values)
 
 
 def metadata(text: str) -> dict[str, Any]:
@@ -167,10 +167,10 @@ def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Ru
     assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
     splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
     assert splits == ["validation", "test"]
-    picture = curves_picture.curves_png(run.summary())
+    picture = curves_picture.curves_png(run.state())
     assert picture is not None
     assert picture.startswith(b"\x89PNG")
-    assert curves_picture.curves_png(store.create(RunConfig()).summary()) is None
+    assert curves_picture.curves_png(store.create(RunConfig()).state()) is None
 
 
 def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
@@ -248,10 +248,8 @@ def test_a_name_reorders_nothing_around_it(store: RunStore, toy_checkpoint: Path
     run = begin(store, toy_checkpoint, prepared(labels=names))
     evaluate(run, names)
     assert not set(written(run)) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-    study = report.evaluate_run(run, run.summary())
-    page = evaluation_view.view(
-        study, run.summary(), decision_rule.DecisionRule(), JobState("none")
-    )
+    study = report.evaluate_run(run, run.state())
+    page = evaluation_view.view(study, run.state(), decision_rule.DecisionRule(), JobState("none"))
     assert "\u202e" not in page
     assert ">yes<" in page
 
@@ -285,7 +283,7 @@ def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: R
     for fingerprint, expected in (("0" * 64, []), ("f" * 64, [finding])):
         report = CheckReport(source="x", findings=[finding, note, mended], fingerprint=fingerprint)
         write_atomically(job.folder / "report.json", report.to_json())
-        assert list(model_card.check_findings(run, run.summary())) == expected
+        assert list(model_card.check_findings(run, run.state())) == expected
     text = written(run)
     assert f"- {title} (3 rows)." in text
     assert SECRET not in text

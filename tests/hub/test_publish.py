@@ -50,11 +50,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def push(
     run: Run, request: PushRequest = PAIRS, token: str = TOKEN, **hooks: Any
 ) -> publish.Pushed:
-    return publish.push_run(run, run.summary(), request, token, **hooks)
+    return publish.push_run(run, run.state(), request, token, **hooks)
 
 
 def plan(run: Run, request: PushRequest = PAIRS) -> PushPlan:
-    return push_plan.plan_push(run, run.summary(), request, TOKEN)
+    return push_plan.plan_push(run, run.state(), request, TOKEN)
 
 
 def sent_objects(hub: LoopbackHub) -> set[str]:

@@ -155,9 +155,9 @@ def test_single_sentences_of_three_classes_with_a_decoder(
     )  # fmt: skip
     run = trained(config)
     repeat(run, store)
-    predictor = Predictor(run.best, config.max_length, run.summary().paired)
+    predictor = Predictor(run.best, config.max_length, run.state().paired)
     assert set(predictor("the cat sees a dog .").probabilities) == set(kinds)
-    text = model_card.card_text(run, run.summary(), "ada/moods")
+    text = model_card.card_text(run, run.state(), "ada/moods")
     assert "a sentence into one of the classes `high`, `low`, `mid`" in text
 
 

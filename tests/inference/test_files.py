@@ -263,19 +263,19 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
         return predict.start_prediction(store, request, path)
 
     job, cancelled = start("mine.csv", 300), start("long.csv", 60_000)
-    assert predict.prediction_state(predict.get_prediction(store, job.id)).status == "running"
-    until(lambda: predict.prediction_state(cancelled).done > 0, 60)
-    predict.cancel_prediction(cancelled)
-    until(lambda: predict.prediction_state(cancelled).status != "running", 60)
-    until(lambda: predict.prediction_state(job).status != "running", 60)
-    state = predict.prediction_state(job)
+    assert predict.get_prediction(store, job.id).state().status == "running"
+    until(lambda: cancelled.state().done > 0, 60)
+    cancelled.cancel()
+    until(lambda: cancelled.state().status != "running", 60)
+    until(lambda: job.state().status != "running", 60)
+    state = job.state()
     assert (state.error, state.status, state.done) == ("", "finished", 300)
     assert len(state.head) == 100
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
     assert job.result is not None
     assert len(read_csv(job.result)) == 300
     # The other keeps what is judged.
-    assert predict.prediction_state(cancelled).status == "stopped"
+    assert cancelled.state().status == "stopped"
     assert cancelled.result is not None
     assert 0 < len(read_csv(cancelled.result)) < 60_000
     assert events.Failed not in {type(event) for event in cancelled.tail()[0]}

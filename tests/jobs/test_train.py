@@ -147,7 +147,7 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     mine = store.for_visitor(owners.identify(user="ada"))
     for run, status in ((mine.create(config), "failed"), (store.create(config), "finished")):
         carry_out("finetune", "train", "--run", str(run.folder))
-        ended = store.summary(run)
+        ended = run.state()
         assert ended.status == status, run.log_tail()
         assert ended.step == (6 if status == "finished" else 0)
         assert ("makes 6 steps, and a run may take 5 here" in ended.error) is (status == "failed")

@@ -37,7 +37,7 @@ def run(store: RunStore) -> Run:
 def test_the_message_is_of_the_service(
     store: RunStore, run: Run, host: str, field: str, text: str
 ) -> None:
-    message = webhook.message(host, run, store.summary(run))
+    message = webhook.message(host, run, run.state())
     assert message[field] == text
     assert "sentence" not in json.dumps(message)
 
@@ -64,7 +64,7 @@ def chat() -> Iterator[ThreadingHTTPServer]:
 
 
 def test_a_server_on_the_owners_network_gets_the_news(store: RunStore, run: Run, chat: Any) -> None:
-    webhook.send(f"http://127.0.0.1:{chat.server_port}/hook", run, store.summary(run))
+    webhook.send(f"http://127.0.0.1:{chat.server_port}/hook", run, run.state())
     assert [json.loads(sent)["status"] for sent in chat.sent] == ["finished"]
 
 
@@ -85,7 +85,7 @@ def test_what_could_not_be_sent_is_logged_without_the_address(
     address = address.format(chat=f"http://127.0.0.1:{chat.server_port}")
     monkeypatch.setenv(webhook.VARIABLE, address)
     before = {*threading.enumerate()}
-    webhook.announce(run, store.summary(run))
+    webhook.announce(run, run.state())
     for thread in {*threading.enumerate()} - before:
         thread.join()
     assert reason in caplog.text

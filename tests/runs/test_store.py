@@ -15,7 +15,7 @@ from finetune.config import RunConfig
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.inference import decision_rule
-from finetune.jobs import cost, run_table, service
+from finetune.jobs import cost, run_table
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -69,16 +69,16 @@ def test_events_are_read_while_they_are_written(store: RunStore) -> None:
     with run.events_file.open("ab") as file:
         file.write(line[:9])
     assert run.tail(offset) == ([], offset)
-    assert store.summary(run).reached == 1
+    assert run.state().reached == 1
     with run.events_file.open("ab") as file:
         file.write(line[9:] + b"\xff\x00garbage\n")
     run.append(events.Saved(step=3))
     second, end = run.tail(offset)
     assert [e.step for e in first + second if isinstance(e, events.Saved)] == [1, 2, 3]
     assert run.tail(end) == ([], end)
-    summary = store.summary(run)
+    summary = run.state()
     assert (summary.reached, summary.count) == (3, 3)
-    assert summary == RunStore(store.root).summary(run)
+    assert summary == run.state()
 
 
 def test_an_event_after_half_a_line_is_not_lost_with_it(store: RunStore) -> None:
@@ -115,7 +115,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     (damaged.folder / name).write_bytes(DAMAGE[damage])
     ids = {whole.id, damaged.id}
     assert {run.id for run in store.runs()} == ids
-    statuses = {service.run_summary(store, run).status for run in store.runs()}
+    statuses = {run.state().status for run in store.runs()}
     assert statuses <= {"running", "interrupted"}
     rows = run_table.run_rows(store)
     assert {row.id for row in rows} == ids

@@ -23,9 +23,9 @@ from finetune.engines.registry import make_ticket
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
 from finetune.jobs import cost, scheduler, service, tokens, workers
-from finetune.jobs.scheduler import Queue
 from finetune.owners import Visitor
 from finetune.runs import events
+from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.search import driver, limits, results
@@ -217,7 +217,7 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
         assert run.about().study == study.id
         assert run.config().changed(name="", learning_rate=5e-4, eval_steps=-1) == start
         assert run.has_model() == (row.state == "finished")
-        summary = service.run_summary(store, run)
+        summary = run.state()
         assert summary.status == ("finished" if row.state == "finished" else "stopped")
         if row.state == "pruned":
             assert "the worst quarter" in summary.error
@@ -231,7 +231,7 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert results.progress(store, study, rows) == results.Progress(True, False, False)
     # Its score was picked among many: other seeds say what to expect of it.
     again = results.repeat_best(store, study)
-    while any(service.run_summary(store, run).status != "finished" for run in again):
+    while any(run.state().status != "finished" for run in again):
         scheduler.dispatch_queue(store)
         time.sleep(0.05)
     seeds = {run.config().seed for run in again}
@@ -260,12 +260,10 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
         if row is not best:
             service.delete_run(store, store.get(row.run_id))
     for run in (store.get(best.run_id), again[0]):
-        card = model_card.card_text(run, service.run_summary(store, run), "ada/best")
+        card = model_card.card_text(run, run.state(), "ada/best")
         told = " ".join(card.split())
         assert "were picked on them, among 12 trials of a search" in told
-    card = model_card.card_text(
-        store.get(best.run_id), service.run_summary(store, store.get(best.run_id)), "ada/best"
-    )
+    card = model_card.card_text(store.get(best.run_id), store.get(best.run_id).state(), "ada/best")
     told = " ".join(card.split())
     mean = f"{spread.mean:.3f} on average (standard deviation {spread.deviation:.3f})"
     assert f"With 3 other seeds the same hyperparameters reached {mean}" in told
@@ -284,7 +282,7 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
             driver.advance(store, study)
             scheduler.dispatch_queue(store)
             run = trial_run(store, study.trials()[-1])
-            if run is not None and run.is_alive() and run.events_summary().step > 5:
+            if run is not None and run.is_alive() and run.state().step > 5:
                 break
             time.sleep(0.02)
         if harm == "kill":
@@ -346,7 +344,7 @@ def test_an_apps_scheduler_draws_one_trial_after_the_other(store: RunStore, stan
     finally:
         app.close()
     runs = sorted(store.runs(), key=lambda run: run.about().created)
-    ended = [service.run_summary(store, run).ended for run in runs]
+    ended = [run.state().ended for run in runs]
     begun = [run.about().created for run in runs]
     # It does not wait for itself.
     assert max(b - e for e, b in zip(ended, begun[1:], strict=False)) < 2
@@ -523,7 +521,7 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
         run.append(events.Started(device="cpu"))
         Queue(store.root).remove(run.id)
     tokens._tokens.clear()  # as when the app is started again
-    assert {service.run_summary(store, run).status for run in runs} == {"interrupted"}
+    assert {run.state().status for run in runs} == {"interrupted"}
     assert driver.advance(store, study)
     assert "keeps no token of the Hub" in str(search_view.page(store, study.id))
     driver.go_on(store, study, TOKEN)

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from finetune.jobs import workers
-from finetune.jobs.scheduler import Queue
+from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
 from tests.support import toys
 

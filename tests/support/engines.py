@@ -55,7 +55,7 @@ def wait(
     deadline = time.monotonic() + 240
     while True:
         scheduler.dispatch_queue(store)  # there is no app here that looks again
-        summary = service.run_summary(store, run)
+        summary = run.state()
         if summary.status in statuses or (when and summary.status == "running" and when(summary)):
             return summary
         assert time.monotonic() < deadline, (summary.status, summary.phase, run.log_tail())

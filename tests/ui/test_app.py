@@ -193,7 +193,7 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     better = CrossFittedThreshold(0.465, Interval(0.872, 0.83, 0.9), Interval(0.07, 0.02, 0.1))
     verdict = Verdict("F1", score, "TF-IDF", Interval(*gain), always, 12, 60, better, None)
     monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
-    drawn = run_view.verdict(finished, train.store.summary(finished))
+    drawn = run_view.verdict(finished, finished.state())
     assert words in drawn
     assert ("ft-good" in drawn) == (gain[1] > 0)
     assert "threshold 0.465: on new pairs F1 0.800 becomes about 0.872 (0.830 to 0.900)" in drawn
@@ -260,7 +260,7 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
 
 
 def test_validation_pairs_of_both_classes_are_offered(predict: PredictTab, finished: Run) -> None:
-    tab, best = predict, finished.summary().best
+    tab, best = predict, finished.state().best
     assert best is not None
     labels = np.arange(40) % 2
     logits = np.eye(2, dtype=np.float32)[np.where(np.arange(40) < 30, labels, 1 - labels)]
@@ -292,7 +292,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     for text in (
-        run_view.verdict(run, store.summary(run)),
+        run_view.verdict(run, run.state()),
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),

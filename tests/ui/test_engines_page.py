@@ -78,7 +78,7 @@ def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, page
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#train-message")).to_contain_text("Choose the machine on which billed")
     expect(page.locator("#engine input")).to_have_value("Hugging Face Job")
-    assert run.events_summary().status == "stopped"
+    assert run.state().status == "stopped"
 
 
 def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:

@@ -24,7 +24,7 @@ from tests.ui.test_app import NOBODY, draw_train, form_values
 
 
 def _is_training(app: App, run: Run) -> bool:
-    summary = service.run_summary(app.store, run)
+    summary = run.state()
     return summary.status == "running" and 0 < summary.step < 0.5 * summary.total_steps
 
 

@@ -250,7 +250,7 @@ class RunsTab:
         self, store: RunStore, view: View, run_id: str, *others: Any, part: str = ""
     ) -> Updates:
         run = _visible(store, view).get(run_id)
-        summary, about = service.run_summary(store, run), run.about()
+        summary, about = run.state(), run.about()
         ended = summary.status in ENDED and summary.best is not None
         description: Updates = {
             self.name: gr.update(value=about.name, placeholder=run.title()),
@@ -394,7 +394,7 @@ class RunsTab:
         return [self.resume, self.stop, self.discard, self.cancel, self.clone, self.delete]
 
     def _run_updates(self, store: RunStore, run: Run, name: str) -> Updates:
-        summary = service.run_summary(store, run)
+        summary = run.state()
         resumable = summary.status in service.RESUMABLE and not run_view.is_everybodys(store)
         running, waits = summary.status == "running", service.queue_place(store, run)[0] > 0
         can_stop = running and not run.stop_requested()

@@ -299,7 +299,7 @@ class TrainTab:
     ) -> Updates:
         """A button of the live view was pressed."""
         run, clicked = store.get(run_id), elements.event_data(event)
-        summary = service.run_summary(store, run)
+        summary = run.state()
         match clicked.get("do"):
             case "stop":
                 service.stop_run(store, run)
@@ -335,7 +335,7 @@ class TrainTab:
         way to the visitor's next one."""
         run = _find_run(store, run_id)
         updates = self._shown(store, run)
-        if run and service.run_summary(store, run).status in ENDED:
+        if run and run.state().status in ENDED:
             other = service.active_run(store)
             way = macro("feedback.html", "other_run")(other.title(), other.id) if other else ""
             updates[self.notice] = way
