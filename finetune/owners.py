@@ -76,13 +76,13 @@ LOCAL_USER = Visitor(alone=True)
 
 
 def is_shared() -> bool:
-    """Whether several people use this app, each with runs of their own."""
+    """True if several people use this app, each with runs of their own."""
     return bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
 
 
 def visitors_environment() -> dict[str, str]:
-    """What the environment of a shared app's worker has on any machine: visitors' limits, and no
-    token, for a visitor must not read with its owner's what is private or gated."""
+    """The variables of a shared app's worker on any machine: visitors' limits, and no token,
+    because a visitor must not read private or gated repositories with the owner's."""
     if not is_shared():
         return {}
     limits = {name: text for name, text in os.environ.items() if name.startswith("FINETUNE_MAX_")}
@@ -92,8 +92,8 @@ def visitors_environment() -> dict[str, str]:
 
 
 def any_checkpoint() -> bool:
-    """True if any checkpoint may be chosen: always on one's own machine; in a shared app, which
-    offers a list, only if its owner has set `FINETUNE_ANY_CHECKPOINT=1`."""
+    """True if any checkpoint may be chosen: always outside a shared app; in one, which offers a
+    list, only if its owner has set `FINETUNE_ANY_CHECKPOINT=1`."""
     return not is_shared() or os.environ.get(ANY_CHECKPOINT) == "1"
 
 
@@ -120,8 +120,8 @@ def _limit(name: str, default: int, unit: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one visitor of a shared app may have, as the environment says when this is made; on
-    one's own machine nothing is limited."""
+    """The limits of one visitor of a shared app, read from the environment when this is created.
+    Outside a shared app nothing is limited."""
 
     runs: int = _limit("RUNS", 20)  # folders kept
     waiting: int = _limit("WAITING", 4)  # places in the queue

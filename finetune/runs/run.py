@@ -90,7 +90,7 @@ class Run(JobFolder):
         write_atomically(self.folder / "config.json", config.to_json())
 
     def pinned_config(self) -> RunConfig:
-        """The configuration, a Hub dataset at the commit that the run first read."""
+        """The configuration, with a Hub dataset pinned to the commit that the run first read."""
         prepared = self.state().prepared
         revision = prepared.data.get("revision") if prepared is not None else ""
         return self.config().changed(**{"dataset_revision": revision} if revision else {})
@@ -135,12 +135,13 @@ class Run(JobFolder):
         return (self.folder / "config.json").is_file()
 
     def state(self) -> RunSummary:
-        """The state of the run: what its events tell, whether its worker lives, and the queue.
+        """The state of the run, from its events, its worker's lock and the queue.
 
-        It is about the model in `best/`, which after a crash may be of a later step than the last
-        checkpoint: the run comes by it again.
+        Its `saved_step` is that of the model in `best/`, which after a crash may be later than the
+        last
+        checkpoint; a resumed run reaches it again.
         """
-        waits = self.id in Queue(self.folder.parent).waiting()  # before its worker takes it out
+        waits = self.id in Queue(self.folder.parent).waiting()  # first: its worker may remove it
         state, step = self._state_as(RunSummary), self.kept_step()
         if step is not None or not self.has_model():
             state.saved_step = step
@@ -150,7 +151,7 @@ class Run(JobFolder):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The kept model's validation accuracy, F1 and loss; empty before the first evaluation."""
+        """Validation accuracy, F1 and loss of the best model; empty before the first evaluation."""
         best = self.state().best
         return dict(best.metrics) if best else {}
 
