@@ -142,7 +142,7 @@ class Run(JobFolder):
         checkpoint; a resumed run reaches it again.
         """
         waits = self.id in Queue(self.folder.parent).waiting()  # first: its worker may remove it
-        state, step = self._state_as(RunSummary), self.kept_step()
+        state, step = self._state_as(RunSummary), self.best_step()
         if step is not None or not self.has_model():
             state.saved_step = step
         if waits and state.status != "running":
@@ -163,7 +163,7 @@ class Run(JobFolder):
     def has_model(self) -> bool:
         return (self.best / "config.json").exists()
 
-    def kept_step(self) -> int | None:
+    def best_step(self) -> int | None:
         """Optimizer steps that the model in `best/` has taken; None if unknown."""
         return saved_step(self.best)
 
