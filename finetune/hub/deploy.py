@@ -1,4 +1,4 @@
-"""This project as a Space of one's own.
+"""Deploy this project as a Space.
 
 Its files are one commit. Billed hardware is requested only after its price was accepted, and sleeps
 when nobody uses it. Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces

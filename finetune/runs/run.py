@@ -2,7 +2,7 @@
 
 <run id>/
     config.json     the RunConfig; a move to another engine may set its save_steps
-    engine.json     where it is carried out, unless here (`engines.base.Ticket`)
+    engine.json     the engine that trains it, if it is not local (`engines.base.Ticket`)
     about.json      title, tags and note (`RunMetadata`)
     checkpoints/    state to continue from, one folder a step; removed when the run has finished
     best/           the best model so far, a plain `from_pretrained` folder
