@@ -27,6 +27,8 @@ def add_arguments(
         details: dict[str, Any] = {"metavar": knob.kind.__name__}
         if knob.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
+        if knob.several:
+            details |= {"nargs": "+"}
         text = f"{knob.help} (default: {getattr(defaults, name)!r})"
         if knob.choices:
             text += f" one of: {', '.join(knob.choices)}"
@@ -40,7 +42,11 @@ def add_arguments(
 
 def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
     """The values of the options of `add_arguments` that were given, as they were written."""
-    return {name: value for name, value in vars(namespace).items() if name in knobs()}
+    return {
+        name: shlex.join(value) if isinstance(value, list) else value
+        for name, value in vars(namespace).items()
+        if name in knobs()
+    }
 
 
 def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
@@ -57,6 +63,8 @@ def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str
             words.append(f"--{name}" if value else f"--no-{name}")
         elif (text := str(value)).startswith("-") or not text:
             words.append(f"--{name}={text}")  # else it would be taken for an option
+        elif knobs()[name].several:
+            words += [f"--{name}", *shlex.split(text)]
         else:
             words += [f"--{name}", text]
     return shlex.join(words)

@@ -22,6 +22,7 @@ HEAVY_MODULES = {
     "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",
     "finetune.inference.files", "finetune.inference.model_cache",
     "finetune.inference.micro_batcher", "finetune.inference.threads",
+    "finetune.metrics.scores.scores",
     "finetune.training.head", "finetune.hub.onnx", "finetune.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer",

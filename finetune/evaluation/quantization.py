@@ -22,7 +22,8 @@ from finetune.inference import decision_rule, quantized
 from finetune.inference.decision_rule import DecisionRule
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
-from finetune.metrics import classification, intervals
+from finetune.metrics import catalog, intervals
+from finetune.metrics.catalog import ACCURACY, F1
 from finetune.runs.run import Run
 
 _SCORED, _TIMED, _CALIBRATING = 2000, 128, 128  # validation pairs
@@ -138,10 +139,7 @@ def _compare(
 ) -> QuantizationReport:  # fmt: skip
     after = _answers(small, rows, rule)
     scores = [
-        classification.accuracy_and_f1(
-            classification.confusion_matrix(labels, answers, classes), positive
-        )
-        for answers in (before, after)
+        catalog.tallied_scores(labels, answers, classes, positive) for answers in (before, after)
     ]
 
     def seconds(scorer: Scorer) -> float:
@@ -156,8 +154,8 @@ def _compare(
         kind="",
         pairs=len(rows),
         precision=plain.precision,
-        accuracy=(scores[0]["accuracy"], scores[1]["accuracy"]),
-        f1=(scores[0]["f1"], scores[1]["f1"]),
+        accuracy=(scores[0][ACCURACY.name], scores[1][ACCURACY.name]),
+        f1=(scores[0][F1.name], scores[1][F1.name]),
         p=intervals.mcnemar_test(labels, before, after).p,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),

@@ -24,8 +24,9 @@ from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
 from finetune.inference.decision_rule import DecisionRule
-from finetune.metrics import calibration, classification, cross_fitting, intervals
+from finetune.metrics import calibration, catalog, classification, cross_fitting, intervals
 from finetune.metrics.calibration import Calibration, Reliability
+from finetune.metrics.catalog import HEADLINE, Metric
 from finetune.metrics.classification import ClassScores, Counts, Curve, ThresholdSweep
 from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval, McNemar
@@ -70,7 +71,7 @@ class Analysis:
     broken: int  # examples of which a logit was not a number
     # The saved threshold, at which all answers are given; None for the most probable class.
     threshold: float | None
-    scores: dict[str, Interval]  # accuracy and F1
+    scores: dict[str, Interval]  # the metrics of answers, by name
     most_probable: dict[str, float]  # the same of the most probable class
     picking: Picking | None  # what having been picked adds to them; None on the test split
     confusion: Counts  # a row a true class, a column an answer
@@ -152,6 +153,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         summary.prepared.positive,
         rule,
         run.config().metric_for_best_model,
+        tuple(metric.name for metric in run.config().measured),
         tuple(candidates),
         version,
     )
@@ -167,12 +169,13 @@ def _evaluate(
     positive: int,
     rule: DecisionRule,
     metric: str,
+    measured: tuple[str, ...],  # the names of all metrics
     candidates: tuple[Candidate, ...],
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
     scored = saved_predictions.read_logits(run, best_step, split, len(classes))
-    truth, labels = scored.labels, list(classes)
+    truth, labels, metrics = scored.labels, list(classes), [*map(catalog.find, measured)]
     # 1. The answers.
     shares = calibration.probabilities(scored.logits)
     answers = decision_rule.decided_answers(scored.logits, labels, rule)
@@ -202,12 +205,14 @@ def _evaluate(
         examples=len(truth),
         broken=scored.broken,
         threshold=rule.threshold_for(labels),
-        scores=intervals.bootstrap_intervals(confusion, positive),
-        most_probable=classification.accuracy_and_f1(plain, positive),
-        picking=picking.measure_picking((folder, best_step), candidates, metric, positive),
+        scores=intervals.bootstrap_intervals(confusion, positive, metrics),
+        most_probable=catalog.scores_of(plain, positive, metrics),
+        picking=picking.measure_picking(
+            (folder, best_step), candidates, metric, positive, measured
+        ),
         confusion=confusion,
         classes=classification.class_scores(confusion),
-        matthews=classification.matthews_corrcoef(confusion),
+        matthews=catalog.MATTHEWS.score(confusion),
         roc=roc,
         precision_recall=precision_recall,
         sweep=sweep,
@@ -215,7 +220,7 @@ def _evaluate(
         reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
         calibration=calibration.calibrate(scored.logits, truth),
         order=(
-            _order_consistency(run, scored, labels, positive, rule)
+            _order_consistency(run, scored, labels, positive, rule, metrics)
             if split == "validation"
             else None
         ),
@@ -271,8 +276,9 @@ def _read_alike(run: Run, step: int, best: SavedLogits) -> SavedLogits:
 
 
 def _order_consistency(
-    run: Run, scored: SavedLogits, classes: Sequence[str], positive: int, rule: DecisionRule
-) -> OrderConsistency | None:
+    run: Run, scored: SavedLogits, classes: Sequence[str], positive: int, rule: DecisionRule,
+    metrics: Sequence[Metric],
+) -> OrderConsistency | None:  # fmt: skip
     """None when it was not measured, or of a model that was replaced since, or is damaged: the
     page offers to measure it then."""
     swapped = None
@@ -290,9 +296,7 @@ def _order_consistency(
     change = np.abs(given[rows, answers] - other[rows, answers])
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (
-        classification.accuracy_and_f1(
-            classification.confusion_matrix(labels, decided, len(classes)), positive
-        )
+        catalog.tallied_scores(labels, decided, len(classes), positive, metrics)
         for decided in (answers, both)
     )
     return OrderConsistency(
@@ -345,8 +349,9 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
     with contextlib.suppress(StoreError):
         scored = saved_predictions.read_logits(run, best.step)
         answers = decision_rule.decided_answers(scored.logits, prepared.labels, rule)
-        counts = classification.confusion_matrix(scored.labels, answers, len(prepared.labels))
-        return best.metrics | classification.accuracy_and_f1(counts, prepared.positive)
+        return best.metrics | catalog.tallied_scores(
+            scored.labels, answers, len(prepared.labels), prepared.positive, run.config().measured
+        )
     return dict(best.metrics)
 
 
@@ -359,9 +364,10 @@ def run_verdict(run: Run, summary: RunSummary) -> Verdict:
 def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Verdict:
     """Whether the model is better than the best baseline by more than chance, and what would
     better it."""
-    score, examples = analysis.scores["f1"], analysis.examples
-    expected = analysis.expected.get("f1")
-    levels = {name: scores["f1"] for name, scores in baselines.items() if "f1" in scores}
+    metric = HEADLINE.name
+    score, examples = analysis.scores[metric], analysis.examples
+    expected = analysis.expected.get(metric)
+    levels = {name: scores[metric] for name, scores in baselines.items() if metric in scores}
     baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
     gain = None
     if baseline:
@@ -373,9 +379,9 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     chosen = None
     if saved is not None:
         crossed = fitted.f1 if fitted and math.isclose(saved, fitted.threshold) else None
-        chosen = ChosenThreshold(saved, analysis.most_probable["f1"], crossed)
+        chosen = ChosenThreshold(saved, analysis.most_probable[metric], crossed)
     return Verdict(
-        measure=classification.metric_name("f1", len(analysis.labels)),
+        measure=catalog.metric_name(metric, len(analysis.labels)),
         score=score,
         baseline=baseline,
         gain=gain,
@@ -393,7 +399,7 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
 class PairedComparison:
     """Two runs on the same validation examples."""
 
-    # Accuracy and F1 of the first minus the second, without what picking adds to either.
+    # The metrics of the first minus the second, without what picking adds to either.
     difference: dict[str, Interval]
     mcnemar: McNemar
     same_answers: bool  # on every example
@@ -403,7 +409,7 @@ class PairedComparison:
     @property
     def is_better(self) -> bool:
         """Whether both tests say that the first is better by more than chance."""
-        return self.difference["f1"].low > 0 and self.mcnemar.p < 0.05
+        return self.difference[HEADLINE.name].low > 0 and self.mcnemar.p < 0.05
 
 
 @lru_cache(maxsize=6)
@@ -419,8 +425,9 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
     first_right, second_right = first.answers == truth, second.answers == truth
     disagreements = np.flatnonzero(first_right != second_right)
     difference = intervals.paired_bootstrap(
-        truth, second.answers, first.answers, classes, first.analysis.positive
-    )
+        truth, second.answers, first.answers, classes, first.analysis.positive,
+        [catalog.find(name) for name in first.analysis.scores if name in second.analysis.scores],
+    )  # fmt: skip
     return PairedComparison(
         difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
         mcnemar=intervals.mcnemar_test(truth, first.answers, second.answers),

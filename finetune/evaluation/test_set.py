@@ -14,7 +14,7 @@ from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
 from finetune.inference.decision_rule import PredictOptions
-from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+from finetune.metrics.catalog import tallied_scores
 from finetune.runs import events
 from finetune.runs.run import Run
 
@@ -64,8 +64,9 @@ def open_test_set(run: Run) -> None:
 
     def metrics(options: PredictOptions) -> dict[str, float]:
         _, answers = decision_rule.decide(logits, pairs.labels, rule, options)
-        confusion = confusion_matrix(labels, answers, len(pairs.labels))
-        return accuracy_and_f1(confusion, pairs.positive)
+        return tallied_scores(
+            labels, answers, len(pairs.labels), pairs.positive, run.config().measured
+        )
 
     run.append(
         events.TestSetOpened(

@@ -27,7 +27,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
 from finetune.messages import message as _
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import STANDARD, metric_name
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
@@ -205,9 +205,10 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
-    f1 = metric_name("f1", len(report.labels))
+    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in STANDARD}
     for name, scores in report.baselines.items():
-        print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, {f1} {scores['f1']:.3f}")
+        values = ", ".join(f"{title} {scores[metric]:.3f}" for metric, title in titles.items())
+        print(f"  to beat, {name}: {values}")
     measured = {MAJORITY: report.majority, **report.baselines}
     if remark := baselines.why_no_training(measured, len(report.labels)):
         print(f"  {remark}")

@@ -23,7 +23,7 @@ from finetune.environment import logs
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
-from finetune.metrics.classification import majority_scores
+from finetune.metrics.catalog import majority_scores
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from finetune.training.loop import Hooks
 
-LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "huggingface_hub")
+LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
 
 
@@ -104,6 +104,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     work.build_batches()
     stop.check()
     yield work.prepared()
+    work.load_metric()
     # 5. What it has to beat, before it begins
     yield from work.measure_baselines()
     stop.check()
@@ -216,6 +217,13 @@ class _Training:
             name = self.config.checkpoint
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)
 
+    def load_metric(self) -> None:
+        from finetune.metrics import modules
+
+        names = [metric.name for metric in self.config.measured]
+        with self.accelerator.main_process_first():
+            self.metric = modules.ScoreModules(names, len(self.pairs.labels), self.pairs.positive)
+
     def prepared(self) -> events.Prepared:
         """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
         pairs, config, train = self.pairs, self.config, self.batches.train
@@ -237,7 +245,9 @@ class _Training:
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.origin | {"either_order": self.batches.either_order},
-            majority=majority_scores(counts["train"], counts["validation"], pairs.positive),
+            majority=majority_scores(
+                counts["train"], counts["validation"], pairs.positive, config.measured
+            ),
             head=self.head,
         )
 
@@ -254,7 +264,7 @@ class _Training:
             test_set.keep_examples(run, self.pairs, "validation")
             half = self.accelerator.mixed_precision == "bf16"
             scores = baselines.measure_baselines(
-                self.pairs, config.checkpoint, config.max_length, half, self.stop
+                self.pairs, config.checkpoint, config.max_length, half, self.stop, config.measured
             )
             self.stop.check()  # or those not measured would be missing for good
             yield events.BaselinesMeasured(baselines=scores)
@@ -268,8 +278,8 @@ class _Training:
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
         yield from loop.fit(
-            self.config, self.accelerator, self.classifier, self.batches,
-            self._hooks(), self.checkpoint, self.pairs.positive, self.interval,
+            self.config, self.accelerator, self.classifier, self.batches, self.metric,
+            self._hooks(), self.checkpoint, self.interval,
         )  # fmt: skip
 
     def _hooks(self) -> Hooks:
@@ -280,6 +290,7 @@ class _Training:
         from finetune.training import first_batch, loop, model
 
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
+        measured = self.config.measured
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
@@ -292,7 +303,7 @@ class _Training:
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
             confusion = confusion_matrix(labels, logits.argmax(axis=1), len(pairs.labels))
-            scores = intervals.bootstrap_intervals(confusion, pairs.positive)
+            scores = intervals.bootstrap_intervals(confusion, pairs.positive, measured)
             return {name: [score.low, score.high] for name, score in scores.items()}
 
         def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:

@@ -18,6 +18,7 @@ from finetune.jobs import check, cost, scheduler, tokens, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
+from finetune.metrics.catalog import METRICS
 from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
@@ -99,6 +100,11 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
         problems["report_to"] = _(
             "is {report_to}, and the account here is not its visitors'; choose none or tensorboard",
             report_to=config.report_to,
+        )
+    if foreign := [name for name in config.added_metrics if name not in METRICS]:
+        problems["metrics"] = _(
+            "names {name}, a module, which is code and runs nowhere but on one's own machine",
+            name=foreign[0],
         )
     most = max(1, len(devices.list_accelerators()))
     if config.num_processes > most:

@@ -30,7 +30,7 @@ from finetune.jobs import check, cost, pipeline, service, workers
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder

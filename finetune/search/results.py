@@ -19,7 +19,7 @@ from finetune.engines import spending
 from finetune.errors import JobError
 from finetune.jobs import service, tokens
 from finetune.messages import decode
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run

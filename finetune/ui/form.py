@@ -15,6 +15,7 @@ from finetune import owners
 from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.data.check_report import shorten
+from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
@@ -141,7 +142,8 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     if knob.kind is bool:
         return gr.Checkbox(**common)
     if knob.kind is str:
-        return gr.Textbox(max_lines=1, **common)
+        names = " ".join(metric.name for metric in OPTIONAL) if name == "metrics" else None
+        return gr.Textbox(max_lines=1, placeholder=names, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
     return elements.number_box(**common)
 
