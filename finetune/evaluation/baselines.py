@@ -64,7 +64,7 @@ def measure_baselines(
         metrics: those that answers suffice for are measured.
     """
     paired = "sentence2" in pairs.splits["train"].column_names
-    folder = _sentence_encoder(checkpoint) if paired and len(pairs.labels) == 2 else None
+    folder = _sentence_encoder(checkpoint) if paired and pairs.target.size == 2 else None
     baselines = {TFIDF: measure_tfidf(pairs, metrics)}
     if folder is not None:
         weights = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
@@ -132,7 +132,7 @@ def _measured_once(
 def _scores(
     answers: Labels, labels: Labels, pairs: Pairs, metrics: Sequence[Metric]
 ) -> dict[str, float]:
-    scores = tallied_scores(labels, answers, len(pairs.labels), pairs.positive, metrics)
+    scores = tallied_scores(labels, answers, pairs.target.size, pairs.target.positive, metrics)
     return {**scores, "examples": float(len(labels))}
 
 
@@ -148,7 +148,7 @@ def _measure_cosine(
     if cosine is None:
         return {}
     tuned_on, similarity = np.split(cosine, [len(train.labels)])
-    answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.positive)
+    answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.target.positive)
     return _scores(answers, validation.labels, pairs, metrics)
 
 

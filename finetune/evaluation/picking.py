@@ -21,6 +21,7 @@ from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks import single_label
 
 _MOST_PREDICTIONS = 4_000_000  # read; of more evaluations the best ones, which can be picked
 
@@ -72,7 +73,7 @@ def run_picking(
     candidates = own + rest if is_best else own
     measured = tuple(metric.name for metric in run.config().measured)
     kept = run.folder, best.step
-    return measure_picking(kept, candidates, metric, prepared.positive, measured)
+    return measure_picking(kept, candidates, metric, prepared.target.positive, measured)
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
@@ -135,7 +136,7 @@ def _bias(
                 read = own if candidate == kept else _read(candidate)
                 if np.array_equal(read.labels, own.labels):  # else they are of other pairs
                     place = len(answers) if candidate == kept else place
-                    answers.append(read.logits.argmax(axis=1))
+                    answers.append(single_label.most_probable(read.logits))
                     losses += [_losses(read)] if metric == LOSS.name else []
         if len(answers) > 1:
             labels, predictions = own.labels, np.stack(answers)

@@ -19,12 +19,13 @@ from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.evaluation import test_set
 from finetune.inference import decision_rule, quantized
-from finetune.inference.decision_rule import DecisionRule
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
 from finetune.metrics import catalog, intervals
 from finetune.metrics.catalog import ACCURACY, F1
 from finetune.runs.run import Run
+from finetune.tasks import single_label
+from finetune.tasks.base import DecisionRule, Target
 
 _SCORED, _TIMED, _CALIBRATING = 2000, 128, 128  # validation pairs
 _ROUNDS, _SECONDS = 8, 40.0  # of timing at least, and at most where it is not plain by then
@@ -90,7 +91,7 @@ def _measure(
 ) -> QuantizationReport:
     """What each kind of int8 changes, and which is kept, if any."""
     prepared = run.events_summary().prepared
-    names, positive = (prepared.labels, prepared.positive) if prepared else ([], 0)
+    names, positive = (prepared.labels, prepared.target.positive) if prepared else ([], 0)
     length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
     before = _answers(plain, rows, rule)
     reports = []
@@ -130,7 +131,7 @@ def time_rounds(measures: Sequence[Callable[[], float]]) -> tuple[Rounds, bool]:
 
 def _answers(scorer: Scorer, rows: _Rows, rule: DecisionRule) -> NDArray[np.int64]:
     logits = np.concatenate([block.logits for block in scorer.stream(rows)])
-    return decision_rule.decided_answers(logits, scorer.labels, rule)
+    return single_label.answers(logits, Target(tuple(scorer.labels)), rule).values
 
 
 def _compare(

@@ -23,7 +23,6 @@ from finetune.evaluation.picking import Candidate, Picking
 from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
-from finetune.inference.decision_rule import DecisionRule
 from finetune.metrics import calibration, catalog, classification, cross_fitting, intervals
 from finetune.metrics.calibration import Calibration, Reliability
 from finetune.metrics.catalog import HEADLINE, Metric
@@ -32,6 +31,8 @@ from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks import single_label
+from finetune.tasks.base import DecisionRule, Target
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
@@ -139,7 +140,6 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
             "Its model is still there; train it anew to have its figures.",
             id=run.id,
         )
-    names = summary.prepared.labels
     rule = replace(decision_rule.read_rule(run.best), temperature=None)  # which changes no answer
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
     candidates = picking.run_candidates(run, summary) if split == "validation" else []
@@ -149,8 +149,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         split,
         best.step,
         tuple(sorted(steps)),
-        tuple(names),
-        summary.prepared.positive,
+        summary.prepared.target,
         rule,
         run.config().metric_for_best_model,
         tuple(metric.name for metric in run.config().measured),
@@ -165,8 +164,7 @@ def _evaluate(
     split: str,
     best_step: int,
     other_steps: tuple[int, ...],
-    classes: tuple[str, ...],
-    positive: int,
+    target: Target,
     rule: DecisionRule,
     metric: str,
     measured: tuple[str, ...],  # the names of all metrics
@@ -174,21 +172,21 @@ def _evaluate(
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
-    scored = saved_predictions.read_logits(run, best_step, split, len(classes))
-    truth, labels, metrics = scored.labels, list(classes), [*map(catalog.find, measured)]
+    scored = saved_predictions.read_logits(run, best_step, split, target.size)
+    truth, labels, positive = scored.labels, [*target.names], target.positive
+    metrics = [*map(catalog.find, measured)]
     # 1. The answers.
-    shares = calibration.probabilities(scored.logits)
-    answers = decision_rule.decided_answers(scored.logits, labels, rule)
+    shares, answers = single_label.answers(scored.logits, target, rule)
     confidence = shares[np.arange(len(truth)), answers]
     confusion = classification.confusion_matrix(truth, answers, len(labels))
-    most_probable = shares.argmax(axis=1)
+    most_probable = single_label.most_probable(shares)
     plain = classification.confusion_matrix(truth, most_probable, len(labels))
     # 2. The texts, and how often each label was predicted.
     table, traits = saved_predictions.read_examples(run, split, truth), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
-    doubt, never_right = _label_doubts(run, scored, other_steps, labels, rule)
+    doubt, never_right = _label_doubts(run, scored, other_steps, target, rule)
     # 3. The curves and the threshold, which only two classes have.
     curves, sweep, fitted = None, None, None
     if len(labels) == 2:
@@ -220,7 +218,7 @@ def _evaluate(
         reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
         calibration=calibration.calibrate(scored.logits, truth),
         order=(
-            _order_consistency(run, scored, labels, positive, rule, metrics)
+            _order_consistency(run, scored, target, rule, metrics)
             if split == "validation"
             else None
         ),
@@ -233,7 +231,7 @@ def _label_doubts(
     run: Run,
     best: SavedLogits,
     other_steps: tuple[int, ...],
-    classes: Sequence[str],
+    target: Target,
     rule: DecisionRule,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """The doubt of each example's label, and whether no evaluation got it right; of all
@@ -245,8 +243,9 @@ def _label_doubts(
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
             saved = best if step == best.step else _read_alike(run, step, best)
-            never_right &= decision_rule.decided_answers(saved.logits, classes, rule) != truth
-            total += calibration.probabilities(saved.logits)[np.arange(len(truth)), truth]
+            shares, answers = single_label.answers(saved.logits, target, rule)
+            never_right &= answers != truth
+            total += shares[np.arange(len(truth)), truth]
             count += 1
     return (1 - total / count).astype(np.float32), never_right
 
@@ -276,8 +275,7 @@ def _read_alike(run: Run, step: int, best: SavedLogits) -> SavedLogits:
 
 
 def _order_consistency(
-    run: Run, scored: SavedLogits, classes: Sequence[str], positive: int, rule: DecisionRule,
-    metrics: Sequence[Metric],
+    run: Run, scored: SavedLogits, target: Target, rule: DecisionRule, metrics: Sequence[Metric]
 ) -> OrderConsistency | None:  # fmt: skip
     """None when it was not measured, or of a model that was replaced since, or is damaged: the
     page offers to measure it then."""
@@ -289,14 +287,14 @@ def _order_consistency(
     if swapped.given.shape[1] != scored.logits.shape[1]:
         return None
     labels, rows = scored.labels[swapped.rows], np.arange(len(swapped.rows))
-    given, other = map(calibration.probabilities, (swapped.given, swapped.swapped))
-    answers = decision_rule.decided_answers(swapped.given, classes, rule)
-    flips = decision_rule.decided_answers(swapped.swapped, classes, rule) != answers
-    both = decision_rule.decided_answers(swapped.given, classes, rule, swapped.swapped)
+    given, answers = single_label.answers(swapped.given, target, rule)
+    other, swapped_answers = single_label.answers(swapped.swapped, target, rule)
+    both = single_label.answers(swapped.given, target, rule, swapped=swapped.swapped).values
+    flips = swapped_answers != answers
     change = np.abs(given[rows, answers] - other[rows, answers])
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (
-        catalog.tallied_scores(labels, decided, len(classes), positive, metrics)
+        catalog.tallied_scores(labels, decided, target.size, target.positive, metrics)
         for decided in (answers, both)
     )
     return OrderConsistency(
@@ -348,9 +346,10 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
         return dict(best.metrics)
     with contextlib.suppress(StoreError):
         scored = saved_predictions.read_logits(run, best.step)
-        answers = decision_rule.decided_answers(scored.logits, prepared.labels, rule)
+        target = prepared.target
+        answers = single_label.answers(scored.logits, target, rule).values
         return best.metrics | catalog.tallied_scores(
-            scored.labels, answers, len(prepared.labels), prepared.positive, run.config().measured
+            scored.labels, answers, target.size, target.positive, run.config().measured
         )
     return dict(best.metrics)
 

@@ -133,12 +133,12 @@ def _script_config(
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
     classes, entry = len(prepared.labels), catalog.find_dataset(config.dataset)
     scores = {
-        metric.name: [metric.sklearn, metric.sklearn_options(classes, prepared.positive)]
+        metric.name: [metric.sklearn, metric.sklearn_options(classes, prepared.target.positive)]
         for metric in config.measured
         if metric.sklearn
     }
     # GLUE's own module, which `evaluate` fetches, if it computes these very scores.
-    glue = entry.config if entry and entry.config in _GLUE and prepared.positive == 1 else ""
+    glue = entry.config if entry and entry.config in _GLUE and prepared.target.positive == 1 else ""
     return values | {
         "run": f"{run.title(public=True)} ({run.id}), on {started.device}",
         "best": summary.best and {"step": summary.best.step, **summary.best.metrics},

@@ -28,6 +28,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
+from finetune.tasks import single_label
 from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class _Training:
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
+        self.labels = [*self.pairs.target.names]
         now, before = self.pairs.fingerprint, run.events_summary().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
@@ -198,7 +200,7 @@ class _Training:
         )
         with accelerator.main_process_first():
             self.tokenizer, classifier, self.head = model.load_classifier(
-                config.checkpoint, self.pairs.labels, config.max_length, config.dropout, attention
+                config.checkpoint, self.labels, config.max_length, config.dropout, attention
             )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
@@ -220,9 +222,9 @@ class _Training:
     def load_metric(self) -> None:
         from finetune.metrics import modules
 
-        names = [metric.name for metric in self.config.measured]
+        names, target = [metric.name for metric in self.config.measured], self.pairs.target
         with self.accelerator.main_process_first():
-            self.metric = modules.ScoreModules(names, len(self.pairs.labels), self.pairs.positive)
+            self.metric = modules.ScoreModules(names, target.size, target.positive)
 
     def prepared(self) -> events.Prepared:
         """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
@@ -238,7 +240,7 @@ class _Training:
             validation_examples=sum(counts["validation"]),
             steps_per_epoch=per_epoch,
             total_steps=total,
-            labels=pairs.labels,
+            labels=self.labels,
             parameters=self.classifier.num_parameters(),
             per_device_train_batch_size=config.per_device_train_batch_size,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
@@ -246,7 +248,7 @@ class _Training:
             fingerprint=pairs.fingerprint,
             data=pairs.origin | {"either_order": self.batches.either_order},
             majority=majority_scores(
-                counts["train"], counts["validation"], pairs.positive, config.measured
+                counts["train"], counts["validation"], pairs.target.positive, config.measured
             ),
             head=self.head,
         )
@@ -294,7 +296,7 @@ class _Training:
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
-                yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
+                yield first_batch.describe_batch(batch, tokenizer, self.labels)
 
         def save_predictions(
             step: int, logits: loop.Logits, labels: loop.Labels
@@ -302,8 +304,9 @@ class _Training:
             run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
-            confusion = confusion_matrix(labels, logits.argmax(axis=1), len(pairs.labels))
-            scores = intervals.bootstrap_intervals(confusion, pairs.positive, measured)
+            answers = single_label.most_probable(logits)
+            confusion = confusion_matrix(labels, answers, pairs.target.size)
+            scores = intervals.bootstrap_intervals(confusion, pairs.target.positive, measured)
             return {name: [score.low, score.high] for name, score in scores.items()}
 
         def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:

@@ -15,11 +15,11 @@ from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
-from finetune.inference.decision_rule import DecisionRule
 from finetune.metrics import calibration, intervals
 from finetune.metrics.catalog import HEADLINE
 from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
+from finetune.tasks.base import DecisionRule
 from finetune.ui import charts
 from finetune.ui.charts import Series
 from finetune.ui.html import in_words, macro, render

@@ -65,7 +65,9 @@ def test_the_bundled_pairs_have_one_shape_and_come_from_the_cache_the_second_tim
     for split in bundled.splits.values():
         assert split.column_names == ["sentence1", "sentence2", "label"]
         assert isinstance(split.features["label"], ClassLabel)
-    assert bundled.labels == sources.LABELS == bundled.splits["train"].features["label"].names
+    assert (
+        [*bundled.target.names] == sources.LABELS == bundled.splits["train"].features["label"].names
+    )
     assert bundled.counts["train"] == np.bincount(bundled.splits["train"]["label"][:]).tolist()
     assert bundled.origin["left_out"] == {"train": {}, "validation": {}, "test": {}}
     with monkeypatch.context() as patch:

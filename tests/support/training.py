@@ -22,7 +22,7 @@ from finetune.training import dataloaders, loop, model
 def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
     """Tokenizer, model and batches of a configuration."""
     tokenizer, classifier, _ = model.load_classifier(
-        config.checkpoint, pairs.labels, config.max_length, config.dropout,
+        config.checkpoint, [*pairs.target.names], config.max_length, config.dropout,
         config.attn_implementation,
     )  # fmt: skip
     classifier = model.apply_config(classifier, config)
@@ -42,7 +42,7 @@ def stream(
     _, classifier, batches = prepared(config, pairs)
     hooks_ = loop.Hooks(**hooks)
     names = [metric.name for metric in config.measured]
-    metric = ScoreModules(names, len(pairs.labels), pairs.positive)
+    metric = ScoreModules(names, pairs.target.size, pairs.target.positive)
     happening = loop.fit(
         config, accelerator, classifier, batches, metric, hooks_, resume, interval=interval
     )

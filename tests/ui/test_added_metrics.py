@@ -18,7 +18,6 @@ from finetune.errors import ConfigError
 from finetune.evaluation import picking, report
 from finetune.hub import model_card
 from finetune.hub.downloads import events_csv
-from finetune.inference.decision_rule import DecisionRule
 from finetune.jobs import pipeline, run_table, service
 from finetune.metrics import catalog
 from finetune.runs import events
@@ -26,6 +25,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.search.study import Study
+from finetune.tasks.base import DecisionRule
 from finetune.training import accelerator
 from finetune.ui import charts, compare_view, evaluation_view, run_view
 from tests.support.training import evaluations, fit
