@@ -1,6 +1,6 @@
 """Fine-tune a transformer on sentence pairs: in the browser, from a terminal, or from Python.
 
-Names are loaded when they are first used, so that `import finetune` is quick and loads no torch.
+Names are imported when they are first used, so that `import finetune` is quick and loads no torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: `python -m finetune COMMAND`, of the commands below.
+"""The command line: `python -m finetune COMMAND`.
 
 `accelerate launch -m finetune train ...` runs the same code in several processes.
 """
@@ -13,29 +13,28 @@ from finetune import disk
 from finetune.environment import caches
 from finetune.errors import FinetuneError
 
-COMMANDS = {
-    "train": ("finetune.jobs.train", "fine-tune a checkpoint on sentence pairs"),
-    "search": ("finetune.search.command", "find hyperparameters by many runs"),
-    "check": ("finetune.jobs.check", "look for what is wrong with pairs before training on them"),
-    "predict": ("finetune.jobs.predict", "predict every row of a file with a run's model"),
-    "evaluate": ("finetune.jobs.evaluate", "score a run's model with its sentences swapped, or "
-                 "on its test set"),
-    "export": ("finetune.hub.onnx", "write a saved model as ONNX, and compare it with PyTorch"),
-    "deploy": ("finetune.hub.deploy", "make or update a Hugging Face Space with this project"),
-}  # fmt: skip
+COMMANDS = {  # modules of `cli`
+    "train": "fine-tune a checkpoint on sentence pairs",
+    "search": "find hyperparameters by many runs",
+    "check": "look for what is wrong with pairs before training on them",
+    "predict": "predict every row of a file with a run's model",
+    "evaluate": "score a run's model with its sentences swapped, or on its test set",
+    "export": "write a saved model as ONNX, and compare it with PyTorch",
+    "deploy": "make or update a Hugging Face Space with this project",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns its exit status, 2 where it could not begin or broke off."""
+    """Run one command. Returns its exit status, 2 if an error prevented or ended it."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m finetune")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (module, about) in COMMANDS.items():
-        commands.add_parser(name, help=about, add_help=False).set_defaults(module=module)
+    for name, about in COMMANDS.items():
+        commands.add_parser(name, help=about, add_help=False).set_defaults(command=name)
     args, _ = parser.parse_known_args(words or ["--help"])
     caches.ensure_cache_folder()
     try:
-        status: int = import_module(args.module).main(words[1:])
+        status: int = import_module(f"finetune.cli.{args.command}").main(words[1:])
     except (FinetuneError, OSError) as error:
         told = (disk.explained(error) if isinstance(error, OSError) else None) or error
         print(f"{parser.prog} {words[0]}: error: {told}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a notebook or a script calls: `finetune.train`, `evaluate`, `load_pairs`, `push_to_hub`."""
+"""The Python API: `finetune.train`, `search`, `evaluate`, `load_pairs`, `push_to_hub`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
-from finetune.engines.options import make_ticket
-from finetune.engines.registry import LOCAL
+from finetune.engines.base import HERE
+from finetune.engines.registry import make_ticket
 from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
-from finetune.jobs.train import TerminalBar
+from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
 
-_POLL = 0.2  # seconds between two looks at a run's events
+_POLL = 0.2  # seconds between reads of a run's events
 
 
 def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
-    """Read the sentence pairs that a configuration names, as a run would train on them.
+    """Load the sentence pairs of a configuration, as a run would train on them.
 
     Returns:
         `splits`, a `DatasetDict` with `train`, `validation` and perhaps `test`; `labels`, their
-        classes.
+            classes.
     """
     from finetune.data import splits
 
@@ -45,20 +45,20 @@ def train(
     config: RunConfig,
     store: RunStore | None = None,
     progress: bool = True,
-    engine: str = LOCAL,
+    engine: str = HERE,
     **options: Any,
 ) -> Run:
-    """Train a classifier in a process of its own and wait for its end.
+    """Train a classifier in a process of its own and wait until it ends.
 
-    The run is one of the store's: the page shows it, and it waits its turn where another trains.
-    An interrupt (Ctrl-C, or a notebook's stop button) stops the run, keeping its best model.
+    The run belongs to the store: the page shows it, and it waits while another one trains.
+    An interrupt (Ctrl-C, or a notebook's stop button) stops the run and keeps its best model.
 
     Args:
-        store: where the run is kept; the default folder of runs if None.
-        progress: whether to show a progress bar with the evaluations above it.
-        engine: where: `local`, `hub-job` or `ray`.
-        options: of the engine, as the flags of `python -m finetune train` name them. A Hugging Face
-            Job takes its `price`, in US dollars an hour: naming it is agreeing to it.
+        store: the store of the run; the default folder of runs if None.
+        progress: True to show a progress bar with the evaluations above it.
+        engine: as `python -m finetune train --engine` names it.
+        options: of the engine, named as the flags of `python -m finetune train`. A billed one
+            takes its `price`, in US dollars an hour: naming the price accepts it.
 
     Returns:
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
@@ -82,22 +82,23 @@ def search(
     minutes: float = 0.0,
     store: RunStore | None = None,
 ) -> Run:
-    """Search hyperparameters by runs of their own, those that are behind ended early, and wait.
+    """Search hyperparameters by training runs, and wait until the search ends. Runs that fall
+    behind end early.
 
     Args:
-        config: what the first trial trains with; a search is never worse than it.
+        config: the configuration of the first trial; the result is never worse.
         space: field -> what to draw from, as `1e-5..3e-4`, `8,16` or empty for its usual range;
             learning rate, epochs, batch size and warm-up if None.
         trials: at most; 0 for no limit.
-        minutes: of training, all trials together, after which no trial begins; 0 for no limit.
-        store: where the runs are kept; the default folder of runs if None.
+        minutes: of training, over all trials, after which no trial begins; 0 for no limit.
+        store: the store of the runs; the default folder of runs if None.
 
     Returns:
-        the run with the best score. That score was picked among many, and is a little too good.
+        the run with the best score, which is slightly too good because it was picked among many.
 
     Raises:
-        ConfigError: naming what is wrong with the space or the budget.
-        TrainingError: where no trial has a score.
+        ConfigError: if the space or the budget is invalid.
+        TrainingError: if no trial has a score.
     """
     from finetune.search import driver, results
     from finetune.search.space import Budget, default_space, read_space
@@ -117,11 +118,11 @@ def search(
 
 
 def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
-    """Show a run's events until it has ended; its summary then."""
+    """Show a run's events until it has ended; returns its summary."""
     show: Callable[[Event], object] = TerminalBar() if progress else lambda event: None
     offset = 0
     while True:
-        summary = service.run_summary(store, run)
+        summary = run.state()
         news, offset = run.tail(offset)
         for event in news:
             show(event)
@@ -133,23 +134,23 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
 
 
 def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
-    """Say how good a run's kept model is, how sure that is, and where it fails.
+    """Evaluate a run's best model: how good it is, how sure that is, and where it fails.
 
     Args:
-        run: one that was evaluated at least once; a run, its folder or its id.
-        split: `validation`, from the saved logits; or `test`, which opens the sealed test set:
-            the model is scored on it, and the run notes that.
+        run: a run, its folder or its id; it must have been evaluated at least once.
+        split: `validation`, from the saved logits; or `test`, which opens the sealed test set: the
+            model is scored on it, and the run records that.
 
     Returns:
         `analysis.scores` has accuracy and F1 with their 95% intervals, `analysis.expected` those
-        that new pairs will show, if being the best of several evaluations made them too good.
+            that new pairs will show, if being the best of several evaluations made them too good.
     """
     run = as_run(run)
     if split == "test":
         from finetune.evaluation import test_set
 
         test_set.open_test_set(run)
-    return report.evaluate_run(run, RunStore(run.folder.parent).summary(run), split)
+    return report.evaluate_run(run, run.state(), split)
 
 
 def push_to_hub(
@@ -164,14 +165,14 @@ def push_to_hub(
     Args:
         run: a run, its folder or its id.
         repository: `name` or `namespace/name`.
-        private: whether a new repository is private.
+        private: True to make a new repository private.
         token: with write access; that of `hf auth login` or `HF_TOKEN` if None.
-        update: whether a repository that holds something gets a new commit.
+        update: True to add a commit to a repository that has files.
 
     Returns:
-        `url` and `commit`, and whether the model was loaded back and answers alike.
+        `url`, `commit`, and the result of loading the model back.
     """
     run = as_run(run)
-    summary = service.run_summary(RunStore(run.folder.parent), run)
+    summary = run.state()
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())

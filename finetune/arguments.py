@@ -7,32 +7,34 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finetune.config import RunConfig, knobs
+from finetune.config import RunConfig, hyperparameters
 
 
 def add_arguments(
     parser: argparse.ArgumentParser, names: Sequence[str] = (), absent: bool = True
 ) -> None:
-    """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`.
+    """Add an option for each field, such as `--learning_rate 5e-5`; booleans as `--flag` and
+    `--no-flag`.
 
     Args:
-        names: of the fields; all if there are none.
-        absent: leave a field that is not given out of the namespace, rather than its default in.
+        names: of the fields; all by default.
+        absent: True to leave fields that are not given out of the namespace; False to set defaults.
     """
     defaults = RunConfig()
-    chosen = {name: knob for name, knob in knobs().items() if not names or name in names}
-    titles = dict.fromkeys(knob.group for knob in chosen.values())
+    described = hyperparameters()
+    chosen = {name: described[name] for name in names or described}
+    titles = dict.fromkeys(field.group for field in chosen.values())
     groups = {title: parser.add_argument_group(title) for title in titles}
-    for name, knob in chosen.items():
-        details: dict[str, Any] = {"metavar": knob.kind.__name__}
-        if knob.kind is bool:
+    for name, field in chosen.items():
+        details: dict[str, Any] = {"metavar": field.kind.__name__}
+        if field.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
-        if knob.several:
+        if field.several:
             details |= {"nargs": "+"}
-        text = f"{knob.help} (default: {getattr(defaults, name)!r})"
-        if knob.choices:
-            text += f" one of: {', '.join(knob.choices)}"
-        groups[knob.group].add_argument(
+        text = f"{field.help} (default: {getattr(defaults, name)!r})"
+        if field.choices:
+            text += f" one of: {', '.join(field.choices)}"
+        groups[field.group].add_argument(
             f"--{name}",
             default=argparse.SUPPRESS if absent else getattr(defaults, name),
             help=text.replace("%", "%%"),
@@ -41,17 +43,17 @@ def add_arguments(
 
 
 def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The values of the options of `add_arguments` that were given, as they were written."""
+    """The values of the options of `add_arguments` that were given, as text."""
     return {
         name: shlex.join(value) if isinstance(value, list) else value
         for name, value in vars(namespace).items()
-        if name in knobs()
+        if name in hyperparameters()
     }
 
 
 def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
-    """The line that starts the same run from a terminal, with what is not the default; `files` are
-    those of an upload by split, `runs` is the folder of runs."""
+    """Format the command that starts the same run from a terminal, without default values. `files`
+    are those of an upload by split, `runs` is the folder of runs."""
     words = ["python", "-m", "finetune", "train", *(["--runs", runs] if runs else [])]
     for split, file in (files or {}).items():
         words += [f"--{split}_file", file]
@@ -62,8 +64,8 @@ def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         elif (text := str(value)).startswith("-") or not text:
-            words.append(f"--{name}={text}")  # else it would be taken for an option
-        elif knobs()[name].several:
+            words.append(f"--{name}={text}")  # or it would be taken for an option
+        elif hyperparameters()[name].several:
             words += [f"--{name}", *shlex.split(text)]
         else:
             words += [f"--{name}", text]

@@ -32,7 +32,7 @@ from finetune.metrics.catalog import measured as measured_metrics
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
 UPLOAD_PREFIX = "upload/"  # before the name of uploaded files
-NO_COLUMN = "(none)"  # there is no such column or split; an empty text means: guess it
+NO_COLUMN = "(none)"  # explicitly no column or split; "" means guess
 _NOUNS = {
     bool: _("true or false"),
     int: _("a whole number"),
@@ -42,7 +42,7 @@ _NOUNS = {
 _BLANKS = {"\t": "tab", "\\t": "tab", " ": "space"}
 _WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # beside one character
 
-# All of get_scheduler's but `greedy`, which needs the loss at every step.
+# All of get_scheduler's except `greedy`, which needs the loss at every step.
 Scheduler = Literal[
     "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr",
     "cosine_warmup_with_min_lr", "constant", "constant_with_warmup", "polynomial",
@@ -58,7 +58,7 @@ else:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from which a search draws, evenly or, with `log`, evenly in their logarithm."""
+    """Numbers from which a search draws, uniformly or, with `log`, uniformly in their logarithm."""
 
     low: float
     high: float
@@ -72,21 +72,27 @@ def _field(
     group: str,
     default: Any,
     *bounds: float,
-    usual: tuple[float, ...] = (),
+    usual_range: tuple[float, ...] = (),
     label: str = "",
     search: Range | Choices = (),
     several: bool = False,
 ) -> Any:
-    """A field of `RunConfig`: with the lowest and the highest value, and those between which nearly
-    all runs lie, where it is a number; its label in the form where that is not its name; what a
-    search draws from; and whether a text holds several values, with blanks between them."""
+    """Declare a field of `RunConfig`.
+
+    Args:
+        bounds: the lowest and the highest value of a number.
+        usual_range: the range of nearly all runs.
+        label: shown in the form instead of the field's name.
+        search: what a search draws from; empty if it leaves the field alone.
+        several: True for a text of several values, with blanks between them.
+    """
     low, high = bounds or (None, None)
-    details: Any = {"group": group, "low": low, "high": high, "usual": usual, "label": label}
-    details |= {"search": search, "several": several}
+    details: Any = {"group": group, "low": low, "high": high, "label": label, "search": search}
+    details |= {"usual_range": usual_range, "several": several}
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
-# The groups of the form. Those of `Expert` are shown where a file, a flag or a program set them.
+# The groups of the form. Fields of `Expert` are shown only if a file, a flag or a program set them.
 _common = partial(_field, "Common")
 _training = partial(_field, "Training")
 _model = partial(_field, "Model")
@@ -97,13 +103,13 @@ _expert = partial(_field, "Expert")
 
 
 class RunConfig(BaseModel):
-    """The whole configuration of a run; the defaults are the preset Recommended.
+    """The complete configuration of a run; the defaults are the preset Recommended.
 
-    The text beneath a field is its help, which the form and the command line show. A number may
-    come as text.
+    The text beneath a field is its help, which the form and the command line show. A number may be
+    given as text.
 
     Raises:
-        ConfigError: naming every value of a wrong type or range and every unknown name.
+        ConfigError: names every value of a wrong type or range and every unknown field.
     """
 
     model_config = ConfigDict(
@@ -118,10 +124,12 @@ class RunConfig(BaseModel):
     """What to learn from: one offered, your files (see Data), or a Hub id as owner/name."""
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
-    num_train_epochs: int = _common(0, 0, 1000, usual=(0, 20), label="Epochs", search=Range(1, 6))
-    """Passes over the training pairs; 0 chooses 1 to 10, fewer the more pairs there are."""
+    num_train_epochs: int = _common(
+        0, 0, 1000, usual_range=(0, 20), label="Epochs", search=Range(1, 6)
+    )
+    """Passes over the training pairs; 0 is automatic: 1 to 10, fewer passes for more pairs."""
     learning_rate: float = _common(
-        7e-5, 1e-8, 1.0, usual=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
+        7e-5, 1e-8, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
     )
     """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
     per_device_train_batch_size: int = _training(
@@ -136,11 +144,11 @@ class RunConfig(BaseModel):
     """Stop after this many optimizer steps; -1 leaves it to num_train_epochs."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
-    weight_decay: float = _training(0.01, 0.0, 1.0, usual=(0.0, 0.3), search=Range(0.0, 0.1))
+    weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
     """Pull of AdamW towards zero. 0.01 is AdamW's own default."""
     decay_biases_and_norms: bool = _training(False)
     """Decay every parameter, as the course does; off spares biases and norms."""
-    warmup_ratio: float = _training(0.2, 0.0, 1.0, usual=(0.0, 0.5), search=Range(0.0, 0.3))
+    warmup_ratio: float = _training(0.2, 0.0, 1.0, usual_range=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000)
     """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
@@ -165,15 +173,15 @@ class RunConfig(BaseModel):
     )
     """Clip the gradient's norm to this, which tames sudden jumps; 0 does not clip."""
     label_smoothing_factor: float = _training(
-        0.0, 0.0, 0.9, usual=(0.0, 0.3), label="Label smoothing"
+        0.0, 0.0, 0.9, usual_range=(0.0, 0.3), label="Label smoothing"
     )
     """Aim at less than certainty: 0.1 helps where labels are noisy."""
     class_weights: Literal["none", "balanced"] = _training("none")
     """balanced weighs the loss of each class by its rarity: try it where one is rare."""
     swap_augmentation: bool = _training(False, label="Both orders")
-    """Train on both orders of every pair: twice the steps; where order means nothing only."""
+    """Train on both orders of every pair, only if order means nothing; twice the steps."""
     sentence_order: Literal["auto", "random", "given"] = _training("auto")
-    """random reads each pair in either order, drawn each epoch; auto if both sides are alike."""
+    """random draws the order of each pair anew each epoch; auto does so if order means nothing."""
     deterministic: bool = _training(False)
     """Forbid operations whose result varies from run to run; slower on a GPU."""
     dropout: float = _model(0.0, -1.0, 0.9)
@@ -247,7 +255,7 @@ class RunConfig(BaseModel):
     label_column: str = _data("", label="Label")
     """The column of the class; empty to guess it."""
     positive_label: str = _data("", label="Positive class")
-    """Of two classes the one whose F1 is meant; empty for the plain one, such as 1 or yes."""
+    """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
@@ -263,7 +271,7 @@ class RunConfig(BaseModel):
     header: Literal["auto", "yes", "no"] = _data("auto", label="Names of the columns")
     """Whether the first line has the names of the columns (yes) or is a row (no)."""
     validation_share: float = _data(0.1, 0.01, 0.5)
-    """Share of train cut off for validation where there is no such split."""
+    """Share of train that is cut off for validation if there is no validation split."""
     max_train_samples: int = _data(0, 0, 1_000_000_000, label="Most training rows")
     """Train on so many rows at most, drawn at random; 0 takes all."""
     max_eval_samples: int = _data(0, 0, 1_000_000_000, label="Most validation rows")
@@ -280,9 +288,9 @@ class RunConfig(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_other_kinds(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false where a number is meant, which pydantic takes for 1 and 0, and as a
-        whole number "1.000", which is a thousand to some and which pydantic takes for 1."""
-        kind = knobs()[str(info.field_name)].kind
+        """Refuse a boolean for a number, and a text such as "1.000" for an integer: pydantic reads
+        it as 1, some people as a thousand."""
+        kind = hyperparameters()[str(info.field_name)].kind
         if (isinstance(value, bool) and kind is not bool) or (kind is int and not is_whole(value)):
             got = str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
             raise ValueError(_("must be {what}, got {value}", what=_NOUNS[kind], value=got))
@@ -291,13 +299,13 @@ class RunConfig(BaseModel):
     @field_validator("delimiter", mode="before")
     @classmethod
     def _name_blank(cls, value: Any) -> Any:
-        """The name of a blank, which would be stripped."""
+        """Replace a blank by its name, because a blank would be stripped."""
         return _BLANKS.get(value, value) if isinstance(value, str) else value
 
     @field_validator("*")
     @classmethod
     def _check_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse what is within the bounds of its field, and still cannot be used."""
+        """Refuse values that are within the bounds of their field but cannot be used."""
         name, problem = info.field_name, ""
         if name == "use_lora" and value and info.data.get("frozen_layers"):
             problem = _("already freezes the model; set frozen_layers to 0")
@@ -342,7 +350,7 @@ class RunConfig(BaseModel):
 
     @property
     def changed_labels(self) -> dict[str, str]:
-        """`label_map` as label -> the one it becomes, "" for none."""
+        """`label_map` as label -> new label, "" to leave its rows out."""
         entries = [entry.rpartition("=") for entry in shlex.split(self.label_map)]
         return {old: new for old, _, new in entries}
 
@@ -355,6 +363,11 @@ class RunConfig(BaseModel):
     def added_metrics(self) -> list[str]:
         """`metrics` as names, folders and modules of the Hub."""
         return shlex.split(self.metrics)
+
+    @property
+    def foreign_metrics(self) -> list[str]:
+        """Return the folders and Hub modules among `metrics`; a run executes their code."""
+        return [name for name in self.added_metrics if name not in METRICS]
 
     def changed(self, **values: Any) -> RunConfig:
         """A copy with some values replaced."""
@@ -370,7 +383,7 @@ class RunConfig(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunConfig:
-        """The configuration of a `config.json`."""
+        """Parse a `config.json`; ConfigError if it is invalid."""
         try:
             return cls(**disk.parse_json(text))
         except (TypeError, ValueError) as error:
@@ -379,10 +392,10 @@ class RunConfig(BaseModel):
 
 
 def _unreadable_change(label_map: str) -> str:
-    """The first part of a `label_map` that is no change of a label; "" if all are."""
+    """The first part of a `label_map` that does not change a label; "" if there is none."""
     try:
         entries = shlex.split(label_map)
-    except ValueError:  # a quotation mark without its other
+    except ValueError:  # an unclosed quotation mark
         return label_map
     return next((entry for entry in entries if "=" not in entry[1:]), "")
 
@@ -402,7 +415,7 @@ def is_whole(value: object) -> bool:
 
 
 def _problem(error: Any) -> str:
-    """What is wrong with a value and what is allowed, of one of pydantic's errors."""
+    """Describe what is wrong with a value and what is allowed, from one of pydantic's errors."""
     name, value, context = error["loc"][0], error["input"], error.get("ctx", {})
     got = reprlib.repr(value)
     match error["type"]:
@@ -411,7 +424,7 @@ def _problem(error: Any) -> str:
         case "value_error":
             return context["error"].args[0]  # type: ignore[no-any-return]
         case "literal_error":
-            choices = ", ".join(knobs()[name].choices)
+            choices = ", ".join(hyperparameters()[name].choices)
             return _("must be one of {choices}, got {value}", choices=choices, value=got)
         case "finite_number":
             return _("must be a finite number, got {value}", value=got)
@@ -421,32 +434,32 @@ def _problem(error: Any) -> str:
         case "less_than_equal":
             high, number = context["le"], float(value)
             return _("must be at most {bound:g}, got {value:g}", bound=high, value=number)
-    if isinstance(value, str) and "," in value and knobs()[name].kind is float:
+    if isinstance(value, str) and "," in value and hyperparameters()[name].kind is float:
         return _(
             "must be a number with a point before its decimals and no commas, got {value}",
             value=got,
         )
-    return _("must be {what}, got {value}", what=_NOUNS[knobs()[name].kind], value=got)
+    return _("must be {what}, got {value}", what=_NOUNS[hyperparameters()[name].kind], value=got)
 
 
 @dataclass(frozen=True)
-class Knob:
-    """How a hyperparameter is shown and what it may be."""
+class Hyperparameter:
+    """A hyperparameter: its label, help and allowed values."""
 
     label: str
     help: str
     kind: type  # bool, int, float or str
     choices: tuple[str, ...]  # the values allowed, for a text
     group: str  # the part of the form it belongs to
-    low: float | None  # for a number, as `high`; both are allowed
+    low: float | None  # for a number, like `high`; both are allowed
     high: float | None
-    usual: tuple[float, ...]  # values beyond are remarked on, not refused
-    search: Range | Choices  # what a search draws from; empty where it leaves the field alone
-    several: bool  # a text holds several values, with blanks between them
+    usual_range: tuple[float, ...]  # values outside are reported, not refused
+    search: Range | Choices  # what a search draws from; empty if it leaves the field alone
+    several: bool  # a text of several values, with blanks between them
 
 
 @cache
-def knobs() -> dict[str, Knob]:
+def hyperparameters() -> dict[str, Hyperparameter]:
     """Every hyperparameter by its name, in the order of declaration."""
     described = {}
     for name, field in RunConfig.model_fields.items():
@@ -455,8 +468,13 @@ def knobs() -> dict[str, Knob]:
         extra: Any = field.json_schema_extra
         details = dict(extra)
         label = details.pop("label") or name.replace("_", " ").capitalize()
-        described[name] = Knob(label, str(field.description), kind, choices, **details)
+        described[name] = Hyperparameter(label, str(field.description), kind, choices, **details)
     return described
+
+
+def fields_of(group: str) -> tuple[str, ...]:
+    """The names of the fields in a group of the form."""
+    return tuple(name for name, field in hyperparameters().items() if field.group == group)
 
 
 READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a file is read
@@ -466,7 +484,7 @@ SOURCE_FIELDS: tuple[str, ...] = (
     "test_split", "sentence1_column", "sentence2_column", "label_column",
     *READING_FIELDS,
 )  # fmt: skip
-DATA_FIELDS = ("dataset", *(name for name, knob in knobs().items() if knob.group == "Data"))
+DATA_FIELDS = ("dataset", *fields_of("Data"))
 
 # Values that differ from the fields' defaults, which are Recommended.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -508,26 +526,26 @@ PRESETS: dict[str, dict[str, Any]] = {
     "CPU": {"max_length": 64, "num_train_epochs": 2},
 }
 DEFAULT_PRESET = "Recommended"
-# What to train on and what the machine has are left as they are, whatever the preset.
+# Fields of the data and of the machine, which no preset changes.
 _NOT_PRESET = {
     "dataset", "checkpoint", "seed", "name", "report_to", "num_processes", "accelerate_config",
-    *DATA_FIELDS, *(name for name, knob in knobs().items() if knob.group == "Expert"),
+    *DATA_FIELDS, *fields_of("Expert"),
 }  # fmt: skip
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Every value a preset sets, those at their default included."""
+    """All values of a preset, including those at their default."""
     defaults = RunConfig().to_dict().items()
     return {field: value for field, value in defaults if field not in _NOT_PRESET} | PRESETS[name]
 
 
 def is_upload(dataset: str) -> bool:
-    """Whether a configuration's `dataset` names an upload."""
+    """True if a configuration's `dataset` names an upload."""
     return dataset.startswith(UPLOAD_PREFIX)
 
 
 def too_many_steps(config: RunConfig, total: int, most: int) -> ConfigError:
-    """The error of a run that would take more steps than one may."""
+    """The error of a run with more steps than allowed."""
     name = "max_steps" if config.max_steps > 0 else "num_train_epochs"
     problem = _(
         "makes {total:,} steps, and a run may take {most:,} here; lower it", total=total, most=most

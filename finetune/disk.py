@@ -1,8 +1,8 @@
-"""Writes files and folders that are whole after a crash, explains why one cannot be written, and
-reads JSON that may be damaged.
+"""Write files and folders that are complete after a crash, explain why one cannot be written, and
+read JSON that may be damaged.
 
-Libraries raise errors of their own for one and the same full disk: `OSError`, or in torch,
-safetensors and numpy an exception that has only words. `writing` makes one error of them all.
+For the same full disk, libraries raise different errors: `OSError`, or in torch, safetensors and
+numpy an exception with only a text. `writing` turns all of them into one error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CAUSES = {
     errno.EROFS: (_("the disk is read-only"), _("Make it writable")),
     errno.EACCES: (_("permission denied"), _("Give this user the right to write there")),
 }
-# What of a name the person can mend -> the fact, the remedy.
+# Error in a name, which the person can mend -> fact, remedy.
 _REMEDIES = {
     errno.ENOENT: (_("There is no {name}."), _("See that its name is right.")),
     errno.EISDIR: (_("{name} is a folder."), _("Name a file.")),
@@ -49,7 +49,7 @@ _REMEDIES = {
         _("Give this user the right to, or name another."),
     ),
 }
-# torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
+# Short writes of torch's zip writer and of numpy's `tofile`, which give no cause.
 _SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|requested and \d+ written")
 
 
@@ -68,14 +68,15 @@ def cause(error: BaseException | None) -> int | None:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a file could not be written for want of room, or of a disk that takes it."""
-    return cause(error) not in (None, errno.EACCES)  # that permission may be one to read
+    """True if a file could not be written because of a full or unsuitable disk."""
+    return cause(error) not in (None, errno.EACCES)  # which may be about reading
 
 
 def failure(
     name: object, error: BaseException, kind: type[_Error], otherwise: str = ELSEWHERE
 ) -> _Error:
-    """An error for people: what cannot be written, why, and a remedy that ends in `otherwise`."""
+    """Make an error for people: what cannot be written, why, and a remedy that ends in
+    `otherwise`."""
     reason = getattr(error, "strerror", None) or str(error)
     reason, remedy = _CAUSES.get(cause(error) or 0, (reason, _("See that it can be written")))
     return kind(
@@ -89,8 +90,7 @@ def failure(
 
 
 def explained(error: OSError) -> FinetuneError | None:
-    """An error for people of one that the operating system has raised; None for one that says
-    nothing of a file."""
+    """Turn an error of the operating system into one for people; None if it is not about a file."""
     name = str(error.filename or "")
     short = name if len(name) <= 200 else f"{name[:80]}\u2026"
     if error.errno in _REMEDIES:
@@ -103,7 +103,7 @@ def explained(error: OSError) -> FinetuneError | None:
 def writing(
     name: object, kind: type[FinetuneError] = StoreError, otherwise: str = ELSEWHERE
 ) -> Iterator[None]:
-    """Turn what any library raises when it cannot write into `failure`; other errors pass."""
+    """Turn any library's error about writing into `failure`; other errors pass."""
     try:
         yield
     except FinetuneError:
@@ -116,7 +116,7 @@ def writing(
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` when all is written."""
+    """Yield a path to write to; the file replaces `path` when it is complete."""
     new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         yield new
@@ -126,7 +126,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` so that a reader sees the old or the new, or raise StoreError."""
+    """Replace `path` by `text`, so that a reader sees the old or the new text. StoreError if that
+    fails."""
     with writing(path), replacing(path) as new:
         new.write_text(text, encoding="utf-8")
         sync(new)
@@ -134,10 +135,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append a line with a single write, so that lines of two processes never mix. A partial line
-    that a killed process left is ended first, or the new one would be lost with it.
+    that a killed process left is ended first, so that it does not spoil the new one.
 
     Raises:
-        OSError: if it cannot be written; then no part of it is.
+        OSError: if the line cannot be written; no part of it is.
     """
     with path.open("ab+", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -168,28 +169,29 @@ def sync(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until all that is in a folder is on the disk."""
+    """Wait until everything in a folder is on the disk."""
     for path in (*folder.rglob("*"), folder):
         sync(path)
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Put a folder in the place of another, once all that is in it is on the disk.
+    """Replace a folder by another one, once all files of that are on the disk.
 
-    The former is renamed first: after a crash between the two renames `standing` finds it.
+    The old folder is renamed first; after a crash between the two renames `standing` finds it.
     """
     sync_folder(new)
     former = _former(folder)
     if folder.exists():
         shutil.rmtree(former, ignore_errors=True)
         folder.rename(former)
-    shutil.move(new, folder)  # Landlock's first version lets nothing be renamed into another folder
+    shutil.move(new, folder)  # Landlock's first version forbids renaming into another folder
     sync(folder.parent)
     shutil.rmtree(former, ignore_errors=True)
 
 
 def standing(folder: Path) -> Path:
-    """Where a folder is that `replace_folder` writes: itself, or the former after a crash."""
+    """The present place of a folder that `replace_folder` writes: its own, or that of the old one
+    after a crash."""
     return folder if folder.exists() or not _former(folder).exists() else _former(folder)
 
 
@@ -198,7 +200,8 @@ def _former(folder: Path) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that `replace_folder` writes, and the former; no part of it can be seen."""
+    """Remove a folder that `replace_folder` writes, and the old one. Readers see all of it or
+    nothing."""
     gone = folder.with_name(f".{folder.name}.gone")
     shutil.rmtree(_former(folder), ignore_errors=True)
     shutil.rmtree(gone, ignore_errors=True)
@@ -208,7 +211,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; raises ValueError, also where it is nested too deeply."""
+    """Parse JSON; ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -216,7 +219,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object of a text; empty where it is something else."""
+    """Parse a JSON object; empty if the text is anything else."""
     try:
         value = parse_json(text)
     except ValueError:
@@ -225,7 +228,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object of a file; empty when it is missing, unreadable or something else."""
+    """Read a JSON object from a file; empty if the file is missing, unreadable or anything else."""
     try:
         return parse_object(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -233,8 +236,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_as(kind: type[_T], path: Path) -> _T | None:
-    """The value of a JSON file as a type that pydantic can check; None when it is missing,
-    unreadable or something else."""
+    """Read a JSON file as a type that pydantic can check; None if it is missing, unreadable or
+    anything else."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (OSError, ValueError):
@@ -242,10 +245,10 @@ def read_as(kind: type[_T], path: Path) -> _T | None:
 
 
 def read_cached(path: Path, parse: Callable[[str], _T]) -> _T:
-    """A file's text, parsed once for each version of the file.
+    """Read and parse a file, once for each version of the file.
 
     Raises:
-        OSError: when it cannot be read; and whatever `parse` raises.
+        OSError: if it cannot be read; and whatever `parse` raises.
     """
     status = path.stat()
     return cast(_T, _parsed(parse, str(path), status.st_ino, status.st_mtime_ns, status.st_size))

@@ -1,4 +1,4 @@
-"""The errors that people are meant to read; each names the wrong value and what to do about it.
+"""Errors for people; each names the wrong value and what to do about it.
 
 Bugs stay ordinary exceptions.
 """
@@ -16,7 +16,7 @@ class FinetuneError(Exception):
 
     Args:
         fact: what is wrong, with placeholders for the values as `str.format` takes them.
-        remedy: what to do; empty where the fact already says it.
+        remedy: what to do; empty if the fact already says it.
         values: for the placeholders of both.
     """
 
@@ -38,7 +38,7 @@ def _formatted(text: str, values: Mapping[str, object]) -> str:
 
 
 class ConfigError(FinetuneError):
-    """All problems of one configuration at once: hyperparameter -> what is wrong with its value."""
+    """All problems of a configuration: hyperparameter -> what is wrong with its value."""
 
     def __init__(self, problems: dict[str, str]) -> None:
         listed = "; ".join(f"{name} {text}" for name, text in problems.items())
@@ -55,7 +55,7 @@ class ModelError(FinetuneError):
 
 
 class TrainingError(FinetuneError):
-    """The training loop cannot go on: a loss that is not a number, a full device."""
+    """Training cannot continue: a loss that is not a number, a full device."""
 
 
 class StoreError(FinetuneError):
@@ -63,14 +63,14 @@ class StoreError(FinetuneError):
 
 
 class NoSuchRun(StoreError):
-    """The run does not exist, or is not the caller's to see."""
+    """The run does not exist, or the caller may not see it."""
 
     def __init__(self) -> None:
         super().__init__(_("There is no such run."), _("Choose one from the list of runs."))
 
 
 class TooMany(FinetuneError):
-    """An address has been issued as many identities as it may have for now."""
+    """An address has been issued the most identities that it may have for now."""
 
 
 class JobError(FinetuneError):
@@ -78,7 +78,7 @@ class JobError(FinetuneError):
 
 
 class WrongAccount(JobError):
-    """A token is of an account that does not see what is asked for."""
+    """The account of a token cannot see what was requested."""
 
 
 class PublishError(FinetuneError):
@@ -90,7 +90,7 @@ class Cancelled(PublishError):
 
 
 def some(names: Sequence[object], most: int = 8) -> str:
-    """The first few of some names, and how many more there are."""
+    """Join the first few names, and say how many more there are."""
     shown = ", ".join(str(name)[:60] for name in names[:most])
     more = len(names) - most
     return Message("{names} and {more} more", names=shown, more=more) if more > 0 else shown

@@ -1,4 +1,5 @@
-"""Why the Hub, or a client of it, gave nothing: the cause, what to say of it, and when to retry."""
+"""Errors of the Hub and its clients: their cause, a fact and a remedy for people, and when to
+retry."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from finetune.messages import message as _
 
 T = TypeVar("T")
 Kind = Literal["dataset", "checkpoint", "model"]
-_LONGEST_PAUSE = 60  # seconds the Hub may ask for that are waited; beyond, the person is told
+_LONGEST_PAUSE = 60  # seconds to wait if the Hub asks for it; longer pauses are reported
 
-# By cause: why a dataset or a checkpoint cannot be read; else that of `refused`.
+# Cause -> why a dataset or a checkpoint cannot be read; `refused` is the default.
 _FACTS = {
     "gated": _("{what} is gated."),
     "missing": _("{what} is not on the Hub, or it is private."),
@@ -39,7 +40,7 @@ _FACTS = {
     "disk": _("{what} cannot be kept: {reason}."),
     "pickle": _("{what} has no safetensors weights, and others can run code when they are opened."),
 }
-# By cause: the remedy for who reads.
+# Cause -> the remedy when reading.
 _READING = {
     "gated": _("Accept its terms at {page} and sign in with `hf auth login`."),
     "missing": _("Check its name; for a private one sign in with `hf auth login`."),
@@ -52,7 +53,7 @@ _READING = {
     "disk": _("Free some space, or choose a folder that can be written with HF_HOME."),
     "pickle": _("Choose one that has them, or save it as safetensors where you trust it."),
 }
-# By cause: the remedy for who sends; others are of the network.
+# Cause -> the remedy when sending; `silent` is the default.
 _SENDING = {
     "missing": _("There is no such repository, or the token may not see it."),
     "token": _("The token is wrong or has expired; make a new one in your Hub settings."),
@@ -70,12 +71,12 @@ _OF_STATUS = {
     429: "pause",
 }  # fmt: skip
 _OF_ERROR = {
-    GatedRepoError: "gated",  # a kind of the next
+    GatedRepoError: "gated",  # a subclass of the next one
     RepositoryNotFoundError: "missing",
     RevisionNotFoundError: "revision",
-    EntryNotFoundError: "",  # whoever reads the file says more
+    EntryNotFoundError: "",  # the reader of the file says more
 }
-# Causes by which the Hub says that who asks has no right to it.
+# Causes that mean that the caller may not read it.
 NO_RIGHT = frozenset({"gated", "missing", "token", "forbidden"})
 _SILENT = {
     "ConnectError", "ConnectTimeout", "ReadTimeout", "PoolTimeout", "ProxyError",
@@ -85,21 +86,21 @@ _SILENT = {
 
 
 class Gated(Exception):
-    """A repository that the Hub describes to everybody and gives to some."""
+    """A repository that everybody can see but only some may read."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why something failed."""
+    """The cause of a failure."""
 
-    name: str = ""  # empty where that is not known
+    name: str = ""  # empty if unknown
     status: int = 0  # of the Hub's answer
     pause: int = 0  # seconds that the Hub asked for
-    reason: str = ""  # why a disk takes nothing
+    reason: str = ""  # why a disk cannot be written
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    """An error and what it came from, the first cause last."""
+    """An error and its causes, the first cause last."""
     errors = [error]
     while True:
         last = errors[-1]
@@ -110,7 +111,7 @@ def chain(error: BaseException) -> list[BaseException]:
 
 
 def cause(error: BaseException) -> Cause:
-    """What an error of a client of the Hub comes from."""
+    """The cause of an error of one of the Hub's clients."""
     errors, text = chain(error), str(error)
     if "safetensors" in text and ("file named" in text or "use_safetensors" in text):
         return Cause("pickle")
@@ -129,7 +130,7 @@ def cause(error: BaseException) -> Cause:
 
 
 def _pause(response: Any) -> int:
-    """The seconds that a response asks for; 0 where it names none."""
+    """The seconds that a response asks to wait; 0 if it names none."""
     limit = parse_ratelimit_headers(response.headers)
     if limit is not None and not limit.remaining:
         return limit.reset_in_seconds
@@ -138,12 +139,12 @@ def _pause(response: Any) -> int:
 
 
 def sender_remedy(cause: Cause) -> str:
-    """What to do about a cause, for who sends."""
+    """The remedy for a cause when sending."""
     return _SENDING.get(cause.name, _SENDING["silent"])
 
 
 def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> FinetuneError:
-    """The error that says why a dataset or a checkpoint cannot be read."""
+    """Make the error that says why a dataset or a checkpoint cannot be read."""
     endpoint = hub_connection.hub_endpoint()
     fact = _FACTS.get(cause.name, _FACTS["refused"])
     remedy = _READING.get(cause.name, _READING["refused"])
@@ -170,13 +171,13 @@ def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> Finetune
 def explained(
     kind: Kind, name: str, error: BaseException, revision: str = ""
 ) -> FinetuneError | None:
-    """As `refusal`, of a client's error; None where its cause is not known."""
+    """Make the error of `refusal` for a client's error; None if its cause is unknown."""
     reason = cause(error)
     return refusal(kind, name, reason, revision) if reason.name else None
 
 
 def retried(read: Callable[[], T]) -> T:
-    """The value of a call that reads, made again where the Hub asks for a pause or has a fault."""
+    """Call a function that reads, again if the Hub asks for a pause or has a fault."""
     for seconds in (1, 2, 4):
         try:
             return read()
@@ -190,5 +191,5 @@ def retried(read: Callable[[], T]) -> T:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, without the queries of signed addresses."""
+    """The first line of an error, without the queries of signed addresses."""
     return logs.unsigned((str(error).strip() or type(error).__name__).splitlines()[0])[:300]

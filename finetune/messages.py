@@ -1,7 +1,7 @@
-"""Texts that a page may show in another language than English.
+"""Texts that a page may show in other languages than English.
 
-Errors, findings and other texts of the core are written in English, and translated when the page
-shows them (`finetune.ui.i18n.gettext`); in between they may be stored in a file.
+Errors, findings and other texts of the core are written in English and translated when the page
+shows them (`finetune.ui.i18n.gettext`). In between they may be stored in a file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 
 class Message(str):
-    """An English text that remembers how it was made.
+    """An English text that remembers its template and values.
 
     Attributes:
         template: the English text with placeholders, the key of a translation catalogue.
@@ -32,8 +32,8 @@ class Message(str):
 
 
 def _unstopped(value: object, name: str, template: str) -> object:
-    """A value without the stop at its end where the template has one behind it. Texts of libraries
-    and of the operating system end in one or do not."""
+    """Remove the full stop at the end of a value if the template has one behind it. Texts of
+    libraries and of the operating system may end in one."""
     if isinstance(value, Message) or not isinstance(value, str | Exception):
         return value
     stopped = re.search(rf"\{{{name}\}}\.(\s|$)", template)
@@ -41,13 +41,13 @@ def _unstopped(value: object, name: str, template: str) -> object:
 
 
 def message(template: str, /, **values: object) -> str:
-    """A `Message`; `pybabel extract` collects the templates of its calls."""
+    """Make a `Message`; `pybabel extract` collects the templates of these calls."""
     return Message(template, **values)
 
 
 def encode(value: Any, within: bool = False) -> Any:
-    """A value for JSON that keeps the template and the values of each message in it; `within`
-    another message, one without values would else be a word that nobody translates."""
+    """Convert a value to JSON that keeps the template and values of each message. `within` another
+    message, those without values are kept too, so that they are translated."""
     if isinstance(value, Message) and (value.values or within):
         return {"template": value.template, "values": encode(dict(value.values), True)}
     if isinstance(value, dict):
@@ -58,7 +58,7 @@ def encode(value: Any, within: bool = False) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The value that `encode` was given; tuples are lists then."""
+    """Restore the value given to `encode`; tuples become lists."""
     match value:
         case list():
             return [decode(part) for part in value]

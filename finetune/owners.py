@@ -45,14 +45,14 @@ _ADDRESSES = 10_000  # remembered
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who sends a request."""
+    """The sender of a request."""
 
-    names: tuple[str, ...] = ()  # a signed-in user and a browser; the first gets what is new
+    names: tuple[str, ...] = ()  # a signed-in user and a browser; the first owns what is new
     alone: bool = False  # on one's own machine, where everything is theirs
 
     @property
     def name(self) -> str:
-        """The owner of what this visitor makes; empty on one's own machine."""
+        """The owner of what this visitor creates; empty outside a shared app."""
         return self.names[0] if self.names else ""
 
     @property
@@ -60,12 +60,13 @@ class Visitor:
         return self.alone or bool(self.names)
 
     def owns(self, owner: str) -> bool:
-        """Whether what belongs to `owner` is theirs to see."""
+        """True if the visitor may see what belongs to `owner`."""
         return self.alone or owner in self.names
 
     @property
     def admin(self) -> bool:
-        """Whether they look after a shared app: its Space's author, or in `FINETUNE_ADMINS`."""
+        """True for an administrator of a shared app: its Space's author, or anyone in
+        `FINETUNE_ADMINS`."""
         author = os.environ.get("SPACE_AUTHOR_NAME") or os.environ.get("SPACE_ID", "").split("/")[0]
         admins = [author, *os.environ.get("FINETUNE_ADMINS", "").split(",")]
         return any(f"user:{name.strip()}" in self.names for name in admins if name.strip())
@@ -97,8 +98,12 @@ def any_checkpoint() -> bool:
 
 
 def identify(user: str = "", browser: str = "") -> Visitor:
-    """The visitor that a request comes from, by the name that a sign-in has proven and the owner
-    that an issued token has proven."""
+    """The visitor that a request comes from.
+
+    Args:
+        user: the name of a signed-in user, as proven by the sign-in.
+        browser: the owner that an issued token has proven.
+    """
     if not is_shared():
         return LOCAL_USER
     names = (f"user:{user}" if user else "", browser)
@@ -130,14 +135,15 @@ class Limits:
 
 
 class Identities:
-    """The identities of browsers: each a random number and its signature.
+    """Identities of browsers: each is a random number and its signature.
 
-    How many one address may have is limited, since limits for each visitor mean nothing where
-    visitors are free.
+    The number of identities for an address is limited, because limits for each visitor mean nothing
+    if
+    visitors can be created freely.
 
     Args:
-        root: the folder of runs, where the key is made when it is first needed.
-        clock: seconds that never go back.
+        root: the folder of runs; the key is created there when it is first needed.
+        clock: monotonic seconds.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -147,13 +153,15 @@ class Identities:
         self._lock = threading.Lock()
 
     def issue(self, address: str) -> str:
-        """A new token for a request from an address, or TooMany."""
+        """Issue a token for a request from an address; TooMany if the address has reached its
+        limit."""
         self._count(_network(address))
         number = secrets.token_urlsafe(16)
         return f"{number}.{self._signature(number)}"
 
     def owner(self, token: str) -> str:
-        """The owner that a token proves, as runs name it; empty where it was not issued here."""
+        """The owner that a token proves, as named in runs; empty if the token was not issued
+        here."""
         number, _, signature = token.partition(".")
         if not signature or not hmac.compare_digest(
             signature.encode(), self._signature(number).encode()
@@ -167,7 +175,7 @@ class Identities:
 
     @cached_property
     def _key(self) -> bytes:
-        """Made by the process that needs it first; its owner alone can read it."""
+        """The key, created by the process that needs it first. Only its owner can read it."""
         path = self._root / KEY
         with disk.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +184,7 @@ class Identities:
                 if not (key := file.read()):
                     key = secrets.token_bytes(_KEY_BYTES)
                     file.write(key)
-        if len(key) != _KEY_BYTES:  # with a short one anybody could sign
+        if len(key) != _KEY_BYTES:  # anybody could sign with a short key
             raise StoreError(
                 "{path} is damaged.", "Delete it; who signs in loses nothing.", path=path
             )
@@ -201,7 +209,7 @@ class Identities:
 
 
 def _network(address: str) -> str:
-    """What counts as one address: of IPv6 the 64 bits that a household is given."""
+    """The network of an address, for counting: of IPv6 the 64 bits that a household is given."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Hashes of sentences, the same everywhere, that find duplicates and leakage without the texts."""
+"""Hashes of sentences, equal on every machine, to find duplicates and leakage without the texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EDGES = " \t.,;:!?\u2026'\"\u201c\u201d\u2018\u2019\u00ab\u00bb()[]"
 
 
 def clean_sentence(cell: Any) -> str | None:
-    """A cell as a text Arrow and a tokenizer can take; None where there is none."""
+    """Convert a cell to a text that Arrow and a tokenizer can take; None if there is none."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return None
     text = str(cell)
@@ -28,19 +28,19 @@ def clean_sentence(cell: Any) -> str | None:
 
 
 def replace_surrogates(text: str) -> str:
-    """Without lone surrogates, which JSON can spell and UTF-8 cannot."""
+    """Replace lone surrogates, which JSON can spell and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def without_direction(text: str) -> str:
-    """Without the controls that reorder what is shown around them: a name could pretend to be
-    another (https://trojansource.codes)."""
+    """Remove the controls that reorder the text around them, because a name could imitate another
+    one (https://trojansource.codes)."""
     return text.translate(_DIRECTION)
 
 
 def normalize(text: str) -> str:
-    """A sentence as it is compared: whatever its case, white space, invisible characters, form of
-    Unicode (NFKC) and punctuation at its ends."""
+    """Reduce a sentence to what is compared: without case, extra white space, invisible characters,
+    form of Unicode (NFKC) and punctuation at its ends."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
     return " ".join(text.casefold().split()).strip(_EDGES)
@@ -53,18 +53,18 @@ def hash64(text: str) -> int:
 
 
 def text_hash(text: str | None) -> int:
-    """The hash of a sentence after `normalize`; 0 where there is none."""
+    """Hash a sentence after `normalize`; 0 if there is none."""
     return hash64(normalize(text) or text) if text else 0
 
 
 def ordered_pair_hash(first: Integers, second: Integers) -> Integers:
-    """One hash a pair; another one when its sentences swap. Shape (rows,), as both."""
+    """Hash each pair; swapped sentences give another hash. All arrays have shape (rows,)."""
     return first * np.int64(-7046029254386353131) + second
 
 
 def sentence_groups(first: Integers, second: Integers) -> Integers:
-    """The number of each row's group: rows that share a sentence, directly or through others. Shape
-    (rows,), as both."""
+    """Number the groups of rows that share a sentence, directly or through others. All arrays have
+    shape (rows,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -78,5 +78,5 @@ def sentence_groups(first: Integers, second: Integers) -> Integers:
 
 
 def unordered_pair_hash(first: Integers, second: Integers) -> Integers:
-    """One hash a pair, the same when its sentences swap. Shape (rows,), as both."""
+    """Hash each pair; swapped sentences give the same hash. All arrays have shape (rows,)."""
     return ordered_pair_hash(np.minimum(first, second), np.maximum(first, second))

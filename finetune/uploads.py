@@ -1,4 +1,4 @@
-"""Files that people uploaded, stored by their contents and names: the same files are one upload."""
+"""Uploaded files, stored by their contents and names: the same files are one upload."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class StoredUpload:
 
 @dataclass(frozen=True)
 class Uploads:
-    """The uploads that a visitor may see, a folder each; no two visitors share one."""
+    """The uploads that a visitor may see, a folder each. Visitors never share one."""
 
     root: Path
     visitor: Visitor = LOCAL_USER
-    # The names that the visitor's runs still need; the others make room for new ones.
+    # Names of the uploads that the visitor's runs need; others are removed to make room.
     used: Callable[[], Collection[str]] = frozenset
     other_bytes: Callable[[], int] = int  # of the visitor's other files, which count too
 
     def add(self, files: Mapping[str, Path], names: Mapping[str, str] | None = None) -> str:
-        """Store copies of a file for each split; the name of the upload, for a configuration's
-        `dataset`. DataError where one cannot be read, or the visitor may have no more; `names` are
-        those for the user, where they differ."""
+        """Store copies of the files of each split; returns the upload's name, for a configuration's
+        `dataset`. `names` are those for the person, if they differ. DataError if a file cannot be
+        read, or the visitor may not store more."""
         if not self.visitor.may_start:
             raise DataError(*NOBODY)
         if "train" not in files:
@@ -71,17 +71,17 @@ class Uploads:
         folder = self.root / digest.hexdigest()[:24]
         if not (folder / "upload.json").is_file():
             self._store(folder, {stored_names[split]: files[split] for split in files}, file_names)
-        with contextlib.suppress(OSError):  # uploaded again: the newest, and last to make room
+        with contextlib.suppress(OSError):  # uploaded again: now the newest
             os.utime(folder)
         return UPLOAD_PREFIX + folder.name
 
     def _store(self, folder: Path, files: dict[str, Path], file_names: dict[str, str]) -> None:
-        """Copy files into a folder; it is an upload once it has its `upload.json`."""
+        """Copy files into a folder, which becomes an upload when it has its `upload.json`."""
         size = sum(path.stat().st_size for path in files.values())
         try:
             with disk.writing(message("The upload"), DataError):
                 folder.mkdir(parents=True, exist_ok=True)
-                for name, path in files.items():  # perhaps of an upload that makes room for this
+                for name, path in files.items():  # may be those of an upload that is removed below
                     shutil.copyfile(path, folder / name)
                 self.make_room(size, self.other_bytes())
                 text = json.dumps({"owner": self.visitor.name, "file_names": file_names})
@@ -106,8 +106,9 @@ class Uploads:
         return self._stored()[::-1][:most]
 
     def make_room(self, size: int, other_bytes: int = 0) -> int:
-        """Remove the oldest uploads that no run needs to make room for so many bytes beside
-        `other_bytes`; the bytes of the rest. DataError, and nothing removed, where it cannot."""
+        """Remove the oldest uploads that no run needs until this many bytes fit beside
+        `other_bytes`; returns the bytes of the rest. DataError, and nothing removed, if they cannot
+        fit."""
         if self.visitor.alone:
             return 0
         limit = Limits().upload_bytes
@@ -118,7 +119,7 @@ class Uploads:
         if needed > most:
             mb, needed_mb, limit_mb = (n / 2**20 for n in (size, needed + other_bytes, limit))
             raise DataError(
-                "These files have {mb:.1f} MB, and those of your runs and what you had judged "
+                "These files have {mb:.1f} MB, and those of your runs and predictions "
                 "{needed_mb:.1f} MB; a visitor may have {limit_mb:.0f} MB.",
                 "Bring a part of the rows, or delete a run of other files.",
                 mb=mb,
@@ -132,17 +133,17 @@ class Uploads:
         return total
 
     def needed(self) -> int:
-        """Bytes of the visitor's uploads that runs need."""
+        """Bytes of the visitor's uploads that are needed by runs."""
         used = self.used()
         return sum(upload.size for upload in self._stored() if upload.name in used)
 
     def files(self, name: str) -> dict[str, Path]:
-        """Split -> file of an upload; DataError where there is no such upload."""
+        """Split -> file of an upload; DataError if it does not exist."""
         names, folder = self.file_names(name), self._folder(name)
         return {split: folder / f"{split}{file_suffix(file)}" for split, file in names.items()}
 
     def file_names(self, name: str) -> dict[str, str]:
-        """Split -> name of the file, as the user knows it; raises as `files`."""
+        """Split -> the person's name of the file; raises as `files`."""
         folder = self._folder(name)
         values = disk.read_json(folder / "upload.json") if _ID.fullmatch(folder.name) else {}
         if not values or not self.visitor.owns(values["owner"]):
@@ -164,14 +165,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def upload_from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
-    """Store the files of `add_arguments`; `dataset` and its value, or nothing without files."""
+    """Store the files of `add_arguments`. Returns `dataset` and its value, or nothing without
+    files."""
     paths = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
     files = {split: path for split, path in paths.items() if path is not None}
     return {"dataset": Uploads(root / "uploads").add(files)} if files else {}
 
 
 def file_suffix(name: str) -> str:
-    """The ending of a file's name, one of `ENDINGS`, of text perhaps with `.gz`; DataError for
+    """The ending of a file's name: one of `ENDINGS`, for text perhaps with `.gz`. DataError for
     others."""
     packed = name.lower().endswith(".gz")
     ending = next(filter(name.lower().removesuffix(".gz").endswith, ENDINGS), "")

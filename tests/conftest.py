@@ -1,4 +1,4 @@
-"""Fixtures that more than one test module uses. No test reaches any outside host."""
+"""Fixtures for more than one test module. No test reaches an outside host."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOKEN = "hub-token-of-ada"
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    """The loopback Hub, with one user who may write, as it was at the start."""
+    """The loopback Hub in its initial state, with one user who may write."""
     HUB.add_user(TOKEN, "ada", orgs=("lovelace",))
     yield HUB
     HUB.reset()
@@ -60,7 +60,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_accelerator() -> Iterator[None]:
-    """Accelerate keeps the first precision it was asked for as long as its process lives."""
+    """Reset Accelerate, which keeps the first precision for as long as its process lives."""
     yield
     if (state := sys.modules.get("accelerate.state")) is not None:
         state.AcceleratorState._reset_state(reset_partial_state=True)
@@ -68,7 +68,8 @@ def own_accelerator() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
-    """A test that leaves another Hub or none behind would fail its neighbours, not itself."""
+    """Assert that a test leaves these variables as they were; a changed one would break other
+    tests."""
     names = ("HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
     before = {name: os.environ.get(name) for name in names}
     yield
@@ -82,7 +83,7 @@ def store(tmp_path: Path) -> RunStore:
 
 @pytest.fixture
 def adopt() -> Iterator[Callable[[Run], bool]]:
-    """Makes this process the worker of a run, until the test is over."""
+    """Make this process the worker of a run for the rest of the test."""
     with contextlib.ExitStack() as held:
         yield lambda run: held.enter_context(workers.worker_lock(run))
 
@@ -94,7 +95,7 @@ def toy_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def still_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy without dropout: two processes draw other masks than one."""
+    """The toy checkpoint without dropout: two processes would draw different masks."""
     folder = tmp_path_factory.mktemp("checkpoint") / "still"
     return toys.write_checkpoint(folder, dropout=0.0)
 
@@ -106,7 +107,8 @@ def toy_pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy_pairs(toy_pairs_folder: Path) -> splits.Pairs:
-    """Of the toy checkpoint's classes, so that training begins with its own output layer."""
+    """Pairs with the toy checkpoint's classes, so that training begins with its own output
+    layer."""
     return dataclasses.replace(toys.load(toy_pairs_folder), target=Target(tuple(LABELS)))
 
 
@@ -125,7 +127,7 @@ def toy_config(toy_checkpoint: Path) -> RunConfig:
 
 @pytest.fixture(scope="session")
 def glue() -> Path:
-    """The real MRPC, where it lies beside the project."""
+    """The real MRPC, if it is beside the project."""
     if not GLUE.is_dir():
         pytest.skip(f"the real MRPC is not at {GLUE.parent.name}/{GLUE.name} beside the project")
     return GLUE
@@ -143,7 +145,8 @@ def chromium() -> str:
 
 @pytest.fixture
 def processes() -> Iterator[list[psutil.Process]]:
-    """Processes a test started; ended when it is over, but no other that has the pid of one now."""
+    """Processes that a test started, ended after it. A process that now has the pid of an ended one
+    is spared."""
     started: list[psutil.Process] = []
     yield started
     for process in started:

@@ -1,4 +1,4 @@
-"""The bundled pairs: what the README beside them says is so."""
+"""The bundled pairs agree with the README beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks' own parts; the figures themselves are taken by hand."""
+"""The parts of the benchmarks; their figures are measured by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import tables
+from finetune.data import table_formats
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -39,7 +39,7 @@ from tests.support.browser import launch_browser
 
 def test_a_worker_is_measured_and_its_failure_said(tmp_path: Path) -> None:
     memory.write(tmp_path / "a.csv", 500)
-    table = tables.open_table(tmp_path / "a.csv")
+    table = table_formats.open_table(tmp_path / "a.csv")
     assert len(list(table.rows(lambda line, why: pytest.fail(why)))) == 500
     seconds, peak = memory.measure(["finetune", "check", "--help"])
     assert seconds > 0
@@ -108,7 +108,7 @@ def test_what_needs_a_gpu_runs_through_without_one(
 
 
 def test_recommended_is_as_good_from_where_it_stays_so() -> None:
-    """Of two seeds; after one evaluation it was as good, and then worse again."""
+    """Means of two seeds; the score was as good after one evaluation, and then worse again."""
     course = [[(10.0, 0.7), (20.0, 0.8)], [(12.0, 0.7), (24.0, 0.9)]]
     own = [[(1.0, 0.9), (2.0, 0.8), (3.0, 0.8)], [(1.0, 0.9), (2.0, 0.8), (3.0, 1.0)]]
     assert quality._mean(course)[-1] == pytest.approx((22.0, 0.85))
@@ -178,7 +178,7 @@ def test_ratios_are_written_beside_those_of_other_processors() -> None:
 def test_visitors_watch_and_ask_without_an_error(
     store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], None], clients: int
 ) -> None:
-    """The load benchmark's crowd, for some seconds, while a run writes ten events a second."""
+    """The crowd of the load benchmark, for some seconds, while a run writes ten events a second."""
     assert machine.described().startswith("processor: ")
     run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=32))
     for event in toys.story()[:2]:

@@ -13,24 +13,24 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", config.knobs())
+@pytest.mark.parametrize("name", config.hyperparameters())
 def test_a_hyperparameter_has_a_line_of_help_and_a_range_its_default_lies_in(name: str) -> None:
-    knob, default = config.knobs()[name], RunConfig().to_dict()[name]
-    assert "\n" not in knob.help
-    assert 20 <= len(knob.help) <= 100
-    assert knob.help.endswith(".")
+    field, default = config.hyperparameters()[name], RunConfig().to_dict()[name]
+    assert "\n" not in field.help
+    assert 20 <= len(field.help) <= 100
+    assert field.help.endswith(".")
     assert getattr(RunConfig(**{name: default}), name) == default
-    if knob.kind in (int, float):
-        assert knob.low is not None
-        assert knob.high is not None
-        low, high = knob.usual or (knob.low, knob.high)
-        assert knob.low <= low <= default <= high <= knob.high
+    if field.kind in (int, float):
+        assert field.low is not None
+        assert field.high is not None
+        low, high = field.usual_range or (field.low, field.high)
+        assert field.low <= low <= default <= high <= field.high
         presets = [preset[name] for preset in config.PRESETS.values() if name in preset]
         assert all(low <= value <= high for value in presets)
 
 
 def test_all_problems_are_named_at_once() -> None:
-    schedulers = config.knobs()["lr_scheduler_type"].choices
+    schedulers = config.hyperparameters()["lr_scheduler_type"].choices
     with pytest.raises(ConfigError) as caught:
         RunConfig().changed(
             learning_rate="fast", num_train_epochs=-1, lr_scheduler_type="zigzag", lr=1
@@ -77,7 +77,7 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: Any) -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.sampled_from(list(config.knobs())),
+    st.sampled_from(list(config.hyperparameters())),
     st.none() | st.integers() | st.floats() | st.text(max_size=20),
 )
 def test_any_value_is_read_or_refused(name: str, value: Any) -> None:
@@ -105,7 +105,7 @@ def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None
     assert line[:4] == ["python", "-m", "finetune", "train"]
     parser = argparse.ArgumentParser()
     arguments.add_arguments(parser)
-    assert all(f"--{name}" in parser.format_help() for name in config.knobs())
+    assert all(f"--{name}" in parser.format_help() for name in config.hyperparameters())
     args = arguments.arguments_given(parser.parse_args(line[4:]))
     assert RunConfig(**args) == original
     own_files = original.changed(dataset="upload/" + "a" * 24)

@@ -1,4 +1,4 @@
-"""A file that cannot be written is said in the same words, whichever library wrote it."""
+"""Files that cannot be written are reported in the same words, whichever library wrote them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 
 from finetune import disk
 from finetune.errors import StoreError
-from finetune.jobs import background, train
+from finetune.jobs import train
+from finetune.jobs.background import BackgroundJob
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -27,7 +28,7 @@ MANY = 1_000_000
 
 @pytest.fixture
 def little_room() -> Iterator[None]:
-    """No file may grow beyond 100 kB: a write ends in the middle, as on a full disk."""
+    """Limit files to 100 kB, so that a write ends in the middle, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     yield
@@ -100,14 +101,20 @@ def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
         torch.save({"a": torch.zeros(MANY)}, full)
         return events.Finished(step=0, seconds=0.0)
 
-    job = Run(tmp_path)
-    assert background.carry_out(job, Phase.START, work) == 1
+    class Job(BackgroundJob):
+        phase = Phase.START
+
+        def work(self) -> events.Event:
+            return work()
+
+    job = Job(tmp_path)
+    assert job.carry_out() == 1
     failed = job.tail()[0][-1]
     assert isinstance(failed, events.Failed)
     assert failed.error == "A file of the job cannot be written: the disk is full."
     assert failed.remedy.startswith("Free some space")
     with pytest.raises(RuntimeError) as caught:
         work()
-    failed = train.failure_event(caught.value, job)
+    failed = train.failure_event(caught.value, Run(tmp_path))
     assert failed.error == "A file of the run cannot be written: the disk is full."
     assert failed.remedy == "Free some space, and press Resume: nothing saved is lost."

@@ -1,4 +1,4 @@
-"""What a notebook uses, end to end, and how light `import finetune` is."""
+"""The Python API from end to end, and the cost of `import finetune`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_notebook_trains_evaluates_predicts_and_pushes(
     assert {"train", "validation"} <= set(pairs.splits)
     run = finetune.train(config, store)
     assert "4/4" in capfd.readouterr().err
-    assert run.metrics["f1"] == store.summary(run).best.metrics["f1"]  # type: ignore[union-attr]
+    assert run.metrics["f1"] == run.state().best.metrics["f1"]  # type: ignore[union-attr]
     report = finetune.evaluate(run)
     assert report.analysis.scores["f1"].value == pytest.approx(run.metrics["f1"])
     answer = Predictor.from_run(run)("the cat sees a dog .", "a dog sees the cat .")

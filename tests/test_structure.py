@@ -1,4 +1,5 @@
-"""The packages: imports point down, only the page imports Gradio, light modules load no torch."""
+"""The packages: imports point down, only the page imports Gradio, light modules do not load
+torch."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -36,7 +38,7 @@ SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answe
 
 
 def loaded_by(code: str, watched: set[str]) -> str:
-    """Which of the watched libraries a piece of code loads, in a process of its own."""
+    """Return which of the watched libraries a piece of code loads, in a process of its own."""
     code += f"\nimport sys\nprint(sorted({watched!r} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -51,7 +53,7 @@ def test_imports_point_down() -> None:
 
 
 def test_packages_import_only_the_public_modules_of_others() -> None:
-    """Those that the other package's `__all__` lists, and of them no private name."""
+    """Packages import modules from the other package's `__all__`, and no private names."""
     folder = ROOT / "finetune"
     public = {}
     for path in folder.glob("*/__init__.py"):
@@ -75,6 +77,23 @@ def test_packages_import_only_the_public_modules_of_others() -> None:
     assert wrong == []
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports within functions count. `TopologicalSorter` raises a `CycleError` that names the
+    modules."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / "finetune").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    imports: dict[str, set[str]] = {name: set() for name in paths}
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                imported_names = {f"{node.module}.{alias.name}" for alias in node.names}
+                imports[name] |= {str(node.module), *imported_names} & paths.keys()
+    TopologicalSorter(imports).prepare()
+
+
 def test_light_modules_load_no_torch() -> None:
     names = (
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -88,7 +107,8 @@ def test_light_modules_load_no_torch() -> None:
 
 
 def test_checkpoints_are_loaded_in_one_place() -> None:
-    """Elsewhere what stands in their files would be believed; scripts for others are no part."""
+    """A call elsewhere would trust the checkpoint's files. Templates of exported scripts are
+    exempt."""
     scripts = ROOT / "finetune" / "hub" / "templates"
     calls = [
         str(path.relative_to(ROOT / "finetune"))
@@ -133,7 +153,7 @@ def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a file imports, wherever in it."""
+    """The packages that a file imports, at any depth."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [
@@ -145,7 +165,7 @@ def imported(path: Path) -> set[str]:
 
 
 def required(*files: str) -> set[str]:
-    """The distributions that some files of requirements name."""
+    """The distributions named in files of requirements."""
     text = "\n".join((ROOT / file).read_text(encoding="utf-8") for file in files)
     return {plain(name) for name in re.findall(r"^[\w.-]+", text, re.MULTILINE) if name[0] != "-"}
 

@@ -1,4 +1,4 @@
-"""Files that people uploaded: named by their contents, whatever they are called."""
+"""Uploaded files are named by their contents."""
 
 from __future__ import annotations
 

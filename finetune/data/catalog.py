@@ -1,4 +1,4 @@
-"""The datasets and checkpoints that are offered, and what other names of them mean."""
+"""The datasets and checkpoints that the app offers, and rules for other names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finetune.metrics.catalog import METRICS
 _NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
 _MODEL_ID = re.compile(rf"(?:{_NAME}/)?{_NAME}", re.ASCII)  # old ones have no owner
-COURSE_CHOICE = "glue/mrpc", "bert-base-uncased"  # to begin with where the Hub answers
+COURSE_CHOICE = "glue/mrpc", "bert-base-uncased"  # the first choice if the Hub answers
 BUNDLED_PAIRS = project.ROOT / "assets" / "pairs"
 
 
@@ -27,7 +27,7 @@ class CatalogEntry:
 
     name: str  # in a configuration
     label: str  # on the page
-    repo: str = ""  # its Hub repository; empty where it has none
+    repo: str = ""  # its Hub repository; empty if it has none
     config: str = ""  # the configuration within that
     licence: str = ""  # of a checkpoint, as the Hub spells it
     pairs: int = 0  # rows of a dataset's training split
@@ -84,15 +84,16 @@ def repo_and_config(config: RunConfig) -> tuple[str, str]:
 
 
 def is_local_path(name: str) -> bool:
-    """Whether a name means a place on this machine's disk."""
+    """True if a name is a path on this machine's disk."""
     if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or is_upload(name):
         return False
     return name.startswith(("/", "~", ".")) or "\\" in name or ".." in name or os.path.exists(name)
 
 
 def check_dataset(name: str) -> None:
-    """Raise DataError for what is no offered dataset, upload, or Hub dataset as `owner/name`."""
-    # `datasets` takes others for its readers of local files (`csv`, `imagefolder`) or a folder.
+    """Raise DataError unless a name is an offered dataset, an upload, or a Hub id
+    (`owner/name`)."""
+    # `datasets` would take other names for a local folder or reader (`csv`, `imagefolder`).
     if find_dataset(name) is not None or is_upload(name):
         return
     is_file = name.lower().removesuffix(".gz").endswith(uploads.ENDINGS)
@@ -112,41 +113,41 @@ def check_dataset(name: str) -> None:
 
 
 def is_hub_dataset(name: str) -> bool:
-    """Whether a dataset is read from the Hub."""
+    """True if a dataset is read from the Hub."""
     return name != BUNDLED_DATASET and not is_upload(name)
 
 
 def is_hub_id(name: object) -> bool:
-    """Whether a name can be that of a repository on the Hub, `owner/name`."""
+    """True if a name has the form of a Hub repository, `owner/name`."""
     return isinstance(name, str) and bool(_HUB_ID.fullmatch(name)) and ".." not in name
 
 
 def may_be_fetched(name: str) -> bool:
-    """Whether a checkpoint's name can only mean the bundled one or one of the Hub."""
+    """True if a name can only mean the bundled checkpoint or one on the Hub."""
     of_hub = bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
     return of_hub or name == BUNDLED_CHECKPOINT
 
 
 def checkpoint_problem(name: str) -> str | None:
-    """Why a visitor of a shared app may not choose a checkpoint; None if they may."""
+    """Return why a visitor of a shared app may not choose a checkpoint, or None if they may."""
     if find_checkpoint(name) is not None:
         return None
     if is_local_path(name):
-        return _("is on this machine's disk, which is not its visitors'; choose one of the Hub")
+        return _("is on this machine's disk, which visitors cannot use; choose one on the Hub")
     if not owners.any_checkpoint():
         offered = ", ".join(entry.name for entry in CHECKPOINTS)
         return _("is not offered in this shared app; choose one of {offered}", offered=offered)
-    return None if may_be_fetched(name) else _("is no name of the Hub; give it as owner/name")
+    return None if may_be_fetched(name) else _("is not a name on the Hub; give it as owner/name")
 
 
 def needs_hub(dataset: str, checkpoint: str) -> bool:
-    """Whether a run of these two may have to fetch something."""
+    """True if a run of this dataset and checkpoint may have to download something."""
     local = checkpoint == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint)
     return is_hub_dataset(dataset) or not local
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """A configuration with absolute paths, for workers that run in another folder."""
+    """Make the paths of a configuration absolute, for workers that run in another folder."""
     paths = {"accelerate_config": config.accelerate_config}
     if is_local_path(config.checkpoint):
         paths["checkpoint"] = config.checkpoint

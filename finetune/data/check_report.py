@@ -1,4 +1,4 @@
-"""What a check of pairs finds, as values that a page can show and a JSON file can hold."""
+"""The findings of a data check, as dataclasses that a page can show and JSON can hold."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk
 
 @dataclass(frozen=True)
 class Example:
-    """A row that shows a finding; its texts are shortened, and empty where there are none."""
+    """A row that illustrates a finding. Its texts are shortened; missing ones are empty."""
 
     split: str  # of the source
     line: int  # in the source, from 1
     sentence1: str = ""
     sentence2: str = ""
     label: str = ""
-    note: Text = ""  # what is wrong with it, where the finding's title does not say
+    note: Text = ""  # what is wrong with it, if the finding's title does not say
 
 
 def shorten(text: str, characters: int = 32) -> str:
-    """A text of at most so many characters, the last one an ellipsis where it is cut."""
+    """Cut a text to at most this many characters; an ellipsis marks the cut."""
     return text if len(text) <= characters else text[: characters - 1] + "\u2026"
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A value of a configuration's field that ends a finding, or takes that back."""
+    """A value of a configuration's field that resolves a finding, or undoes that."""
 
     field: str
     value: bool | str
@@ -56,16 +56,16 @@ class Finding:
     severity: Severity
     title: Text
     count: int  # rows concerned
-    action: Text  # what will be done about it, and what the person can do
+    action: Text  # what will be done, and what the person can do
     examples: list[Example] = field(default_factory=list)
     remedies: list[Remedy] = field(default_factory=list)
-    done: bool = False  # a remedy was chosen; those there are take it back
+    done: bool = False  # a remedy was chosen; `remedies` undo it
     # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
     rows: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
-        """The title and how many rows it is about, as an English sentence."""
+        """The title and the number of rows, as an English sentence."""
         rows = f" ({self.count:,} {'row' if self.count == 1 else 'rows'})" if self.count else ""
         text = self.title.rstrip(".") + rows
         return text if text.endswith("?") else f"{text}."
@@ -88,20 +88,20 @@ class TokenLengths:
 
     bins: list[tuple[int, int, int]] = field(default_factory=list)  # from, below, rows
     rows: int = 0  # tokenized rows
-    of: int = 0  # all rows; more than `rows` where a random sample was tokenized
+    of: int = 0  # all rows; more than `rows` if a random sample was tokenized
     longest: int = 0
     max_length: int = 0  # longer rows are cut
     cut: float = 0.0  # share of rows that are cut
-    note: Text = ""  # why there is no histogram; empty where there is
+    note: Text = ""  # why there is no histogram; empty if there is one
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Everything that a check of pairs found."""
+    """The result of a data check."""
 
     source: str
     revision: str = ""
-    corpus: str = ""  # folder of the cached dataset; empty where the source could not be read
+    corpus: str = ""  # folder of the cached dataset; empty if the source could not be read
     choices: dict[str, Text] = field(default_factory=dict)  # column -> why it cannot be used, or ""
     columns: dict[str, str] = field(default_factory=dict)  # sentence1, sentence2, label -> column
     labels: list[str] = field(default_factory=list)  # names of the classes, by index
@@ -109,14 +109,14 @@ class CheckReport:
     read: dict[str, int] = field(default_factory=dict)  # split of the source -> rows read
     splits: list[SplitSummary] = field(default_factory=list)
     majority: dict[str, float] = field(default_factory=dict)  # scores of the commonest class
-    # Baseline -> score -> value on validation, under a run's names; empty where training is blocked
+    # Baseline -> score -> value on validation, under a run's names; empty if training is blocked
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     lengths: TokenLengths = field(default_factory=TokenLengths)  # of the training rows
     findings: list[Finding] = field(default_factory=list)  # the most severe first
     unreadable: list[Example] = field(default_factory=list)  # rows, each with its reason
     notes: list[Text] = field(default_factory=list)  # how the source was read
     sheets: list[str] = field(default_factory=list)  # of a workbook
-    fingerprint: str = ""  # of what would be trained on; empty where that is blocked
+    fingerprint: str = ""  # of the training data; empty if training is blocked
     seconds: float = 0.0
 
     @property
@@ -126,7 +126,7 @@ class CheckReport:
 
     @property
     def question(self) -> Finding | None:
-        """The finding that asks which class is the positive one, while nobody has said it."""
+        """The unanswered finding that asks for the positive class, or None."""
         asked = (f for f in self.findings if f.kind == "positive" and not f.done)
         return next(asked, None)
 
@@ -135,7 +135,7 @@ class CheckReport:
 
 
 def folder_for(root: Path, config: RunConfig) -> Path:
-    """The folder of the check of a configuration's pairs."""
+    """The folder of the data check of a configuration."""
     config = catalog.with_absolute_paths(config)
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
     values += hub_access.cache_scope(config)
@@ -143,7 +143,7 @@ def folder_for(root: Path, config: RunConfig) -> Path:
 
 
 def read_report(path: Path) -> CheckReport | None:
-    """The report in a JSON file; None where there is none, or one of another version."""
+    """Read a report from a JSON file; None if it is missing or of another version."""
     if values := disk.read_json(path):
         with contextlib.suppress(ValueError):
             return CheckReport(**values)
@@ -151,21 +151,22 @@ def read_report(path: Path) -> CheckReport | None:
 
 
 def describe_columns(columns: Mapping[str, str]) -> str:
-    """The columns that are read, as one line for a terminal."""
+    """Describe the columns that are read, in one line for a terminal."""
     names = {"first text": "sentence1", "second text": "sentence2", "answer": "label"}
     chosen = {noun: columns.get(role) for noun, role in names.items()}
     return ", ".join(f"{noun} {name!r}" if name else f"no {noun}" for noun, name in chosen.items())
 
 
 def summarise(report: CheckReport) -> dict[str, Any]:
-    """A report as plain JSON that a script can hold a file to.
+    """Convert a report to plain JSON for scripts.
 
     Returns:
         `source`, `revision`; `columns`, role -> column or None; `splits`, name -> `rows`, `classes`
-        (name -> rows) and `left_out` (reason -> rows); `unreadable`, a `split`, `line` and `reason`
-        each; `findings`, with `kind`, `severity`, `title`, `action`, `rows` (their number), `lines`
-        (split -> the first of them, from 1), `choices` (values of fields that end it) and `done`;
-        `blocks`, what makes training impossible; `notes`, how it was read.
+            (name -> rows) and `left_out` (reason -> rows); `unreadable`, a list of `split`, `line`
+            and `reason`; `findings`, each with `kind`, `severity`, `title`, `action`, `rows` (their
+            number), `lines` (split -> the first of them, from 1), `choices` (values of fields that
+            resolve it) and `done`; `blocks`, the reasons why training is impossible; `notes`, facts
+            on how the source was read.
     """
     return {
         "source": report.source,

@@ -1,9 +1,9 @@
 """The files of a checkpoint, checked before a library reads them.
 
-A checkpoint is data, but the classes of transformers take what its JSON files hold as arguments,
-and some of these name files to open, repositories to load or code to run. So the files are fetched
-by known names, the JSON ones are read here first, and a library is given a folder of ours that
-holds nothing else. `CheckedFiles.load` is the only call of `from_pretrained`.
+A checkpoint is data, but the classes of transformers take the contents of its JSON files as
+arguments, and some of these name files to open, repositories to load or code to run. So files are
+fetched by known names, JSON files are read here first, and libraries get a temporary folder that
+holds only checked files. `CheckedFiles.load` is the only call of `from_pretrained`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from finetune.runs.run import NOTES
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 ENCODER_FILES = ("modules.json", "1_Pooling/config.json")  # of a sentence encoder
 _ADAPTER = "adapter_config.json"
-# Handed on as they are: nothing in them is taken as a name.
+# Passed on unchanged: nothing in them is read as the name of a file.
 _VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model",
     "sentencepiece.bpe.model", "sentencepiece.model", "spm.model", "tokenizer.model",
@@ -36,7 +36,7 @@ _VOCABULARIES = (
 )  # fmt: skip
 _LARGEST_JSON = 64 * 2**20  # bytes
 _SHARD = re.compile(r"[\w.-]+\.safetensors")
-# What a tokenizer's settings may be, besides its tokens.
+# Settings of a tokenizer that are kept, besides its tokens.
 _SETTINGS = {
     "add_bos_token", "add_eos_token", "add_prefix_space", "clean_text",
     "clean_up_tokenization_spaces", "do_basic_tokenize", "do_clean_text", "do_lower_case",
@@ -46,18 +46,18 @@ _SETTINGS = {
     "split_special_tokens", "spaces_between_special_tokens", "stride", "strip_accents",
     "tokenize_chinese_chars", "trim_offsets", "unk_id",
 }  # fmt: skip
-_WORDS = {  # whose values are words
+_WORDS = {  # settings whose values are words
     "backend", "errors", "language", "model_input_names", "never_split", "padding_side",
     "src_lang", "task", "tgt_lang", "tokenizer_class", "truncation_side", "truncation_strategy",
     "wordpieces_prefix",
 }  # fmt: skip
 _TOKENS = {"added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"}
-# Where former versions of the libraries have left paths of the machine that saved the checkpoint.
+# Keys in which older libraries stored paths of the machine that saved the checkpoint.
 _ORIGINS = {
     "_name_or_path", "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file",
     "merges_file", "spm_file", "base_model_name_or_path", "chat_template", "task_specific_params",
 }  # fmt: skip
-# What else of a configuration is no property of the weights.
+# Keys of a configuration that do not describe the weights.
 _UNUSED = _ORIGINS | {
     "auto_map", "_commit_hash", "transformers_weights", "attn_implementation",
     "_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset",
@@ -70,15 +70,14 @@ _PLACE = re.compile(r"[/~\\]|[A-Za-z]:[/\\]|\w+://|(.*[/\\])?\.\.([/\\]|$)|.*\0"
 
 
 def fetch(checkpoint: str, weights: bool = True) -> Path:
-    """The folder that has a checkpoint's files; what is missing is fetched from the Hub.
+    """Return the folder with a checkpoint's files; missing ones are fetched from the Hub.
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         weights: False if only the configuration and the tokenizer are needed.
 
     Raises:
-        ConfigError, ModelError: if it cannot be had or used, as `checkpoints.resolve_checkpoint`
-            and `open_files` say.
+        ConfigError, ModelError: as `checkpoints.resolve_checkpoint` and `open_files`.
     """
     place = checkpoints.resolve_checkpoint(checkpoint)
     if os.path.isdir(place):
@@ -102,21 +101,20 @@ def _snapshot(repo: str, names: list[str], revision: str | None = None) -> Path:
 
 @contextlib.contextmanager
 def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
-    """The checked files of a checkpoint, for the time of a `with`.
+    """Yield the checked files of a checkpoint, in a temporary folder.
 
     Args:
-        folder: where its files are.
-        checkpoint: its name, for errors and for what is saved of it; the folder by default.
+        folder: the folder of its files.
+        checkpoint: its name, for errors and for saved models; the folder by default.
 
     Raises:
-        ModelError: if a file holds what no checkpoint needs: the name of another file, of code or
-            of another model; if it is damaged, or a link that leads outside; if transformers
-            cannot load it.
+        ModelError: if a file is damaged, is a link that leads outside, or names another file,
+            another model or code; if transformers cannot load the files.
     """
     name = checkpoint or str(folder)
     with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
         contents = _read_json_files(folder, name)
-        # transformers guesses the kind of a model from its name where its files do not say it.
+        # transformers guesses the kind of a model from its name if its files do not say it.
         checked = Path(temporary) / (re.sub(r"[^\w.-]", "_", Path(name).name) or "model")
         checked.mkdir()
         for file, content in contents.items():
@@ -130,14 +128,14 @@ def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
 
 @dataclass(frozen=True)
 class CheckedFiles:
-    """A folder that holds only checked files, and what the JSON ones among them say."""
+    """A folder that holds only checked files, and the contents of its JSON files."""
 
     folder: Path
     checkpoint: str
     contents: Mapping[str, Any]  # file name -> the object in it
 
     def load(self, auto: Any, **options: Any) -> Any:
-        """An object of an `Auto` class of transformers; `options` as its `from_pretrained` has."""
+        """Load an object by an `Auto` class of transformers; `options` go to `from_pretrained`."""
         loaded = auto.from_pretrained(
             self.folder, trust_remote_code=False, local_files_only=True, **options
         )
@@ -145,13 +143,13 @@ class CheckedFiles:
         parts: list[Any] = [main, getattr(main, "config", None)]
         for part in parts:
             if hasattr(part, "name_or_path"):
-                part.name_or_path = self.checkpoint  # it is saved with a model
+                part.name_or_path = self.checkpoint  # saved with the model
         return loaded
 
 
 @contextlib.contextmanager
 def explaining(checkpoint: str) -> Iterator[None]:
-    """Turn what the Hub's clients and the readers of files raise into errors for people."""
+    """Turn errors of the Hub's clients and of file readers into errors for people."""
     try:
         yield
     except (FinetuneError, MemoryError):
@@ -168,11 +166,11 @@ def explaining(checkpoint: str) -> Iterator[None]:
 
 
 def _inside(folder: Path, file: str, name: str) -> Path | None:
-    """Where a file of a checkpoint is; None if it has none of that name."""
+    """The path of a checkpoint's file, or None; ModelError if it leads outside the folder."""
     path, root = folder / file, folder.resolve()
     if not path.exists():
         return None
-    if folder.parent.name == "snapshots":  # of the Hub's cache, whose files are links to `blobs`
+    if folder.parent.name == "snapshots":  # the Hub's cache, whose files are links to `blobs`
         root = root.parents[1]
     if not (real := path.resolve()).is_relative_to(root) or not real.is_file():
         raise ModelError(
@@ -185,10 +183,10 @@ def _inside(folder: Path, file: str, name: str) -> Path | None:
 
 
 def _read_json_files(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON files of a checkpoint by their names, cleaned of what no library shall read."""
+    """Read the JSON files of a checkpoint by name, without entries that no library may read."""
     if (folder / _ADAPTER).exists():
         raise ModelError(
-            "{name} is an adapter: it changes another model, and is none by itself.",
+            "{name} is an adapter: it changes another model and is incomplete without it.",
             "Choose the model it belongs to, or merge it into that one and save the result.",
             name=name,
         )
@@ -200,7 +198,8 @@ def _read_json_files(folder: Path, name: str) -> dict[str, Any]:
             if path.stat().st_size > _LARGEST_JSON:
                 raise ValueError
             content = disk.parse_json(path.read_bytes())
-            contents[file] = _CHECKS.get(file, _unchanged)(content, file, name)
+            check = _CHECKS.get(file)
+            contents[file] = check(content, file, name) if check else content
         except (ValueError, TypeError, AttributeError) as error:
             raise ModelError(
                 "{file} of the checkpoint {name} is damaged.",
@@ -212,13 +211,9 @@ def _read_json_files(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _shards(contents: Mapping[str, Any]) -> list[str]:
-    """The names of the files with the weights."""
+    """The names of the weight files."""
     index = contents.get(INDEX)
     return sorted(set(index["weight_map"].values())) if index else [WEIGHTS]
-
-
-def _unchanged(content: Any, file: str, name: str) -> Any:
-    return content
 
 
 def _check_index(index: Any, file: str, name: str) -> Any:
@@ -241,7 +236,7 @@ def _check_config(config: Any, file: str, name: str) -> Any:
         )
     if config.get("quantization_config"):
         raise ModelError(
-            "The weights of the checkpoint {name} are quantized, and such cannot be tuned.",
+            "The weights of the checkpoint {name} are quantized, so they cannot be fine-tuned.",
             "Choose the checkpoint that it was made from.",
             name=name,
         )
@@ -249,7 +244,7 @@ def _check_config(config: Any, file: str, name: str) -> Any:
 
 
 def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, Any]:
-    """A configuration, and those within it, without what could be taken as the name of a file, a
+    """Copy a configuration, nested ones included, without entries that could name a file, a
     repository or code."""
     kept = {}
     for key, value in config.items():
@@ -264,7 +259,7 @@ def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, A
 
 
 def _has_place(value: Any, file: str, name: str, key: str) -> bool:
-    """True if a text within a value has a slash; a ModelError if one is a path."""
+    """True if a text within a value has a slash; ModelError if one is a path."""
     texts = list(_texts(value))
     for text in texts:
         if _PLACE.match(text):
@@ -306,7 +301,7 @@ def _check_tokenizer_config(config: Any, file: str, name: str) -> Any:
 
 
 def _tokens_only(tokens: Any, file: str, name: str) -> Any:
-    """The special tokens of a tokenizer: texts, or objects with a text and how it is found."""
+    """Keep the special tokens of a tokenizer: texts, or objects with a text and flags."""
     named = {key: value for key, value in tokens.items() if key in _TOKENS or key[-6:] == "_token"}
     return {key: value for key, value in named.items() if _is_tokens(value)}
 
@@ -326,7 +321,7 @@ def _check_added_tokens(tokens: Any, file: str, name: str) -> Any:
     return {token: index for token, index in tokens.items() if type(index) is int}
 
 
-# By file: a function of its content, its name and the checkpoint's that returns what is kept of it.
+# File -> function of its content, its name and the checkpoint's name; returns the content to keep.
 _CHECKS: dict[str, Callable[[Any, str, str], Any]] = {
     CONFIG: _check_config,
     INDEX: _check_index,

@@ -1,4 +1,4 @@
-"""Where a checkpoint's files are, how many tokens it reads, and whether its tokenizer works."""
+"""Locate checkpoints, and check their input length and their tokenizer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _OFFSET_POSITIONS = {
     "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 }  # fmt: skip
 _SMALLEST_VOCABULARY = 3  # besides special tokens; a tokenizer made without files can have two
-DEFAULT_LENGTH = 512  # tokens that a model is given where nothing says how many
-_CHARACTERS = 2**22  # that a tokenizer gets together, at most
-_RELATIVE_POSITIONS = ("t5", "mt5", "umt5")  # whose `n_positions` limits nothing
+DEFAULT_LENGTH = 512  # tokens, if nothing sets a limit
+_CHARACTERS = 2**22  # tokenized at once, at most
+_RELATIVE_POSITIONS = ("t5", "mt5", "umt5")  # their `n_positions` is no limit
 _NO_TOKENIZER = _(
     "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside "
     "its weights, and that it was made for the language of the text."
@@ -39,7 +39,7 @@ _NO_TOKENIZER = _(
 
 
 def _bundled_folder() -> Path | None:
-    """Where the bundled checkpoint is, unverified."""
+    """The folder of the bundled checkpoint, unverified."""
     # Importing the package would import sentence-transformers, which takes seconds.
     spec = importlib.util.find_spec(BUNDLED_PACKAGE)
     locations = spec.submodule_search_locations if spec is not None else None
@@ -47,7 +47,7 @@ def _bundled_folder() -> Path | None:
 
 
 def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
-    """Where the bundled checkpoint is; ModelError unless its weights are the official ones."""
+    """The folder of the bundled checkpoint; ModelError unless its weights are the official ones."""
     folder = _bundled_folder()
     if folder is None:
         raise ModelError(
@@ -69,8 +69,8 @@ def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
 
 
 def local_folder(checkpoint: str) -> Path | None:
-    """Where a checkpoint's files are on this disk, unverified; None where they are not, or a
-    visitor may not read them."""
+    """The folder of a checkpoint on this disk, unverified; None if there is none or a visitor may
+    not read it."""
     if checkpoint == BUNDLED_CHECKPOINT:
         return _bundled_folder()
     shared = owners.is_shared()
@@ -92,12 +92,12 @@ def local_folder(checkpoint: str) -> Path | None:
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
-    """The folder or Hub id to load a checkpoint from.
+    """Return the folder or Hub id to load a checkpoint from.
 
     Raises:
         ConfigError: if a visitor of a shared app may not choose it.
-        ModelError: as `bundled_folder`; in a shared app also if the Hub does not give it to
-            everybody now, for no cache records who may read it.
+        ModelError: as `bundled_folder`; in a shared app also unless the checkpoint is public on the
+            Hub now, because the cache does not record who may read it.
     """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
@@ -116,8 +116,8 @@ def resolve_checkpoint(checkpoint: str) -> str:
 
 
 def most_tokens(values: Mapping[str, Any]) -> int | None:
-    """How many tokens the checkpoint of a `config.json` reads, special ones included; None where
-    nothing limits them."""
+    """The most tokens, special ones included, that a checkpoint with this `config.json` reads; None
+    if there is no limit."""
     positions = values.get("max_position_embeddings") or values.get("n_positions")
     kind = values.get("model_type")
     if not isinstance(positions, int) or positions < 1 or kind in _RELATIVE_POSITIONS:
@@ -131,8 +131,8 @@ def most_tokens(values: Mapping[str, Any]) -> int | None:
 
 
 def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | None = None) -> None:
-    """Raise ConfigError where a checkpoint reads no inputs of `max_length` tokens; `values` are of
-    its `config.json`, which is read from this disk by default."""
+    """Raise ConfigError if a checkpoint cannot read inputs of `max_length` tokens. `values` is its
+    `config.json`, by default read from this disk."""
     if values is None:
         folder = local_folder(checkpoint)
         values = disk.read_json(folder / "config.json") if folder else {}
@@ -148,8 +148,8 @@ def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | N
 
 
 def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
-    """Raise ModelError where a tokenizer has no vocabulary: without files the library makes an
-    empty one."""
+    """Raise ModelError if a tokenizer has no vocabulary: transformers makes an empty one if files
+    are missing."""
     if len(tokenizer) - len(set(tokenizer.all_special_ids)) < _SMALLEST_VOCABULARY:
         raise ModelError(
             "The tokenizer of {checkpoint} knows no words.", _NO_TOKENIZER, checkpoint=checkpoint
@@ -157,7 +157,7 @@ def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
 
 
 def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) -> None:
-    """Raise ModelError where most rows of token ids are for one half or more the unknown token."""
+    """Raise ModelError if in most rows of token ids half or more are the unknown token."""
     special, unknown = set(tokenizer.all_special_ids), tokenizer.unk_token_id
     unread = sum(
         sum(token not in special for token in ids) <= sum(token == unknown for token in ids)
@@ -175,14 +175,14 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
 
 
 def characters_read(max_length: int) -> int:
-    """The characters of a sentence that are read: no text of words has as few tokens as that, so
-    the rest would be cut in any case."""
+    """The most characters of a sentence that are read: more tokens than `max_length` in any text of
+    words."""
     return max(20_000, 64 * max_length)
 
 
 def rows_at_once(texts: Dataset, longest: int) -> int:
-    """How many rows of sentences, each cut to `longest` characters, a tokenizer gets together: it
-    takes about 100 bytes for each character."""
+    """The number of rows to tokenize at once if sentences are cut to `longest` characters, each of
+    which takes about 100 bytes."""
     import pyarrow.compute as pc
 
     columns = [name for name in texts.column_names if name != "label"]
@@ -191,8 +191,8 @@ def rows_at_once(texts: Dataset, longest: int) -> int:
 
 
 def length_of(run_folder: Path) -> int:
-    """The longest input in tokens of the model in a run's `best/`: as in its training, at most
-    what it reads."""
+    """The longest input, in tokens, of the model in a run's `best/`: as in training, at most what
+    the model reads."""
     length = disk.read_json(run_folder / "config.json").get("max_length")
     if type(length) is not int or length < 1:  # a damaged file
         length = DEFAULT_LENGTH

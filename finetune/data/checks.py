@@ -1,4 +1,4 @@
-"""Checks pairs before training and reports what is read of them and what is wrong."""
+"""Check pairs before training: what is read, and what is wrong."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def check_pairs(
     progress: ProgressCallback = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """Read a configuration's pairs and report what is wrong with them; DataError where their source
-    cannot be opened. `on_partial` gets the report before the lengths are known."""
+    """Read a configuration's pairs and report what is wrong with them. `on_partial` gets the report
+    before lengths are measured. DataError if the source cannot be opened."""
     start = time.monotonic()
     try:
         dataset = dataset_cache.read_dataset(
@@ -83,11 +83,11 @@ def _by_severity(findings: list[Finding]) -> list[Finding]:
 
 
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
-    """The report without lengths; what blocks training is added to the findings."""
+    """Make the report without lengths; findings that block training are added."""
     dataset, labels, counts = assigned.dataset, assigned.labels, assigned.class_counts()
     blocks = class_findings.blocking_findings(config, assigned)
     positive = min(1, len(labels) - 1)
-    with contextlib.suppress(DataError):  # blocks then
+    with contextlib.suppress(DataError):  # reported as a blocking finding
         positive = classes.positive_class(labels, config.positive_label)
     majority, fingerprint = {}, ""
     possible = not blocks and not any(finding.severity == "blocks" for finding in findings)
@@ -104,8 +104,10 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         positive_label=labels[positive] if labels else "",
         read=dataset.rows,
         splits=[
-            SplitSummary(name, origin, len(rows), counts[name], assigned.left_out.get(name, {}))
-            for name, (origin, rows) in assigned.rows.items()
+            SplitSummary(
+                name, source_split, len(rows), counts[name], assigned.left_out.get(name, {})
+            )
+            for name, (source_split, rows) in assigned.rows.items()
         ],
         majority=majority,
         lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
@@ -127,7 +129,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
 
 
 def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
-    """The lengths of the training rows, and what is wrong with them."""
+    """Measure the training rows; return their lengths and what is wrong with them."""
     findings = []
     try:
         lengths = token_lengths.check_lengths(assigned, config)
@@ -147,7 +149,7 @@ def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths
 
 
 def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """What is wrong with rows, of which duplicates and leaked ones are not left out."""
+    """Find faults of rows. `assigned` still has duplicates and leaked rows."""
     yield from _unreadable_rows(assigned)
     yield from column_findings.single_text(config, assigned)
     yield from _incomplete_rows(config, assigned)
@@ -159,7 +161,7 @@ def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
-    """The button that leaves some rows out, or takes that back."""
+    """The button that leaves some rows out, or undoes that."""
     if getattr(config, field):
         return Remedy(field, False, _("Undo"))
     text = {
@@ -174,7 +176,7 @@ def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
 def _unreadable_rows(assigned: SplitRows) -> Iterator[Finding]:
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
-        action = _("They are left out; mend those lines and upload the file again to have them.")
+        action = _("They are left out. To use them, mend these lines and upload the file again.")
         rows = [
             Example(split, line, note=reason)
             for split, examples in dataset.examples.items()
@@ -219,7 +221,7 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
-    """Rows whose pair has another label elsewhere, in any split."""
+    """Find rows whose pair has another label elsewhere, in any split."""
     keys, classes = list(map(assigned.of, assigned.rows)), max(1, len(assigned.labels))
     ordered = np.concatenate([key.ordered for key in keys])
     group = np.unique(ordered, return_inverse=True)[1]
@@ -227,34 +229,34 @@ def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
     labels_of_group = np.bincount(np.unique(group * classes + labels) // classes)
     conflicting = labels_of_group[group] > 1
     conflicts, start = [], 0
-    for origin, rows in assigned.rows.values():
+    for source_split, rows in assigned.rows.values():
         end = start + len(rows)
         order = np.argsort(group[start:end], kind="stable")  # rows of a pair stand together
-        conflicts.append((origin, rows[order][conflicting[start:end][order]]))
+        conflicts.append((source_split, rows[order][conflicting[start:end][order]]))
         start = end
-    title = _("Rows whose pair has another label elsewhere")
+    title = _("The same pair has different labels")
     action = _(
-        "They are kept; one of the labels is wrong, and no model can learn both. Of equal "
-        "pairs in a split drop_duplicates keeps the first."
+        "These rows are kept; one of the labels is wrong, and no model can learn both. If "
+        "repeats are left out (drop_duplicates), the first of them is kept."
     )
     yield from rows_finding(assigned, "conflicts", title, action, conflicts)
 
 
 def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    action = _("They are kept and count more than once; drop_duplicates leaves the later ones out.")
+    action = _("They are kept and count more than once; drop_duplicates keeps only the first.")
     if config.drop_duplicates:
-        action = _("The later ones are left out.")
+        action = _("The first of them is kept.")
     repeated = []
-    for name, (origin, rows) in assigned.rows.items():
+    for name, (source_split, rows) in assigned.rows.items():
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
-        repeated.append((origin, np.delete(rows, first)))
+        repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
     remedy = partial(_leave_out, config, "drop_duplicates")
     yield from rows_finding(assigned, "duplicates", title, action, repeated, remedy)
 
 
 def _shared_sentences(assigned: SplitRows) -> Iterator[Finding]:
-    """Rows of a validation split cut from train, where it could not be had without them."""
+    """Count the rows of a validation split cut from train that share a sentence with it."""
     if assigned.rows["validation"][0] != "train" or not assigned.dataset.paired:
         return
     train, validation = assigned.of("train"), assigned.of("validation")

@@ -1,4 +1,4 @@
-"""What is wrong with the classes of a label column: accidental ones, rare ones, an unclear one."""
+"""Findings about the classes of a label column: accidental, rare or unclear ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from finetune.text_hashes import Integers
 # Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
-_MOST_CHANGES = 300  # characters that `label_map` may have
+_MOST_CHANGES = 300  # the longest `label_map`, in characters
 _EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
 
 
 def blocking_findings(config: RunConfig, assigned: SplitRows) -> list[Finding]:
-    """Why these rows cannot be trained on, or not before a question about classes is answered."""
+    """The reasons why these rows cannot be trained on, or the questions to answer first."""
     action = _("Training is not possible with these rows.")
     findings = []
     for kind, text in assigned.blocks.items():
@@ -43,7 +43,7 @@ def blocking_findings(config: RunConfig, assigned: SplitRows) -> list[Finding]:
 
 
 def class_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """What was made of the spellings of labels, and what was answered about their classes."""
+    """Report how spellings of labels became classes, and what was chosen about the classes."""
     if config.label_map:
         title = _("Labels that you changed: {changes}", changes=config.label_map)
         yield _answered("label-map", title, Remedy("label_map", "", _("Undo")))
@@ -69,8 +69,8 @@ def _answered(kind: str, title: str, undo: Remedy) -> Finding:
 
 
 def _change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Remedy]:
-    """The button that adds changes of labels to those of a configuration; none if they are more
-    than it can hold."""
+    """The button that adds changes of labels to those of a configuration; none if it cannot hold
+    them all."""
     changed = config.changed_labels | {classes.changeable(old): new for old, new in changes.items()}
     value = shlex.join(f"{old}={new}" for old, new in changed.items())
     return [Remedy("label_map", value, text)] if len(value) <= _MOST_CHANGES else []
@@ -97,7 +97,7 @@ def _rare_classes(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _rows_spelled(assigned: SplitRows, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
-    """Split -> rows whose label has one of these spellings."""
+    """The rows whose label has one of these spellings, by split."""
     dataset = assigned.dataset
     return [
         (split, np.flatnonzero(np.isin(dataset.hashes(split).label, spellings)))
@@ -120,7 +120,7 @@ def _no_agreement(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _spellings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """Labels that look alike and are of different characters."""
+    """Report labels that look the same but have different characters."""
     names, odd = [], []
     for members in assigned.classes.members():
         texts = [assigned.dataset.spellings[index] for index in members]
@@ -142,7 +142,7 @@ def _spellings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _capitals(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """Labels that differ in case only, but for words that are written either way."""
+    """Report labels that differ only in case, except for words written either way."""
     changes: dict[str, str] = {}
     rarer, shown = [], []
     for members in assigned.classes.members():
@@ -165,18 +165,18 @@ def _capitals(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def class_choices(labels: Sequence[str]) -> list[Remedy]:
-    """A button for each of a few classes."""
+    """Make a button for each of the first four classes."""
     return [Remedy("positive_label", name, _("It is {name!r}", name=name)) for name in labels[:4]]
 
 
 def positive_class(config: RunConfig, report: CheckReport) -> Iterator[Finding]:
-    """Asks which of two classes is the positive one where their names do not say it."""
+    """Ask which of two classes is the positive one, unless their names say it."""
     if classes.is_positive_plain(report.labels):
         return
     if config.positive_label:
         title = _("The positive class is {name!r}.", name=report.positive_label)
         undo = Remedy("positive_label", "", _("Undo"))
-        action = _("You chose it; F1, precision and recall are of it.")
+        action = _("You chose it; F1, precision and recall are computed for it.")
         yield Finding("positive", "warns", title, 0, action, remedies=[undo], done=True)
         return
     first, second = report.labels
@@ -184,8 +184,8 @@ def positive_class(config: RunConfig, report: CheckReport) -> Iterator[Finding]:
         "Which class is the positive one, {first!r} or {second!r}?", first=first, second=second
     )
     action = _(
-        "F1, precision and recall are of it: the one you look for, such as the duplicates. Until "
-        "positive_label says it, {name!r} is taken.",
+        "It is the answer you are looking for, such as the duplicates; F1, precision and recall "
+        "are computed for it. Until positive_label is set, {name!r} is used.",
         name=report.positive_label,
     )
     remedies = class_choices(report.labels)
@@ -193,7 +193,7 @@ def positive_class(config: RunConfig, report: CheckReport) -> Iterator[Finding]:
 
 
 def class_balance(report: CheckReport) -> Iterator[Finding]:
-    """Whether one class is so common that accuracy flatters, and what a constant answer scores."""
+    """Report a class so common that accuracy flatters, and the scores of always answering it."""
     counts = next(split.classes for split in report.splits if split.name == "train")
     classes = len(counts)
     label = report.labels[int(np.argmax(counts))]

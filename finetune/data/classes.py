@@ -1,4 +1,4 @@
-"""The classes of a label column: which spellings are one class, their order, the positive one."""
+"""The classes of a label column: which spellings each has, their order, and the positive one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ POSITIVES = {
     "paraphrase", "entailment", "match", "ja", "j", "wahr", "richtig", "gleich", "duplikat",
     "positiv", "是", "真", "对", "相同", "重复", "正面", "예", "네", "참", "같음", "중복", "긍정",
 }  # fmt: skip
-# Before the name of a class it denies it: not_duplicate, unacceptable.
+# Negates the class name that follows: not_duplicate, unacceptable.
 _NOT = "(?:not?|non|un|in|im|ir|dis|nicht|kein|keine|不|非|未|비|불)"
 MISSING = {"", "nan", "null", "n/a", "#n/a", "<na>"}
 
-# Zero-width characters, and those that set the direction of a text. The joiners U+200C and U+200D
-# stay in names, where scripts and emoji need them, and make no other class.
+# Zero-width characters and direction marks. The joiners U+200C and U+200D stay in names, because
+# scripts and emoji need them, but do not distinguish classes.
 _INVISIBLE = dict.fromkeys(
     map(ord, "\u200b\u2060\ufeff\u00ad\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067"
              "\u2068\u2069")
@@ -45,8 +45,8 @@ _JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
 
 
 class LabelEncoder:
-    """Numbers the spellings of a label column in the order of their first appearance; `names` are
-    those known before any row is read."""
+    """Numbers the spellings of a label column in the order of their appearance. `names` are the
+    spellings known before any row is read."""
 
     no_labels: NDArray[Any] = np.zeros(0, np.int64)  # the type and the shape of a column's numbers
 
@@ -57,8 +57,8 @@ class LabelEncoder:
         self._fractions: list[str] = []
 
     def code(self, cell: Any) -> int:
-        """The number of a label's spelling; `MISSING_LABEL` for none. Too many of them, or
-        fractions, raise DataError."""
+        """Return the number of a label's spelling, or `MISSING_LABEL`. DataError if there are too
+        many spellings, or they are fractions."""
         text = label_text(cell)
         if text not in self._codes:
             if clean_label(text).lower() in MISSING:
@@ -92,8 +92,7 @@ class LabelEncoder:
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1 have the same hash
 def label_text(cell: Any) -> str:
-    """A label as it is spelled, but for white space: `1` and `1.0` are one, as `True` and `true`
-    are."""
+    """Spell a label with single spaces; `1.0` becomes `1`, and True becomes `true`."""
     if cell is None or cell != cell:  # NaN
         return ""
     text = str(cell).lower() if isinstance(cell, bool) else " ".join(str(cell).split())[:200]
@@ -102,7 +101,7 @@ def label_text(cell: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def clean_label(text: str) -> str:
-    """A label's text in Unicode's composed form (NFC), without invisible characters."""
+    """Put a label into Unicode's composed form (NFC), without invisible characters."""
     if text.isascii():
         return text
     return " ".join(unicodedata.normalize("NFC", text.translate(_INVISIBLE)).split())
@@ -110,8 +109,8 @@ def clean_label(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def class_key(text: str) -> str:
-    """What labels of one class have in common, whatever their case, width, form of Unicode and
-    invisible characters."""
+    """Reduce a label to what the spellings of one class share: without case, width, form of Unicode
+    and invisible characters."""
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFKC", clean_label(text).translate(_JOINERS)).lower()
@@ -119,19 +118,19 @@ def class_key(text: str) -> str:
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes that the spellings of a label column come to."""
+    """The classes made of the spellings of a label column."""
 
     names: list[str]  # in their final order
     codes: Integers  # spelling -> class, or `LEFT_OUT`; shape (spellings,)
-    unknown: list[str]  # names of the changes that no label has
-    no_agreement: list[str]  # labels by which annotators say that they did not agree
+    unknown: list[str]  # changed names that no label has
+    no_agreement: list[str]  # labels that mean that annotators disagreed
 
     def members(self) -> list[list[int]]:
         """The spellings of each class."""
         return [np.flatnonzero(self.codes == code).tolist() for code in range(len(self.names))]
 
     def left_out(self, names: Sequence[str]) -> Classes:
-        """The same without some classes."""
+        """Return the classes without some of them."""
         kept = [code for code, name in enumerate(self.names) if name not in names]
         final = np.full(len(self.names) + 1, LEFT_OUT)
         final[kept] = np.arange(len(kept))
@@ -150,10 +149,10 @@ def make_classes(
 
     Args:
         spellings: of all splits.
-        rows: how often each occurs, shape (spellings,); a class is called by its commonest one.
-        named: the source itself names its classes, so each is one, in their order.
-        changes: what a person has said, as `RunConfig.changed_labels` has it: the name that a label
-            has instead; its own keeps it apart from all others, and "" leaves its rows out.
+        rows: how often each occurs, shape (spellings,). A class is named by its commonest spelling.
+        named: True if the source names its classes; each is a class then, in that order.
+        changes: `RunConfig.changed_labels`, label -> new name. A label with its own name stays a
+            class of its own; "" leaves its rows out.
     """
     changes = changes or {}
     cleaned = [clean_label(text) for text in spellings]
@@ -185,13 +184,13 @@ def make_classes(
 
 
 def changeable(name: str) -> str:
-    """A label's name as a configuration can hold it."""
+    """Remove the characters of a label's name that a configuration cannot hold."""
     return "".join(filter(str.isprintable, name))
 
 
 def _no_agreement(names: Sequence[str]) -> set[str]:
-    """The labels that say that annotators did not agree: `-` as in SNLI, and -1 beside three or
-    more classes numbered from 0, as the Hub has it."""
+    """The labels that mean that annotators disagreed: `-` (as in SNLI), or -1 beside three or more
+    classes numbered from 0 (as on the Hub)."""
     none = {"-"} & set(names) if "+" not in names else set()
     numbers = {int(name) for name in names if re.fullmatch(r"-?\d+", name)}
     if len(numbers) == len(set(names)) > 3 and numbers == set(range(-1, len(numbers) - 1)):
@@ -202,12 +201,13 @@ def _no_agreement(names: Sequence[str]) -> set[str]:
 def holds_several(names: Sequence[str]) -> bool:
     """True if labels are lists of labels, such as `a;b` or `['a', 'b']`."""
     if any(re.fullmatch(r"\[.*\]", name) for name in names):
-        return sum(map(_is_list, names)) > len(names) / 2
+        lists = re.compile(r"\[\s*\]|\[\s*[\w'\"].*\]")
+        return sum(bool(lists.fullmatch(name)) for name in names) > len(names) / 2
     for mark in ";|,":
         parts = [[part.strip() for part in name.split(mark)] for name in names]
         counts = Counter(part for listed in parts for part in set(listed) - {""})
         several = [listed for listed in parts if len(listed) > 1 and len(set(listed)) > 1]
-        # Of a name that merely has a comma, hardly all parts stand in other names too.
+        # A name that merely has a comma hardly shares all its parts with other names.
         needed = all if mark == "," else any
         shared = [listed for listed in several if needed(counts[part] > 1 for part in listed)]
         if several and 2 * len(shared) > len(several) and len(counts) <= len(set(names)) + 1:
@@ -215,20 +215,15 @@ def holds_several(names: Sequence[str]) -> bool:
     return False
 
 
-def _is_list(name: str) -> bool:
-    return bool(re.fullmatch(r"\[\s*\]|\[\s*[\w'\"].*\]", name))
-
-
 def similar_class(name: str, others: Sequence[str]) -> str:
-    """The one of other classes that a name may be a typing error of; "" if there is none."""
+    """The class of which a name may be a misspelling; "" if there is none."""
     keys = {class_key(other): other for other in others if not other.isdecimal()}
     found = difflib.get_close_matches(class_key(name), keys, n=1, cutoff=0.75)
     return keys[found[0]] if found and not name.isdecimal() else ""
 
 
 def _order(names: Sequence[str]) -> list[int]:
-    """The order of classes: integers by value, of two classes the negative one first, others by
-    name."""
+    """Order classes: integers by value, the negative one of two first, others by name."""
     lower = [name.lower() for name in names]
     codes = range(len(lower))
     if all(re.fullmatch(r"-?\d+", name) for name in lower):
@@ -247,7 +242,7 @@ def _positiveness(name: str, other: str) -> tuple[int, str]:
 
 
 def is_positive_plain(labels: Sequence[str]) -> bool:
-    """Whether the names of two classes say which is the positive one; of more none is asked for."""
+    """True if the names of two classes say which is the positive one, or there are not two."""
     names = [label.lower() for label in labels]
     return len(names) != 2 or _affirms(*names) != _affirms(*names[::-1])
 
@@ -258,8 +253,8 @@ def _affirms(name: str, other: str) -> bool:
 
 
 def positive_class(labels: list[str], requested: str) -> int:
-    """The index of the class whose F1 is reported: the requested one, else the last of two;
-    DataError where there is none of that name."""
+    """Return the index of the class whose F1 is reported: the requested one, or the positive one of
+    two. DataError if the requested one does not exist."""
     if not requested:
         # `entailment`, the class of interest, is the first of GLUE's names.
         first = len(labels) == 2 and _positiveness(labels[0].lower(), labels[1].lower())[0] > 0

@@ -1,4 +1,4 @@
-"""What is not plain about the columns of a source, with buttons that say it."""
+"""Findings about columns whose role is in doubt, with buttons to answer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from finetune.messages import message as _
 
 
 def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
-    """A report of a source whose columns are unclear, with its first rows for the user to choose
-    by; `error` is raised again where it cannot be opened."""
+    """Report a source whose columns are unclear, with its first rows to choose by. Raises `error`
+    again if the source cannot be opened."""
     try:
         source = sources.open_source(config, root)
     except DataError:
@@ -51,7 +51,7 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
 
 
 def _questions(guess: Guess, source: str) -> Iterator[Finding]:
-    """A question for each role in doubt, the texts first."""
+    """Ask about each role in doubt, the texts first."""
     empty = not any(guess.doubts.values())
     for role in list(guess.doubts)[:1] if empty else guess.doubts:
         text, remedy = columns.question(guess, role, source)
@@ -61,7 +61,7 @@ def _questions(guess: Guess, source: str) -> Iterator[Finding]:
 
 
 def _answers(guess: Guess, role: Role) -> list[Remedy]:
-    """The buttons that answer for a role in doubt."""
+    """The buttons that answer the question about a role."""
     candidates = list(guess.doubts[role])[:6]
     if role == "sentence2":
         first, second = guess.sentence1, guess.sentence2
@@ -83,7 +83,7 @@ def _answers(guess: Guess, role: Role) -> list[Remedy]:
 
 
 def single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """Say what is not read if only single texts are, and nobody has said that they are."""
+    """Report the columns that are not read if each row is one text and nobody chose that."""
     dataset = assigned.dataset
     used = (dataset.columns.sentence1, dataset.columns.label)
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]

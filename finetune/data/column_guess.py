@@ -1,4 +1,4 @@
-"""Guesses which columns hold the texts and the answer: by cells, and among equals by names."""
+"""Guess which columns hold the texts and the answer, by their cells first, then by their names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAIRS = (
     ("anchor", "target"), ("title1", "title2"), ("q1", "q2"), ("s1", "s2"), ("a", "b"),
     ("first", "second"), ("left", "right"),
 )  # fmt: skip
-# What tells the columns of a pair apart, before or after a name that they share.
+# Sides: what precedes or follows the common name of a pair's two columns.
 _SIDES = (
     ("1", "2"), ("a", "b"), ("left", "right"), ("l", "r"), ("ltable", "rtable"),
     ("first", "second"), ("", "2"), ("", "other"), ("", "second"), ("", "andere"), ("", "zweite"),
@@ -38,7 +38,7 @@ _SINGLES = (
     "utterance", "message", "content", "document", "headline", "question", "query", "body", "post",
     "sms", "email", "abstract", "title", "statement", "claim", "prompt", "input", "v2",
 )  # fmt: skip
-# Of these the first counts; of the others a second one raises a doubt.
+# The first of these decides; two columns of the other lists raise a doubt.
 _SURE_LABELS = (
     "label", "labels", "goldlabel", "isduplicate", "duplicate", "isparaphrase", "paraphrase",
     "isequivalent", "equivalent", "entailmentjudgment", "ismatch",
@@ -50,7 +50,7 @@ _LABELS = (
 _SCORES = ("rating", "stars", "score", "similarity", "relatednessscore")
 _MANY_CLASSES = ("label", "labels", "goldlabel", "class", "category", "intent")
 _LABEL_WORDS = {"label", "class", "category", "target", "sentiment", "intent", "stance", "verdict"}
-# Of people, places and bookkeeping; no texts to learn from if there are others.
+# People, places and bookkeeping: taken for texts only if there are no other columns.
 _NO_TEXTS = {
     "id", "idx", "ids", "index", "uid", "guid", "uuid", "key", "nr", "no", "number", "date", "time",
     "timestamp", "created", "url", "uri", "link", "author", "user", "username", "name", "location",
@@ -76,7 +76,7 @@ _WIDE = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")  # scripts witho
 
 @dataclass(frozen=True)
 class Guess:
-    """The column of each role, "" for none. A role in doubt names the columns that may have it."""
+    """The column of each role, "" for none. `doubts` has the candidates for each role in doubt."""
 
     sentence1: str
     sentence2: str
@@ -86,7 +86,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a sample of a column's cells looks like."""
+    """The kind of a column's cells, judged by a sample."""
 
     kind: Kind = "unknown"
     values: frozenset[str] = frozenset()  # distinct cells, in small letters
@@ -97,7 +97,7 @@ class Profile:
 
 
 def describe_cells(cells: Sequence[Any]) -> Profile:
-    """Tell what a sample of a column's cells holds."""
+    """Classify a sample of a column's cells."""
     texts = [text for cell in cells if (text := label_text(cell)).lower() not in MISSING]
     values = frozenset(text.lower() for text in texts)
     few = len(values) <= max(2, len(texts) // 2)
@@ -106,7 +106,8 @@ def describe_cells(cells: Sequence[Any]) -> Profile:
         return sum(map(bool, map(matches, texts))) >= 0.9 * len(texts)
 
     kind: Kind = "short"
-    words = sum(map(_count_words, texts)) / max(1, len(texts))
+    counts = [max(len(text.split()), len(_WIDE.findall(text)) / 2) for text in texts]
+    words = sum(counts) / max(1, len(texts))
     if not texts:
         kind = "empty"
     elif mostly(_NUMBER.fullmatch):
@@ -124,10 +125,6 @@ def describe_cells(cells: Sequence[Any]) -> Profile:
     return Profile(kind, values)
 
 
-def _count_words(text: str) -> float:
-    return max(len(text.split()), len(_WIDE.findall(text)) / 2)
-
-
 def _is_date(text: str) -> bool:
     parts = _DATE_PART.findall(text)
     numbers = sum(part.isdigit() for part in parts)
@@ -137,7 +134,7 @@ def _is_date(text: str) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """A column's name in small letters and figures only."""
+    """Reduce a column's name to small letters and digits."""
     return re.sub(r"[\W_]+", "", name.lower())
 
 
@@ -150,8 +147,8 @@ def guess_columns(
 
     Args:
         names: the columns in their order.
-        cells: a sample of the cells of each that can be used; if it is empty, only names count.
-        chosen: what a person has said; "" for a role that is open, `NO_COLUMN` for none.
+        cells: sample cells of each usable column; if empty, only names count.
+        chosen: the columns that a person chose; "" leaves a role open, `NO_COLUMN` means none.
     """
     said = {role: (chosen or {}).get(role, "") for role in ROLES}
     default = Profile("unusable" if cells else "unknown")
@@ -180,13 +177,13 @@ def guess_columns(
 
 
 def named_label(names: Sequence[str]) -> str:
-    """The column whose name says that it holds the answer; "" if that is not plain."""
+    """The column whose name says that it holds the answer; "" if in doubt."""
     named = _named_labels({name: Profile() for name in names})
     return named[0] if len(named) == 1 else ""
 
 
 def _named_labels(free: Mapping[str, Profile]) -> list[str]:
-    """Columns whose names and cells say that they hold the answer: one if that is plain."""
+    """Columns that hold the answer by their names and cells; a single one is certain."""
     by_name = {plain_name(name): name for name in reversed(list(free))}
 
     def called(names: Iterable[str], *kinds: Kind) -> list[str]:
@@ -207,9 +204,10 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
 
 
 def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
-    """Columns whose cells can be answers, if no name says it: one if that is plain."""
+    """Columns that may hold the answer by their cells, if no name says it; a single one is
+    certain."""
     unknown = [name for name, profile in free.items() if profile.kind == "unknown"]
-    if unknown:  # of two or three columns of unknown names the last one
+    if unknown:  # the last of two or three columns without known names
         singles = [name for name in unknown if plain_name(name) in _SINGLES]
         rest = [name for name in unknown if name not in singles[:1]]
         return rest[-1:] if len(rest) == 1 or (not singles and len(names) in (2, 3)) else rest
@@ -229,7 +227,7 @@ def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[
 
 
 def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[tuple[str, str]]:
-    """Pairs of columns whose names belong together; more than one if several are equally plain."""
+    """Pairs of columns whose names belong together; several if equally likely."""
     if said["sentence2"] == NO_COLUMN:
         return []
     texts = [said["sentence1"], said["sentence2"]]
@@ -253,7 +251,7 @@ def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[
 
 
 def _affixed(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Two names that differ in what stands for a side only, and there is no third."""
+    """Pairs of names that differ only in their side, without a third."""
     names = dict.fromkeys(names)  # a file may have 100,000
     pairs = []
     for first, second in _SIDES:
@@ -269,7 +267,7 @@ def _affixed(names: Iterable[str]) -> list[tuple[str, str]]:
 def _guess_texts(
     free: Mapping[str, Profile], pairs: Sequence[tuple[str, str]], said: Mapping[Role, str]
 ) -> tuple[str, str, dict[Role, Sequence[str]]]:
-    """The columns of both texts, and which of the two is in doubt."""
+    """Guess the columns of both texts, and the candidates for each in doubt."""
     first, second = said["sentence1"], said["sentence2"]
     single = second == NO_COLUMN
     if pairs:
@@ -294,7 +292,7 @@ def _guess_texts(
 
 
 def _texts(free: Mapping[str, Profile]) -> list[str]:
-    """The columns that may hold texts: wordy ones, else short ones, else any."""
+    """The columns that may hold texts: wordy ones, or short ones if there are none, or any."""
     likely = {name: free[name] for name in free if _last_word(name) not in _NO_TEXTS} or free
     wordy = [name for name in likely if free[name].kind in ("text", "repeated")]
     short = [name for name in likely if free[name].kind in ("short", "unknown")]

@@ -1,4 +1,4 @@
-"""Which columns of a source hold the texts and the label: as chosen, else as guessed."""
+"""Choose the columns of a source that hold the texts and the label, or guess them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from finetune.errors import DataError, some
 from finetune.messages import message as _
 from finetune.runs.summary import ColumnNames
 
-SAMPLE_ROWS = 1000  # of which columns are guessed
+SAMPLE_ROWS = 1000  # from which columns are guessed
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,11 @@ class Columns:
 def match_columns(
     names: Sequence[str], trained: ColumnNames, cells: Mapping[str, Sequence[Any]] | None = None
 ) -> tuple[str, str, str]:
-    """Match the columns of a file to predict to those that a model was trained on: by their names,
-    else texts are guessed, by a sample of their cells if there is one, and a label by its name
-    alone. "" where that is not plain, or there is none."""
+    """Match the columns of a file to predict to those that a model was trained on.
+
+    Columns match by name. Texts that do not are guessed, from a sample of cells if there is one; a
+    label is found by its name alone. "" if a column is missing or in doubt.
+    """
     by_name = {plain_name(name): name for name in reversed(names)}
     first, second, label = (by_name.get(plain_name(name), "") for name in trained)
     label = label or named_label([name for name in names if name not in (first, second)])
@@ -51,7 +53,7 @@ def match_columns(
 
 
 def choices_of(config: RunConfig) -> dict[Role, str]:
-    """The columns that a configuration chooses; "" for those to be guessed."""
+    """The columns that a configuration chooses; "" for a column to guess."""
     return {role: getattr(config, f"{role}_column") for role in ROLES}
 
 
@@ -61,7 +63,7 @@ def choose_columns(
     config: RunConfig,
     cells: Mapping[str, Sequence[Any]],
 ) -> Columns:
-    """The columns that a configuration asks for, and the guess of the others.
+    """Return the columns that a configuration chooses, and guess the others.
 
     Args:
         columns: name -> why it cannot be used, or "".
@@ -69,7 +71,7 @@ def choose_columns(
         cells: a sample of the cells of each column.
 
     Raises:
-        DataError: a column is missing, cannot be used or is chosen twice, or the guess is in doubt.
+        DataError: if a column is missing, unusable or chosen twice, or the guess is in doubt.
     """
     said = choices_of(config)
     for role, column in said.items():
@@ -92,13 +94,13 @@ def choose_columns(
 
 
 def are_usable(said: Mapping[Role, str], columns: Mapping[str, str]) -> bool:
-    """True if every column that was chosen is there and can be used, and none is chosen twice."""
+    """True if every chosen column exists and is usable, and none is chosen twice."""
     used = [column for column in said.values() if column not in ("", NO_COLUMN)]
     return len(set(used)) == len(used) and all(columns.get(name) == "" for name in used)
 
 
 def question(guess: Guess, role: Role, source: str) -> tuple[str, str]:
-    """Ask for a role in doubt, naming the columns that may have it, and say how to answer."""
+    """Return the question about a role in doubt, with its candidates, and how to answer it."""
     candidates = guess.doubts[role]
     names = some([repr(name) for name in candidates], 6)
     if not candidates:
@@ -126,7 +128,7 @@ def question(guess: Guess, role: Role, source: str) -> tuple[str, str]:
     text = _("Which column of {source} holds the first text: {names}?", source=source, names=names)
     if role == "label":
         text = _("Which column of {source} holds the answer: {names}?", source=source, names=names)
-    remedy = _("Choose it as {role}_column, in a terminal by --{role}_column.", role=role)
+    remedy = _("Choose the column; in a terminal, give it as --{role}_column.", role=role)
     return text, remedy
 
 

@@ -1,4 +1,4 @@
-"""Rows of a source on disk, read only once: texts as Arrow files, labels and hashes as arrays."""
+"""Rows of a source, cached on disk: texts as Arrow files, labels and hashes as arrays."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from finetune.data import catalog, needed_files, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.classes import LabelEncoder, clean_label
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
-from finetune.data.tables import Remark
+from finetune.data.table import Remark
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.messages import Text, message
 from finetune.text_hashes import Integers
 
-MAX_BAD_ROWS = 1000  # kept with their reasons, of each split
-PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
+MAX_BAD_ROWS = 1000  # of a split, kept with their reasons
+PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # characters of each sentence
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 
@@ -72,7 +72,7 @@ class RowHashes:
         return text_hashes.unordered_pair_hash(self.first, self.second)
 
     def complete(self, paired: bool) -> NDArray[np.bool_]:
-        """Whether each row has every sentence."""
+        """Mask of the rows that have every sentence, shape (rows,)."""
         complete: NDArray[np.bool_] = self.first != 0
         return complete & (self.second != 0) if paired else complete
 
@@ -86,14 +86,14 @@ class CachedDataset:
     revision: str  # commit of a Hub dataset; empty otherwise
     choices: dict[str, Text]  # column -> why it cannot be used, or ""
     columns: Columns
-    spellings: list[str]  # of the labels, as they came; `data/classes.py` makes classes of them
+    spellings: list[str]  # of the labels; `data/classes.py` makes classes of them
     rows: dict[str, int]  # split -> number of rows
     unreadable: dict[str, int]  # split -> number of rows that could not be read
-    examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of those
+    examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of these
     notes: list[Text]  # facts for the user on how it was read
-    remarks: dict[str, list[Remark]]  # split -> doubts and what was read otherwise
+    remarks: dict[str, list[Remark]]  # split -> remarks on how its file was read
     splits: dict[str, str]  # split -> the source's own name of it
-    named_labels: bool  # whether the source itself names its classes
+    named_labels: bool  # True if the source names its classes
     sheets: list[str]  # of a workbook
 
     @property
@@ -110,7 +110,7 @@ class CachedDataset:
         return RowHashes(labels, *np.load(self.folder / f"{split}.npy"))
 
     def examples_of(self, split: str, rows: Iterable[int], characters: int) -> list[Example]:
-        """Rows of a split for a person to look at, each sentence cut to so many characters."""
+        """Return rows of a split as examples, each sentence cut to this many characters."""
         texts, keys = self.texts(split), self.hashes(split)
         return [
             Example(
@@ -124,8 +124,8 @@ class CachedDataset:
 
 
 def preview_rows(folder: Path, split: str, seed: int | None = None) -> list[Example]:
-    """The first rows of a split of a cached dataset, or a random sample where there is a seed;
-    DataError where the dataset is gone."""
+    """Return the first rows of a split of a cached dataset, or a random sample if there is a seed.
+    DataError if the dataset is gone."""
     dataset = load_cached(folder)
     if dataset is None:
         raise DataError("What was read of these pairs is gone.", "Press Examine again.")
@@ -139,8 +139,8 @@ def preview_rows(folder: Path, split: str, seed: int | None = None) -> list[Exam
 def read_dataset(
     config: RunConfig, root: Path, progress: ProgressCallback = lambda split, rows: None
 ) -> CachedDataset:
-    """All rows of the source that a configuration names, from the cache where it has them;
-    DataError where there is no such source, it cannot be read, or its columns are unclear."""
+    """Read all rows of a configuration's source, from the cache if it has them. DataError if the
+    source is missing or unreadable, or its columns are unclear."""
     catalog.check_dataset(config.dataset)
     folder = needed_files.pairs_folder(root, config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def read_dataset(
         ):
             dataset = _write(Path(unfinished) / "new", source, columns, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
-            (folder / "dataset.json").unlink(missing_ok=True)  # until all of the new is there
+            (folder / "dataset.json").unlink(missing_ok=True)  # until every new file is there
             for path in dataset.folder.iterdir():
                 shutil.move(path, folder / path.name)
             disk.write_atomically(folder / "dataset.json", values.decode())
@@ -164,19 +164,19 @@ def read_dataset(
 
 
 def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[Any]]:
-    """Cells of each usable column of the training rows, to guess columns by: of the first rows and
-    of some beyond; none if no column has to be guessed."""
+    """Read cells of each usable training column to guess columns by: the first rows and some later
+    ones. Empty if no column has to be guessed."""
     usable = [name for name, reason in source.columns.items() if not reason]
     if all(choices_of(config).values()):
         return {}
     rows = islice(source.rows("train", usable, "", lambda *_: None), 10 * SAMPLE_ROWS)
     sample = [cells for n, (_, cells) in enumerate(rows) if n < SAMPLE_ROWS or n % 10 == 0]
-    columns = zip(usable, zip(*sample, strict=True), strict=False)  # behind them the empty label
+    columns = zip(usable, zip(*sample, strict=True), strict=False)  # drops the empty label
     return {name: list(cells) for name, cells in columns}
 
 
 def ensure_cached(config: RunConfig, root: Path) -> None:
-    """As `read_dataset`, in a child process, for what is not in the cache."""
+    """Read the rows of a source into the cache, in a child process, unless they are there."""
     if _load_current(config, root) is None:
         child_process.call(
             "finetune.data.dataset_cache:_read",
@@ -185,7 +185,7 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
             about=message("The source of these pairs"),
             seconds=_CHILD_SECONDS,
             memory=_CHILD_MEMORY,
-            # On one's own machine it may need one's own token.
+            # Outside a shared app it may need the person's own token.
             confinement=needed_files.of_pairs(config, root) if owners.is_shared() else None,
         )
 
@@ -195,7 +195,7 @@ def _read(config: str, root: str) -> None:
 
 
 def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
-    """The cached dataset of a configuration, where its source has no newer commit."""
+    """The cached dataset of a configuration; None if its source has a newer commit."""
     cached = load_cached(needed_files.pairs_folder(root, config))
     if cached is None and config.dataset_revision:  # it may have been read as the newest commit
         newest = config.changed(dataset_revision="")
@@ -208,8 +208,8 @@ def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
 
 
 def load_cached(folder: Path) -> CachedDataset | None:
-    """The cached dataset in a folder; None where there is none, or it is damaged. The folder's
-    time tells when it was asked for last."""
+    """Load the cached dataset in a folder; None if it is missing or damaged. The folder's time
+    becomes that of its last use."""
     with contextlib.suppress(ValueError):
         dataset = CachedDataset(folder=folder, **disk.read_json(folder / "dataset.json"))
         with contextlib.suppress(OSError):
@@ -262,7 +262,7 @@ def _write(
 
 def _write_texts(
     path: Path,
-    rows: sources.Rows,
+    rows: sources.CellRows,
     columns: Columns,
     encoder: LabelEncoder,
     progress: Callable[[int], None],

@@ -1,4 +1,4 @@
-"""Delimited text, such as CSV and TSV, as a table: a broken line costs itself alone."""
+"""Delimited text, such as CSV and TSV, as a table. A broken line does not affect the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from finetune.data import headers, quoting
-from finetune.data.quoting import Line, Record, Shape
-from finetune.data.tables import (
+from finetune.data.quoting import Line, Shape
+from finetune.data.table import (
     MAX_FIELD,
     MAX_LINES,
     OnBadRow,
@@ -27,13 +27,13 @@ from finetune.messages import message as _
 
 _DELIMITERS = {"tab": "\t", "space": " "}
 _SAMPLE, _SAMPLE_CHARACTERS = 1000, 2**22  # lines that are looked at first
-_EVEN = 0.9  # of the lines: the delimiter is plain though the first line, a title, has none
+_EVEN = 0.9  # share of lines that shows the delimiter although the first line, a title, has none
 _SEPARATOR = re.compile(r'\ufeff?"?sep=(.)"?[\r\n]*', re.I)  # as Excel writes and obeys it
 
 
 class CsvTable(TextTable):
-    """Delimited text; the delimiter is the requested one, that of a line `sep=;`, or the one that
-    gives most lines as many cells, of several a tab if `tab`."""
+    """Delimited text. The delimiter is the requested one, the one of a line `sep=;`, or the one
+    that splits most lines into equally many cells; a tab comes first of several if `tab`."""
 
     def __init__(self, path: Path, name: str, options: ReadOptions, tab: bool) -> None:
         super().__init__(path, name, options)
@@ -70,7 +70,7 @@ class CsvTable(TextTable):
         return sample
 
     def _read_layout(self, body: list[Line], options: ReadOptions) -> None:
-        """Find the names of the columns in the first lines, and what a row looks like."""
+        """Find the names of the columns in the first lines, and the layout of a row."""
         _even, usual = max(_usual_widths(body, self.delimiter), key=itemgetter(0))
         shape = Shape(self.delimiter, usual, usual)
         comments = 0  # of another width; one of the usual width may be the header
@@ -104,7 +104,8 @@ class CsvTable(TextTable):
         self._start = records[header.above].line if records else 0  # of the names, or the rows
         self._last_above = self._start - 1
         if header.named and records:
-            self._last_above = _last_line(records[header.above])
+            lines = records[header.above].lines
+            self._last_above = lines[-1][0] if lines else self._start
         if options.header == "auto":
             self.remarks += headers.remarks(self.name, self._start, header, self.columns)
         required = max((i for i, name in enumerate(names, 1) if name), default=width)
@@ -117,7 +118,7 @@ class CsvTable(TextTable):
         )
 
     def _remark_above(self, body: list[Line]) -> list[list[str]]:
-        """Say which lines above the header or the rows are skipped; their cells."""
+        """Report the lines above the header or the rows that are skipped; return their cells."""
         above = [line for line in body if line[0] < self._start]
         if above:
             shown = [(number, text.strip()[:200]) for number, text in above[:MAX_LINES]]
@@ -127,30 +128,26 @@ class CsvTable(TextTable):
             self.remarks.append(remark)
         return [text.rstrip("\r\n").split(self.delimiter) for _n, text in above]
 
-    def _body(self) -> Iterator[Line]:
-        return self._lines_below(lambda line, reason: None)
-
     def _lines_below(self, on_bad_row: OnBadRow) -> Iterator[Line]:
         """The lines below the names of the columns."""
         return dropwhile(lambda line: line[0] <= self._last_above, self._lines(on_bad_row))
 
     def _choose_quotes(self, options: ReadOptions) -> None:
-        """Survey all lines, and say what is read otherwise than it seems."""
-        self._quoting = quoting.choose(self._body, self._shape, options.quote)
+        """Survey all lines, choose how quotes are read, and report what is unusual."""
+        self._quoting = quoting.choose(
+            lambda: self._lines_below(lambda line, reason: None), self._shape, options.quote
+        )
         found = self._quoting.counted
         self.remarks += headers.repeat_remarks(found.repeats)
         self.remarks += quoting.remarks(self._quoting, bool(options.quote))
         if found.extra:
+            title = _(
+                "Rows with more cells than the header: line {lines}", lines=some(found.extra, 3)
+            )
+            action = _("Their first {width} cells are read.", width=self._shape.width)
+            shown = [(line, "") for line in found.extra[:MAX_LINES]]
             self.remarks.append(
-                _remark(
-                    "extra-cells",
-                    _(
-                        "Rows with more cells than the header: line {lines}",
-                        lines=some(found.extra, 3),
-                    ),
-                    _("Their first {width} cells are read.", width=self._shape.width),
-                    found.extra,
-                )
+                Remark("extra-cells", "notes", title, action, len(found.extra), shown)
             )
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
@@ -178,17 +175,9 @@ class CsvTable(TextTable):
                 on_bad_row(line, reason)
 
 
-def _last_line(record: Record) -> int:
-    return record.lines[-1][0] if record.lines else record.line
-
-
-def _remark(kind: str, title: str, action: str, lines: list[int]) -> Remark:
-    return Remark(kind, "notes", title, action, len(lines), [(n, "") for n in lines[:MAX_LINES]])
-
-
 def _usual_widths(lines: list[Line], delimiter: str) -> list[tuple[float, int]]:
-    """Shares of the lines that have the commonest number of cells, and that number: with quotes
-    around cells, and without."""
+    """The share of lines with the commonest number of cells, and that number: with quotes around
+    cells, and without."""
     texts, widths = [text for _n, text in lines], []
     with contextlib.suppress(csv.Error):
         widths.append([len(cells) for cells in csv.reader(texts, delimiter=delimiter) if cells])
@@ -198,7 +187,7 @@ def _usual_widths(lines: list[Line], delimiter: str) -> list[tuple[float, int]]:
 
 
 def _detect_delimiter(lines: list[Line], tab: bool) -> str:
-    """The delimiter that gives most lines as many cells, with quotes or without."""
+    """The delimiter that splits most lines into equally many cells, with quotes or without."""
     lines = [line for line in lines if not line[1].startswith("#")] or lines
     scores = []
     for order, delimiter in enumerate("\t,;|" if tab else ",;\t|"):

@@ -1,4 +1,4 @@
-"""Find the character encoding of a text file, and say which readings are possible where it is in
+"""Detect the character encoding of a text file, and list the possible readings if it is in
 doubt."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from finetune.data import tables
+from finetune.data import table
 from finetune.errors import DataError
 
 _MARKS = {
@@ -22,13 +22,13 @@ _MARKS = {
     codecs.BOM_LE: "utf-16", codecs.BOM_BE: "utf-16",
 }  # fmt: skip
 _CONTROL = bytes((*range(9), *range(14, 27)))
-_SAMPLE_BYTES = 2**16  # of the lines beyond ASCII, from which an encoding is guessed
+_SAMPLE_BYTES = 2**16  # of lines beyond ASCII, from which an encoding is guessed
 _SHOWN = 60  # characters of a sample
 _CANDIDATES = 5  # readings to choose from
 _MARGIN = 0.06  # readings whose scores differ by less are both possible
 
-# Letters of the languages that an encoding is used for: of alphabets those beyond ASCII, of other
-# scripts the most frequent. The first encodings are the commoner ones.
+# Letters of the languages that use an encoding: of an alphabet those beyond ASCII, of another
+# script the most frequent. Commoner encodings come first.
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ", "äöüß", "áéíñóúü", "àáâãçéêíóôõú", "àèéìíîòóùú", "àçèéíïòóúü",
     "åæøéèêóô", "åäöé", "áéëïíóöü",
@@ -87,20 +87,20 @@ _FREQUENT = ("cp1251", "koi8_r", "koi8_u", "cp866")
 # Shares of such letters from which a reading is likely.
 _LIKELY, _LIKELY_FREQUENT, _LIKELY_IDEOGRAPHIC = 0.85, 0.75, 0.3
 _MIXED = 0.95  # of the score of one language, for texts in several
-_MAJOR = 0.13  # in favour of the languages of Western Europe, whose encoding is the commonest
+_MAJOR = 0.13  # bonus of the languages of Western Europe, whose encoding is the commonest
 # An apostrophe within a word: it's, l'ami, aujourd'hui.
 _APOSTROPHE = re.compile(r"\w\u2019(s|t|re|ll|ve|m|d)\b|[cdjlmnstu]\u2019[aeiouyhàâéèêîôœ]", re.I)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the bytes of a file become characters.
+    """The conversion of a file's bytes to characters.
 
     Attributes:
         name: of Python's codec.
         broken: places that could not be decoded, each read as U+FFFD.
-        guessed: true if nothing in the file says so for sure.
-        readings: in doubt, the encodings to choose from and a sample of each, the best first.
+        guessed: true if nothing in the file states the encoding.
+        readings: if in doubt, the encodings to choose from and a sample of each, the best first.
     """
 
     name: str
@@ -110,13 +110,13 @@ class Encoding:
 
 
 def detect(path: Path, name: str, requested: str = "") -> Encoding:
-    """Find the encoding of a file: the requested one, else by its byte order mark, else UTF-8 or a
-    guess. DataError if the file is not text or Python has no codec of the requested name."""
-    with tables.open_bytes(path, name) as file:
+    """Detect the encoding of a file: the requested one, or by its byte order mark, or UTF-8, or a
+    guess. DataError if the file is not text or Python does not know the requested encoding."""
+    with table.open_bytes(path, name) as file:
         start = file.read(4096)
         if requested:
             codec = _codec(requested)
-            # The signature of UTF-8 is no character of the first name.
+            # The signature of UTF-8 must not become a part of the first name.
             codec = "utf-8-sig" if codec == "utf-8" else codec
             return Encoding(codec, _count_broken(chain([start], _blocks(file)), codec)[0])
         for mark, encoding in _MARKS.items():
@@ -128,20 +128,20 @@ def detect(path: Path, name: str, requested: str = "") -> Encoding:
             raise DataError(
                 "{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.", name=name
             )
-        # The whole file: bytes that are not UTF-8 may stand at its end only.
+        # Read the whole file: only its end may have bytes that are not UTF-8.
         broken, valid = _count_broken(chain([start], _blocks(file)), "utf-8")
     if not broken or valid > broken:
         return Encoding("utf-8", broken)
     encoding, readings = _guess(_sample(path, name))
-    with tables.open_bytes(path, name) as file:
+    with table.open_bytes(path, name) as file:
         return Encoding(encoding, _count_broken(_blocks(file), encoding)[0], True, readings)
 
 
 def _codec(requested: str) -> str:
-    """The name of the codec for a requested encoding."""
+    """The name of the codec of a requested encoding."""
     try:
         codec = codecs.lookup(requested)
-        "".encode(requested)  # codecs such as `base64` are not of characters
+        "".encode(requested)  # fails for codecs such as `base64`
     except (LookupError, ValueError) as error:
         raise DataError(
             "There is no encoding {encoding!r}.",
@@ -156,7 +156,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _count_broken(blocks: Iterator[bytes], encoding: str) -> tuple[int, int]:
-    """How many places cannot be decoded, and how many other characters are beyond ASCII."""
+    """Count the places that cannot be decoded, and the other characters beyond ASCII."""
     broken = valid = 0
     for text in codecs.iterdecode(blocks, encoding, "replace"):
         if not text.isascii():
@@ -167,7 +167,7 @@ def _count_broken(blocks: Iterator[bytes], encoding: str) -> tuple[int, int]:
 
 
 def _unmarked_utf_16(start: bytes) -> str:
-    """The byte order of UTF-16 text without a mark: every other byte is mostly zero."""
+    """Detect UTF-16 text without a byte order mark: every other byte is mostly zero."""
     pairs = len(start) // 2
     if pairs >= 2:
         for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
@@ -178,16 +178,16 @@ def _unmarked_utf_16(start: bytes) -> str:
 
 
 def _sample(path: Path, name: str) -> bytes:
-    """The first lines with bytes beyond ASCII."""
+    """Read the first lines with bytes beyond ASCII."""
     sample = b""
-    with tables.open_bytes(path, name) as file:
+    with table.open_bytes(path, name) as file:
         while len(sample) < _SAMPLE_BYTES and (line := file.readline(_SAMPLE_BYTES)):
             sample += b"" if line.isascii() else line
     return sample
 
 
 def _guess(sample: bytes) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The likeliest encoding, and the readings to choose from if others are likely too."""
+    """Return the likeliest encoding, and the readings to choose from if others are likely too."""
     scores: list[tuple[float, str, str]] = []
     seen = set()
     for encoding in _LANGUAGES:
@@ -195,7 +195,7 @@ def _guess(sample: bytes) -> tuple[str, tuple[tuple[str, str], ...]]:
             text = codecs.getincrementaldecoder(encoding)().decode(sample)
         except UnicodeDecodeError:
             continue
-        if text not in seen:  # the commoner of several names of one reading
+        if text not in seen:  # the commonest encoding of equal readings
             seen.add(text)
             scores.append((_score(text, encoding), encoding, text))
     if not scores:
@@ -210,8 +210,8 @@ def _guess(sample: bytes) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _score(text: str, encoding: str) -> float:
-    """How likely a reading is: 1 and more if its letters are those of a language that the encoding
-    is used for, 2 if all it has beyond ASCII are marks where marks stand."""
+    """Score a reading: 1 and more if its letters are those of a language that uses the encoding, 2
+    if it has only well-placed marks beyond ASCII."""
     letters: Counter[str] = Counter()
     wrong = marks = 0
     for match in re.finditer(r"[^\x00-\x7f]", text):
@@ -254,7 +254,7 @@ def _is_odd_letter(char: str, before: str, after: str) -> bool:
 
 
 def _is_mark_in_place(char: str, category: str, text: str, index: int) -> bool:
-    """True for punctuation where it can stand: not within a word, but for an apostrophe."""
+    """True for punctuation outside of words, and for an apostrophe or hyphen within one."""
     if category in ("Cc", "Cn", "Co", "Cs") or char in "\ufffd¤¦¬":
         return False
     before, after = text[index - 1 : index], text[index + 1 : index + 2]

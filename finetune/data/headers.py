@@ -1,4 +1,4 @@
-"""Find the line of a table that names its columns: a title or empty rows may stand above it, and
+"""Find the row of a table that names its columns. A title or empty rows may stand above it, and
 some tables have none."""
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finetune.data.tables import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Answer, Remark
 from finetune.errors import some
 from finetune.messages import message as _
 
 Cells = Sequence[str]
-_FEW = 8  # rows, from which the values of a column tell something
+_FEW = 8  # rows that are needed to judge the values of a column
 _MAX_VALUES = 50  # different values of a column that is taken for a label
 _MAX_ABOVE = 50  # rows above a header
 _WORDY = 5  # words of a cell; longer ones are sentences rather than names
@@ -22,12 +22,12 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 
 @dataclass(frozen=True)
 class Header:
-    """Which of the first rows names the columns.
+    """The position of the row that names the columns.
 
     Attributes:
         above: rows above the names, or above the first row if there are no names.
         named: true if a row has the names of the columns.
-        doubtful: true if the cells do not say so for sure.
+        doubtful: true if that is uncertain.
     """
 
     above: int
@@ -57,13 +57,13 @@ def find_header(rows: Sequence[Cells], requested: str = "auto") -> Header:
 
 
 class Repeats:
-    """Rows that are a header again, or a title above it: joined files have them in the middle."""
+    """Rows that repeat the header, or a title above it, as in the middle of joined files."""
 
     def __init__(self, names: Cells, above: Sequence[Cells] = ()) -> None:
         rows = [tuple(map(clean, row)) for row in (names, *above)]
         self._rows = {row for row in rows if any(row)}
         self._index = max(range(len(names)), key=lambda i: len(names[i]), default=0)
-        # No row without this is one of them.
+        # Every repeated row has this text.
         self.key = clean(names[self._index]) if names and not above else ""
         self._keys = {row[self._index] for row in self._rows if len(row) > self._index}
 
@@ -75,33 +75,33 @@ class Repeats:
 
 
 def clean(cell: str) -> str:
-    """A cell without a byte order mark and spaces around."""
+    """Strip a byte order mark and white space from a cell."""
     return cell.strip("\ufeff \t\r\n")
 
 
 def is_label(values: Counter[str], rows: int) -> bool:
-    """True if a column of so many rows has few values, most of them several times."""
+    """True if a column of this many rows has few values, most of them several times."""
     return rows >= _FEW and 0 < len(values) <= min(_MAX_VALUES, max(2, rows // 5))
 
 
 def _votes(first: Cells, body: Sequence[Cells]) -> int:
-    """Weigh whether a row has names: above 0 it does, below 0 it is a row like those beneath."""
+    """Vote whether a row holds names: above 0 it does, below 0 it is a row of data."""
     cells = [clean(cell) for cell in first]
     if len(cells) > 1 and [cell for cell in cells if cell] == [
         str(number) for number in range(sum(cell != "" for cell in cells))
     ]:
         return 2  # names that pandas gives
-    alike = [[clean(cell) for cell in row] for row in body if len(row) == len(cells)]
-    others = [row for row in alike if row != cells]  # not the header again
+    same_width = [[clean(cell) for cell in row] for row in body if len(row) == len(cells)]
+    others = [row for row in same_width if row != cells]  # without repeated headers
     votes = [_column_vote(cell, [row[i] for row in others]) for i, cell in enumerate(cells)]
-    # A value of the label's column is one of the few; any word may be a name or a short text.
+    # A value of the label's column is strong evidence; any word may be a name or a short text.
     if min(votes, default=0) <= -3:
         return -1 if max(votes) > 1 else -3
     return sum(votes) or (-1 if _looks_like_data(cells) else 1)
 
 
 def _column_vote(cell: str, values: list[str]) -> int:
-    """What one column says of its first cell."""
+    """The vote of one column on its first cell."""
     present = [value for value in values if value]
     if not cell or not present:
         return 0
@@ -119,14 +119,14 @@ def _column_vote(cell: str, values: list[str]) -> int:
 
 
 def _looks_like_data(cells: Sequence[str]) -> bool:
-    """True if a row has sentences or numbers, so that it is no header."""
+    """True if a row has sentences or numbers, so it cannot be a header."""
     wordy = any(len(cell.split()) > _WORDY for cell in cells)
     numeric = any(_NUMBER.fullmatch(cell) for cell in cells)
     return len(cells) > 1 and (wordy or (numeric and any(" " in cell for cell in cells)))
 
 
 def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
-    """What to say of the first line of a table if its header was guessed and is in doubt."""
+    """Remark on the first line of a table if its header was guessed and is in doubt."""
     if not header.named:
         title = _(
             "Line {line} of {name} looks like data, so it is read as a row.", line=line, name=name
@@ -140,7 +140,7 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
             name=name,
             names=some(names),
         )
-        action = _("If it is a row, say so, for it is not read.")
+        action = _("Its cells are not read as a row. Say so if it is one.")
         answer = Answer("header", "no", _("It is a row"))
     else:
         return []
@@ -148,7 +148,7 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
 
 
 def repeat_remarks(lines: Sequence[int]) -> list[Remark]:
-    """What to say of lines that are the header again."""
+    """Remark on the lines that repeat the header."""
     if not lines:
         return []
     title = _("Rows that are the header again: line {lines}", lines=some(lines, 3))

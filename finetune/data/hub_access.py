@@ -1,6 +1,7 @@
-"""What may be fetched from the Hub: in a shared app what everybody may read, so much a day.
+"""Access to the Hub. Visitors of a shared app may fetch what is public, up to a limit a day.
 
-That is counted in `<root>/.fetched/<digest of the owner>/fetched.json`: name -> bytes and time.
+Fetched bytes are counted in `<root>/.fetched/<digest of the owner>/fetched.json`: name -> bytes and
+time.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ if TYPE_CHECKING:
 _TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
 _ANSWER_KEPT = 600  # seconds in which a page does not ask again
 _DAY = 24 * 3600
-# What a checkpoint needs of its first folder; the weights are the last.
+# Files that a checkpoint needs, in its top folder; the last ending is that of the weights.
 _CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
 
 
 def token() -> bool | None:
-    """The token argument of the Hub's clients: False for none, None for this machine's."""
+    """The `token` argument of the Hub's clients: False for no token, None for this machine's
+    token."""
     return False if owners.is_shared() else None
 
 
 def cache_scope(config: RunConfig) -> list[str]:
-    """What a cache's key adds for pairs that were read without a token: they are nobody's own."""
+    """Extra parts of a cache key: pairs that a shared app reads without a token are kept apart."""
     return ["public"] * (owners.is_shared() and catalog.is_hub_dataset(config.dataset))
 
 
 def is_offline() -> bool:
-    """Whether the Hub is not to be asked, or does not answer."""
+    """True if the Hub must not be asked or does not answer."""
     forbidden = "1" in (os.environ.get("HF_HUB_OFFLINE"), os.environ.get("HF_DATASETS_OFFLINE"))
     return forbidden or not hub_connection.hub_is_reachable()
 
@@ -60,8 +62,8 @@ def silent(kind: Kind, name: str) -> FinetuneError:
 def info(
     kind: Kind, repo: str, revision: str = "", timeout: float = _TIMEOUT, sizes: bool = False
 ) -> DatasetInfo | ModelInfo:
-    """What the Hub says of a repository to the caller; the client's error, or `hub_errors.Gated`,
-    where it does not."""
+    """Ask the Hub for the information about a repository. Raises the client's error, or
+    `hub_errors.Gated` for a gated repository in a shared app."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token())
@@ -73,8 +75,8 @@ def info(
 
 
 def search(kind: Kind, text: str, most: int = 10) -> list[tuple[str, int]] | None:
-    """Repositories whose names hold a text and their downloads of a month, the most downloaded
-    first; None where the Hub does not answer. Of models those that transformers loads."""
+    """Find repositories by name, with their downloads of a month, the most downloaded first; None
+    if the Hub does not answer. Models are those that transformers loads."""
     from huggingface_hub.utils._headers import build_hf_headers
     from huggingface_hub.utils._http import get_session
 
@@ -91,7 +93,8 @@ def search(kind: Kind, text: str, most: int = 10) -> list[tuple[str, int]] | Non
 
 
 def refusal(kind: Kind, repo: str) -> Cause | None:
-    """Why the caller cannot read a repository now, or None; for pages, kept for ten minutes."""
+    """The reason why the caller cannot read a repository now, or None; for pages, cached for ten
+    minutes."""
     return _refusal(kind, repo, int(time.time() // _ANSWER_KEPT))
 
 
@@ -105,8 +108,8 @@ def _refusal(kind: Kind, repo: str, period: int) -> Cause | None:
 
 
 def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
-    """Count what a configuration's pairs fetch from the Hub; DataError where it is more than the
-    owner may fetch. That of nobody ("") is not counted."""
+    """Count the bytes that a configuration's pairs fetch from the Hub. DataError if the owner may
+    not fetch so much; without an owner ("") nothing is counted."""
     repo, part = catalog.repo_and_config(config)
 
     def size() -> int:
@@ -120,7 +123,8 @@ def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
 
 
 def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = True) -> None:
-    """As `count_dataset`, of a checkpoint or only its tokenizer; raises ModelError."""
+    """Count the bytes that a checkpoint, or only its tokenizer, fetches from the Hub. ModelError if
+    the owner may not fetch so much."""
     endings = _CHECKPOINT_ENDINGS if weights else _CHECKPOINT_ENDINGS[:-1]
 
     def size() -> int:
@@ -134,8 +138,8 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
 
 
 def _file_sizes(kind: Kind, repo: str, revision: str) -> dict[str, int]:
-    """The files of a repository and their bytes; empty where the Hub does not say."""
-    with contextlib.suppress(Exception):  # whoever fetches it gets the error
+    """The size of each file of a repository, in bytes; empty if the Hub does not say."""
+    with contextlib.suppress(Exception):  # the download reports the error
         if hub_connection.hub_is_reachable():
             files = info(kind, repo, revision, sizes=True).siblings or []
             return {file.rfilename: file.size or 0 for file in files}
@@ -143,12 +147,12 @@ def _file_sizes(kind: Kind, repo: str, revision: str) -> dict[str, int]:
 
 
 def counts_folder(root: Path, owner: str) -> Path:
-    """Where it is counted what an owner has fetched."""
+    """The folder that counts what an owner has fetched."""
     return root / ".fetched" / hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
 def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
-    """Add something to what was fetched today; why it may not be fetched, or nothing."""
+    """Add a download to what was fetched today. Returns why it may not be fetched, or ""."""
     if not owner or not owners.is_shared() or os.environ.get("HF_HUB_OFFLINE") == "1":
         return ""
     path = counts_folder(root, owner) / "fetched.json"

@@ -1,4 +1,4 @@
-"""JSON as a table: objects one a line, or all in one value, in any of the layouts of pandas."""
+"""JSON as a table: one object a line, or a single value in any of the layouts of pandas."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune import disk
-from finetune.data import headers, tables
-from finetune.data.tables import OnBadRow, ReadOptions, Rows
+from finetune.data import headers, table
+from finetune.data.table import OnBadRow, ReadOptions, Rows
 from finetune.data.text_tables import TextTable
 from finetune.errors import DataError
 from finetune.messages import message as _
@@ -23,8 +23,8 @@ _LISTS = ("data", "rows", "records", "examples", "items")  # keys of a list of r
 
 
 class JsonTable(TextTable):
-    """JSON objects as rows, one a line or all in one value; the first ones' keys are the columns.
-    Lists are rows, too, whose first one may name the columns."""
+    """JSON objects as rows, one a line or all in one value; the keys of the first ones are the
+    columns. Rows may also be lists, of which the first may name the columns."""
 
     def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
         super().__init__(path, name, options)
@@ -46,9 +46,9 @@ class JsonTable(TextTable):
             )
 
     def _name_lists(self, lists: list[list[Any]], options: ReadOptions) -> None:
-        """Name the cells of rows that are lists: by the keys beside them, or a header."""
+        """Name the cells of rows that are lists, by the keys beside them or by a header."""
         if not self._names:
-            rows = [[tables.cell_text(cell) for cell in row] for row in lists]
+            rows = [[table.cell_text(cell) for cell in row] for row in lists]
             header = headers.find_header(rows, options.header)
             self.has_header = header.named
             self._name_columns(rows[header.above])
@@ -59,7 +59,7 @@ class JsonTable(TextTable):
                 self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
 
     def _parse_whole(self) -> list[Any] | None:
-        """The rows of a file that is one value; None if it has one on each line."""
+        """Parse a file that is one value into rows; None if it has a value on each line."""
         with self._open() as file:
             text = file.read(2**16)
             if not text.lstrip(_BLANK).startswith(("[", "{")) or self._has_lines():
@@ -139,7 +139,7 @@ class JsonTable(TextTable):
         skip = self._above
         for line, value in self._values(on_bad_row):
             if self._names and _is_list_of_cells(value):
-                if skip or [tables.cell_text(cell) for cell in value] in self._repeats:
+                if skip or [table.cell_text(cell) for cell in value] in self._repeats:
                     skip = max(0, skip - 1)
                     continue
                 if len(value) != len(self._names):
@@ -157,8 +157,8 @@ class JsonTable(TextTable):
             record = value if columns is None else {name: value.get(name) for name in columns}
             if columns and any(isinstance(cell, (dict, list)) for cell in record.values()):
                 on_bad_row(line, _("has a list or an object where a text or number is read"))
-            elif any(map(tables.is_too_long, record.values())):
-                on_bad_row(line, tables.TOO_LONG)
+            elif any(map(table.is_too_long, record.values())):
+                on_bad_row(line, table.TOO_LONG)
             else:
                 yield line, record
 

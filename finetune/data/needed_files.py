@@ -1,6 +1,6 @@
-"""The files that pairs and checkpoints are read from and kept in: what a confined process needs.
+"""The files that a confined process needs to read and cache pairs and checkpoints.
 
-A folder has to be there before a process is confined to it, so that it is made here.
+The folders are created here, because a process can only be confined to folders that exist.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
 from finetune.hub_errors import Kind
 
-_VERSION = 9  # of the files and the bundled pairs; those of another version are written anew
+_VERSION = 9  # of the files and the bundled pairs; another version is written anew
 
 
 def pairs_folder(root: Path, config: RunConfig) -> Path:
-    """Where the rows of a configuration's source are kept: the same for the same source and
-    columns."""
+    """The cache folder of a configuration's rows; equal for equal sources and columns."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
     values += hub_access.cache_scope(config)
     return root / "data" / hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]
 
 
 def of_pairs(config: RunConfig, root: Path) -> Confinement:
-    """What reading a configuration's pairs needs."""
+    """The files needed to read a configuration's pairs."""
     folder = pairs_folder(root, config)
     folder.mkdir(parents=True, exist_ok=True)
-    os.utime(folder)  # or it would be taken for a leftover
+    os.utime(folder)  # so that it is not deleted as a leftover
     # A Hub dataset may have been read as the newest commit.
     reads = [pairs_folder(root, config.changed(dataset_revision=""))]
     if is_upload(config.dataset):
-        with contextlib.suppress(DataError):  # its files are gone: whoever reads them says so
+        with contextlib.suppress(DataError):  # its files are gone; reading them reports it
             files = uploads.Uploads(root / "uploads").files(config.dataset).values()
             reads += {path.parent for path in files}
     found = Confinement(_absolute(reads), _absolute([folder]))
@@ -47,7 +46,8 @@ def of_pairs(config: RunConfig, root: Path) -> Confinement:
 
 
 def of_checkpoint(name: str) -> Confinement:
-    """What loading a checkpoint of the Hub needs; the bundled one is a library."""
+    """The files needed to load a checkpoint of the Hub; none for the bundled one, a Python
+    package."""
     if not catalog.needs_hub(BUNDLED_DATASET, name) or not catalog.may_be_fetched(name):
         return Confinement()
     entry = catalog.find_checkpoint(name)
@@ -56,7 +56,7 @@ def of_checkpoint(name: str) -> Confinement:
 
 
 def of_counts(root: Path, owner: str) -> Confinement:
-    """What counting an owner's fetches needs."""
+    """The files needed to count what an owner fetches."""
     folder = hub_access.counts_folder(root, owner)
     folder.mkdir(parents=True, exist_ok=True)
     return Confinement(writes=_absolute([folder]))

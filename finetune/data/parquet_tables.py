@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finetune.data import tables
-from finetune.data.tables import OnBadRow, Rows, Table
+from finetune.data import table
+from finetune.data.table import OnBadRow, Rows, Table
 from finetune.errors import DataError
 
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # decoded together
@@ -19,7 +19,7 @@ _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # decoded together
 
 class ParquetTable(Table):
     """Apache Parquet. Its encodings store a value once for many rows, so a small file can need much
-    memory: texts are read as dictionaries, whose rows share their values."""
+    memory. Texts are therefore read as dictionaries, whose rows share their values."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
@@ -32,8 +32,8 @@ class ParquetTable(Table):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
 
     def _check_size(self) -> None:
-        """Raise DataError where the file unpacks to far more than text does, or has an encoding
-        whose memory is not known before it is decoded."""
+        """Raise DataError if the file unpacks to far more than text does, or has an encoding whose
+        memory is unknown before decoding."""
         unpacked = 0
         for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
@@ -45,15 +45,15 @@ class ParquetTable(Table):
                         name=self.name,
                         column=column.path_in_schema[:60],
                     )
-        tables.check_unpacked_size(self.name, unpacked, self.path.stat().st_size)
+        table.check_unpacked_size(self.name, unpacked, self.path.stat().st_size)
         self._row_bytes = unpacked // max(1, self._metadata.num_rows) + 1
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         if columns is None:
             columns = [name for name in self.columns if name not in self.unusable]
         for line, cells in enumerate(self._cells(list(columns)), 1):
-            if any(map(tables.is_too_long, cells)):
-                on_bad_row(line, tables.TOO_LONG)
+            if any(map(table.is_too_long, cells)):
+                on_bad_row(line, table.TOO_LONG)
             else:
                 yield line, dict(zip(columns, cells, strict=True))
 

@@ -1,7 +1,7 @@
-"""Records of delimited text whose quotation marks may enclose cells, or be part of the text.
+"""Split delimited text into records. Quotation marks may enclose cells or be part of the text.
 
-A mark that opens and closes nothing would join lines, so a whole file is surveyed first: if its
-lines fit the header as they stand and the quotes do not, the quotes are text.
+An unclosed mark would join lines, so a whole file is surveyed first: if its lines fit the header
+as they stand and do not fit with quotes, the quotes are text.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from finetune.data import headers
-from finetune.data.tables import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Answer, Remark
 from finetune.errors import some
 from finetune.messages import message as _
 
-_MOSTLY = 0.9  # of the rows: a column is quoted
+_MOSTLY = 0.9  # share of rows from which a column counts as quoted
 MAX_RECORD = 1000  # lines; a quote that is open for longer is taken for a mistake
 NONE, DOUBLE, SINGLE = "none", '"', "'"
 ESCAPED = "escaped"  # double ones; those within a cell follow a backslash
@@ -30,7 +30,7 @@ Line = tuple[int, str]  # its number from 1, and the text with its end
 
 
 def character(quote: str) -> str:
-    """The quotation mark of `RunConfig.quote`; empty if there is none."""
+    """The quotation mark of a value of `RunConfig.quote`; "" for none."""
     return {NONE: "", ESCAPED: DOUBLE}.get(quote, quote)
 
 
@@ -53,13 +53,13 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a row looks like.
+    """The layout of a row.
 
     Attributes:
         width: columns of the header.
         required: cells that a row must have; the columns after them have no names.
         values: the values of columns that have few, by the column's index.
-        repeats: rows that are the header again.
+        repeats: rows that repeat the header.
     """
 
     delimiter: str
@@ -69,15 +69,15 @@ class Shape:
     repeats: headers.Repeats = field(default_factory=lambda: headers.Repeats(()))
 
     def fits(self, cells: Sequence[str]) -> bool:
-        """True if a row has the right number of cells, or more that are empty."""
+        """True if a row has the right number of cells, or additional ones that are empty."""
         count = len(cells)
         return self.required <= count <= self.width or (
             count > self.width and not any(cells[self.width :])
         )
 
     def fits_plainly(self, line: str, sure: bool = False) -> bool:
-        """True if a line that is split as it stands is a row; `sure` wants more than its width if
-        texts have the delimiter too."""
+        """True if a line that is split at every delimiter is a row. If texts contain the delimiter
+        too, cells must have known values; `sure` requires a column of those."""
         cells = line.rstrip("\r\n").split(self.delimiter)
         if not self.fits(cells):
             return False
@@ -87,7 +87,7 @@ class Shape:
         return known and bool(self.values or not sure)
 
     def has_useful_start(self, cells: Sequence[str]) -> bool:
-        """True if the first cells of a row that has too many are those of the columns."""
+        """True if a row with too many cells begins with the cells of all columns."""
         if len(cells) <= self.width:
             return False
         last = self.width - 1
@@ -105,8 +105,8 @@ def few_values(rows: Sequence[Sequence[str]], width: int) -> dict[int, frozenset
 
 
 class Scanner:
-    """Reads records of lines; a broken one costs its first line only. With `split_joined` lines
-    that a quote joins are rows of their own if each of them fits."""
+    """Reads records from lines; a broken record costs only its first line. With `split_joined`,
+    lines that a quote joins are rows of their own if each of them fits."""
 
     def __init__(
         self, lines: Iterator[Line], shape: Shape, quote: str, split_joined: bool = False
@@ -142,12 +142,6 @@ class Scanner:
         """The next line that belongs to no record yet; None at the end."""
         return self._again.popleft() if self._again else next(self._lines, None)
 
-    def has_quotes(self, text: str) -> bool:
-        """True if a line is more than its parts between delimiters."""
-        return bool(self._mark) and (
-            self._mark in text or (self._escape is not None and self._escape in text)
-        )
-
     def __iter__(self) -> Iterator[Record]:
         delimiter, mark, again, lines = self._shape.delimiter, self._mark, self._again, self._lines
         while (line := again.popleft() if again else next(lines, None)) is not None:
@@ -160,7 +154,7 @@ class Scanner:
                 yield Record(number, cells)
 
     def read(self, first: Line) -> Record:
-        """The record that begins in a line, perhaps with quotes."""
+        """Read the record that begins in a line, perhaps with quotes."""
         self._first, self._raw = first, []
         problem = ""
         try:
@@ -183,17 +177,17 @@ class Scanner:
 
 @dataclass
 class Survey:
-    """What the quotes of a file do, counted over all of its lines."""
+    """Counts of how quotes are used in all lines of a file."""
 
-    enclosing: list[int] = field(default_factory=list)  # lines that need them to fit
-    joining: list[int] = field(default_factory=list)  # ... whose lines fit without them, too
-    stray: list[int] = field(default_factory=list)  # lines that fit without them only
+    enclosing: list[int] = field(default_factory=list)  # lines that fit only with quotes
+    joining: list[int] = field(default_factory=list)  # ... but each line also fits without
+    stray: list[int] = field(default_factory=list)  # lines that fit only without quotes
     broken: int = 0  # lines that fit in no way
-    extra: list[int] = field(default_factory=list)  # ... but for cells beyond the last column
-    repeats: list[int] = field(default_factory=list)  # lines that are the header again
+    extra: list[int] = field(default_factory=list)  # ... because of cells beyond the last column
+    repeats: list[int] = field(default_factory=list)  # lines that repeat the header
     rows: int = 0
-    # Which cells of a line are quoted -> lines whose quotes enclose no delimiter: those whose
-    # cells do not need them, and those with quotes in them.
+    # Mask of a line's quoted cells -> number of lines whose quotes enclose no delimiter: because
+    # they are not needed, or because they enclose quotes.
     needless: Counter[tuple[bool, ...]] = field(default_factory=Counter)
     doubled: Counter[tuple[bool, ...]] = field(default_factory=Counter)
     needless_lines: list[int] = field(default_factory=list)  # the first ones
@@ -202,11 +196,11 @@ class Survey:
 
     @property
     def against(self) -> int:
-        """Lines that speak against enclosing quotes."""
+        """The number of lines that contradict enclosing quotes."""
         return len(self.joining) + len(self.stray)
 
     def quoted_rows(self) -> list[int]:
-        """How many rows have quotes around the cell of each column."""
+        """The number of rows with quotes around the cell, for each column."""
         layouts = self.needless + self.doubled
         width = max(map(len, layouts), default=0)
         return [
@@ -217,7 +211,7 @@ class Survey:
         ]
 
     def sometimes_quoted(self) -> bool:
-        """True if cells of a column have quotes that they do not need, and others have none."""
+        """True if only some cells of a column have quotes, and no cell needs them."""
         rows = self.quoted_rows()
         return not self.enclosing and any(
             rows[column] < _MOSTLY * self.rows
@@ -228,7 +222,7 @@ class Survey:
 
 
 def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
-    """Count what the quotes do."""
+    """Count how quotes are used."""
     result = Survey()
     scanner = Scanner(lines, shape, quote)
     delimiter, delimiters, mark = shape.delimiter, shape.width - 1, character(quote)
@@ -271,7 +265,7 @@ def _count_record(result: Survey, record: Record, shape: Shape, quote: str) -> N
 
 
 def _row_pattern(shape: Shape, quote: str) -> re.Pattern[str]:
-    """Matches a line that is a whole row with quotes around some cells."""
+    """Match a line that is a whole row with quotes around some cells."""
     mark, delimiter = re.escape(character(quote)), re.escape(shape.delimiter)
     if not mark or quote == ESCAPED:
         return re.compile("(?!)")
@@ -280,7 +274,7 @@ def _row_pattern(shape: Shape, quote: str) -> re.Pattern[str]:
 
 
 def _count_quoted(result: Survey, record: Record, shape: Shape, quote: str) -> None:
-    """Count a record with quotes that was read with them."""
+    """Count a record whose quotes enclose cells."""
     if len(record.lines) == 1:
         _count_quoted_line(result, record.lines[0], shape, quote)
     elif all(shape.fits_plainly(line[1], True) for line in record.lines):
@@ -290,7 +284,7 @@ def _count_quoted(result: Survey, record: Record, shape: Shape, quote: str) -> N
 
 
 def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> None:
-    """Count a line with quotes that is a row."""
+    """Count a row with quotes in a single line."""
     number, text = line
     delimiter = shape.delimiter
     delimiters = text.count(delimiter)
@@ -313,7 +307,7 @@ def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> 
 
 
 class Quoting(NamedTuple):
-    """How the quotes of a file are read, and what was counted to decide that."""
+    """The reading of a file's quotes, and the counts behind it."""
 
     quote: str
     split_joined: bool
@@ -321,7 +315,7 @@ class Quoting(NamedTuple):
 
 
 def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "") -> Quoting:
-    """Choose what the quotes of a file are, from all of its lines."""
+    """Choose how the quotes of a file are read, from all of its lines."""
     if requested:
         return Quoting(requested, False, survey(lines(), shape, requested))
     double = survey(lines(), shape, DOUBLE)
@@ -342,7 +336,7 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
 
 def _are_single_quotes(single: Survey, double: Survey) -> bool:
     """True if single quotes enclose cells: more lines fit with them, a column has them in every
-    row, or just the cells have them that need them."""
+    row, or only the cells that need them have them."""
     if single.broken > double.broken + double.against:
         return False
     everywhere = single.rows > 1 and single.rows in single.quoted_rows()
@@ -355,7 +349,7 @@ def _are_single_quotes(single: Survey, double: Survey) -> bool:
 
 
 def remarks(quoting: Quoting, requested: bool) -> list[Remark]:
-    """What to say of a file's quotes if they were not plain, or `requested`."""
+    """Remark on the quotes of a file if their reading is in doubt."""
     found, lines = quoting.counted, []
     apart = _("They are marks around cells")
     if quoting.quote == NONE and not requested:

@@ -1,4 +1,4 @@
-"""What the reading of files left in doubt, as findings of a check."""
+"""Doubts about how files were read, as findings of a data check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finetune.data.check_report import Example, Finding, Remedy
-from finetune.data.tables import Remark
+from finetune.data.table import Remark
 from finetune.errors import DataError
 
 Remarks = Mapping[str, Sequence[Remark]]  # by split
@@ -31,8 +31,7 @@ def findings(remarks: Remarks) -> list[Finding]:
 
 
 def offer_sheets(found: list[Finding], remarks: Remarks) -> list[Finding]:
-    """The findings; the first one that makes training impossible offers the workbook's other
-    sheets, too."""
+    """Add the other sheets of a workbook to the remedies of the first blocking finding."""
     answers = [
         Remedy(answer.field, answer.value, answer.text)
         for remark in remarks.get("train", ())
@@ -47,7 +46,7 @@ def offer_sheets(found: list[Finding], remarks: Remarks) -> list[Finding]:
 
 
 def check_answered(remarks: Remarks) -> None:
-    """Raise a DataError if a file cannot be trained on before a question about it is answered."""
+    """Raise DataError if a question about a file must be answered before training."""
     for of_split in remarks.values():
         for remark in of_split:
             if remark.severity == "blocks":
@@ -55,7 +54,7 @@ def check_answered(remarks: Remarks) -> None:
 
 
 def titles(remarks: Remarks) -> list[str]:
-    """What was read otherwise than it seems, a line each."""
+    """The titles of remarks, except for those on sheets."""
     return [
         remark.title
         for of_split in remarks.values()

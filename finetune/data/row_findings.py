@@ -1,4 +1,4 @@
-"""A finding about rows of a dataset, with their lines and a few of them to look at."""
+"""A finding about rows of a dataset, with their lines and a few examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finetune.data.splits import SplitRows
 from finetune.text_hashes import Integers
 
 MAX_EXAMPLES = 5  # of a finding
-EXAMPLE_CHARACTERS = 200  # of a sentence
+EXAMPLE_CHARACTERS = 200  # of a sentence in an example
 
 
 def rows_finding(
@@ -22,11 +22,11 @@ def rows_finding(
     remedies: Sequence[Remedy] = (),
     severity: Severity = "warns",
 ) -> Iterator[Finding]:
-    """Report some rows of the dataset's splits; nothing if there are none.
+    """Report rows of the dataset's splits, if there are any.
 
     Args:
         rows: split of the dataset -> indices into it.
-        remedy: makes the button of so many rows; the finding is `done` if it takes a choice back.
+        remedy: makes the button for this many rows; the finding is `done` if it undoes a choice.
     """
     if count := sum(len(indices) for _, indices in rows):
         examples: list[Example] = []

@@ -1,4 +1,4 @@
-"""Where pairs come from: the bundled files, an upload, or the Hub, whose code is never run."""
+"""Sources of pairs: the bundled files, an upload, or the Hub, whose code is never run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access, tables
-from finetune.data.tables import OnBadRow, ReadOptions, Remark
+from finetune.data import catalog, hub_access, table_formats
+from finetune.data.table import OnBadRow, ReadOptions, Remark, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
 
 T = TypeVar("T")
 # Lines from 1, and the cells of the sentences and the label.
-Rows = Iterator[tuple[int, list[Any]]]
+CellRows = Iterator[tuple[int, list[Any]]]
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, whose files have 0 and 1
 _GUESSED_SPLITS = {
     "train": ("train", "training"),
@@ -43,17 +43,17 @@ class Source(ABC):
         self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
         self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
         self.notes: list[str] = []  # facts for the user on how it is read
-        self.remarks: dict[str, list[Remark]] = {}  # split -> doubts and what was read otherwise
+        self.remarks: dict[str, list[Remark]] = {}  # split -> remarks on how its file was read
         self.sheets: list[str] = []  # of a workbook
 
     @abstractmethod
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
-        """The cells of these columns of a split; the label is None where it has no such column.
-        DataError where it lacks one of the others, or cannot be read to its end."""
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
+        """Iterate over the cells of these columns of a split; the label is None if it lacks that
+        column. DataError if it lacks another column, or cannot be read to its end."""
 
 
 class _FileSource(Source):
-    """One file a split."""
+    """A file for each split."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class _FileSource(Source):
     ) -> None:
         super().__init__(", ".join(names.values()))
         self._tables = {
-            split: tables.open_table(path, names[split], options) for split, path in paths.items()
+            split: table_formats.open_table(path, names[split], options)
+            for split, path in paths.items()
         }
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
@@ -72,7 +73,7 @@ class _FileSource(Source):
         self.notes = [note for table in self._tables.values() for note in table.notes]
         self.remarks = {split: table.remarks for split, table in self._tables.items()}
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
         table = self._tables[split]
         needed = sentences if split == "test" or not label else [*sentences, label]
         for column in needed:
@@ -88,7 +89,7 @@ class _FileSource(Source):
         names = self.classes.get(label)
         read = [*sentences, label] if labelled else sentences
         for line, record in table.rows(on_bad_row, read):
-            cells = list(map(tables.to_plain_value, record.values()))
+            cells = list(map(to_plain_value, record.values()))
             if names:
                 cells[-1] = names[int(cells[-1])]
             yield line, cells if labelled else [*cells, None]
@@ -117,19 +118,19 @@ class _HubSource(Source):
             if isinstance(feature, ClassLabel):
                 self.classes[column] = list(feature.names)
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
         names, lines = self.classes.get(label), count(1)
         for batch in self._splits[self.splits[split]].iter(1000):
             cells = [batch[column] for column in sentences]
             labels = batch.get(label, [None] * len(cells[0]))
-            if names:  # GLUE's test splits have -1 where the label is not known
+            if names:  # GLUE's test splits have -1 for an unknown label
                 labels = [names[i] if i is not None and i >= 0 else None for i in labels]
             for row in zip(*cells, labels, strict=True):
                 yield next(lines), list(row)
 
 
 def open_source(config: RunConfig, root: Path) -> Source:
-    """Open what a configuration's `dataset` names; DataError where it cannot be read."""
+    """Open the source that a configuration names as `dataset`; DataError if it cannot be read."""
     dataset = config.dataset
     catalog.check_dataset(dataset)
     if dataset == BUNDLED_DATASET:
@@ -147,7 +148,7 @@ def open_source(config: RunConfig, root: Path) -> Source:
 
 
 def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -> T:
-    """What a call reads of a Hub dataset; the error to show where the Hub or its client fails."""
+    """Call a reader of a Hub dataset; raise an error for people if the Hub or its client fails."""
     try:
         return hub_errors.retried(read)
     except Exception as error:  # the builders of `datasets` raise whatever their readers do
@@ -155,7 +156,7 @@ def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -
 
 
 def _check_data_files(repo: str, revision: str) -> None:
-    """Raise DataError where a dataset's description names files outside its own repository."""
+    """Raise DataError if the description of a dataset names files outside its own repository."""
     # `datasets` would fetch any address and open any local file that it names.
     files = ("README.md", ".huggingface.yaml")
     configs = [_read_hub(partial(_configs, repo, file, revision), repo, revision) for file in files]
@@ -171,7 +172,7 @@ def _check_data_files(repo: str, revision: str) -> None:
 
 
 def _configs(repo: str, file: str, revision: str) -> Any:
-    """The `configs` of a dataset's YAML, in its card or beside it; None where it has none."""
+    """The `configs` in the YAML of a dataset, in its card or beside it; None if there are none."""
     try:
         token = hub_access.token()
         path = hf_hub_download(repo, file, repo_type="dataset", revision=revision, token=token)
@@ -184,7 +185,7 @@ def _configs(repo: str, file: str, revision: str) -> Any:
 
 
 def _data_files(value: Any, inside: bool = False) -> Iterator[str]:
-    """Every text below `data_files` or `data_dir`, however they are nested."""
+    """Yield every text below `data_files` or `data_dir`, at any depth."""
     if isinstance(value, str) and inside:
         yield value
     elif isinstance(value, list):
@@ -196,7 +197,7 @@ def _data_files(value: Any, inside: bool = False) -> Iterator[str]:
 
 
 def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneError:
-    """The error to show when the Hub or its client gave no dataset."""
+    """The error to show if the Hub or its client gave no dataset."""
     text = str(error)
     if "Config name is missing" in text or (name and "BuilderConfig" in text):
         problem = _("has several configurations")
@@ -227,7 +228,7 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneE
 
 
 def _commit(repo: str, revision: str) -> str:
-    """The commit of a branch or tag; empty where the Hub cannot be asked."""
+    """The commit of a branch or tag; "" if the Hub cannot be asked."""
     if hub_access.is_offline():
         if owners.is_shared():  # a library's cache does not record who may read what is in it
             raise hub_access.silent("dataset", repo)
@@ -237,8 +238,8 @@ def _commit(repo: str, revision: str) -> str:
 
 
 def has_new_commit(config: RunConfig, revision: str) -> bool:
-    """Whether a Hub dataset has another commit than `revision` now; False where the Hub is silent,
-    DataError where it does not give a visitor the dataset (any more)."""
+    """True if a Hub dataset has another commit than `revision` now; False if the Hub does not
+    answer. DataError if a visitor may not read the dataset, or no longer may."""
     pinned = re.fullmatch(r"[0-9a-f]{40}", config.dataset_revision)
     if not catalog.is_hub_dataset(config.dataset) or (pinned and not owners.is_shared()):
         return False
@@ -252,8 +253,8 @@ def has_new_commit(config: RunConfig, revision: str) -> bool:
 
 
 def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
-    """`train`, `validation`, `test` -> the source's split: the requested one, else a guess; no
-    split is two of them."""
+    """Choose the source's split for `train`, `validation` and `test`: the requested one, or a
+    guess. No split is chosen twice."""
     requested = {split: getattr(config, f"{split}_split") for split in _GUESSED_SPLITS}
     splits = {split: name for split, name in requested.items() if name not in ("", NO_COLUMN)}
     for split, name in splits.items():

@@ -1,4 +1,4 @@
-"""Splits of sentence pairs, ready to be tokenized: which rows of a cached dataset make each."""
+"""Splits of sentence pairs, ready to be tokenized: the rows of a cached dataset that make each."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from finetune.messages import message as _
 from finetune.tasks.base import Target
 from finetune.text_hashes import Integers
 
-RARE = 5  # training rows; a class of fewer is asked about
+RARE = 5  # a class of fewer training rows is asked about
 
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Which rows of a cached dataset make each split."""
+    """The rows of a cached dataset that make each split."""
 
     dataset: CachedDataset
     classes: Classes
-    rare: dict[str, int]  # class of few training rows -> their number, whatever was answered
+    rare: dict[str, int]  # class of few training rows -> their number, also after an answer
     hashes: dict[str, RowHashes]  # of every split of the dataset; labels are classes
     rows: dict[str, tuple[str, Integers]]  # split -> the dataset's split, and indices into it
     left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows
@@ -47,8 +47,8 @@ class SplitRows:
         return self.classes.names
 
     def of(self, name: str) -> RowHashes:
-        origin, rows = self.rows[name]
-        return self.hashes[origin][rows]
+        source_split, rows = self.rows[name]
+        return self.hashes[source_split][rows]
 
     def class_counts(self) -> dict[str, list[int]]:
         """Split -> number of rows of each class."""
@@ -56,7 +56,7 @@ class SplitRows:
         return {name: np.bincount(self.of(name).label, minlength=n).tolist() for name in self.rows}
 
     def leaked(self) -> dict[str, Integers]:
-        """Held-out split -> training rows whose pair is in it too, in either order."""
+        """Held-out split -> training rows whose pair it has too, in either order."""
         train, (_, rows) = self.of("train").unordered, self.rows["train"]
         held_out = [name for name in self.rows if name != "train"]
         return {name: rows[np.isin(train, self.of(name).unordered)] for name in held_out}
@@ -80,14 +80,14 @@ class Pairs:
     splits: DatasetDict
     target: Target
     counts: dict[str, list[int]] = field(default_factory=dict)  # split -> rows of each class
-    origin: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what is wrong
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what is wrong
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
-    numbers: dict[str, Integers] = field(default_factory=dict)  # split -> `RowHashes.unordered`
+    pair_hashes: dict[str, Integers] = field(default_factory=dict)  # of train and validation
     folder: Path = Path()  # of the cached dataset
 
 
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
-    """The pairs that a configuration asks for; DataError where they cannot be trained on."""
+    """Load the pairs that a configuration asks for; DataError if they cannot be trained on."""
     dataset = read_dataset(config, root)
     reading_findings.check_answered(dataset.remarks)
     assigned = assign_rows(dataset, config)
@@ -97,15 +97,17 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         raise DataError(*ask_about_rare(assigned.rare))
     positive = positive_class(assigned.labels, config.positive_label)
     splits, feature = DatasetDict(), ClassLabel(names=assigned.labels)
-    for name, (origin, rows) in assigned.rows.items():
-        labels = np.maximum(assigned.hashes[origin].label, MISSING_LABEL)  # as `ClassLabel` has it
-        texts = dataset.texts(origin).add_column("label", labels, feature=feature)
+    for name, (source_split, rows) in assigned.rows.items():
+        labels = np.maximum(
+            assigned.hashes[source_split].label, MISSING_LABEL
+        )  # as `ClassLabel` has it
+        texts = dataset.texts(source_split).add_column("label", labels, feature=feature)
         splits[name] = texts.select(rows)
     return Pairs(
         splits=splits,
         target=Target(tuple(assigned.labels), positive),
         counts=assigned.class_counts(),
-        origin={
+        facts={
             "source": dataset.source,
             "revision": dataset.revision,
             "columns": asdict(dataset.columns),
@@ -119,19 +121,20 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             # The source's own names of the splits that were not cut from another.
             "splits": {
                 name: dataset.splits.get(name, "")
-                for name, (origin, _) in assigned.rows.items()
-                if origin == name
+                for name, (source_split, _) in assigned.rows.items()
+                if source_split == name
             },
             "named_labels": dataset.named_labels,
         },
         fingerprint=assigned.fingerprint(positive),
-        numbers={name: assigned.of(name).unordered for name in ("train", "validation")},
+        pair_hashes={name: assigned.of(name).unordered for name in ("train", "validation")},
         folder=dataset.folder,
     )
 
 
 def ask_about_rare(rare: dict[str, int]) -> tuple[str, str]:
-    """The question whether classes of few training rows are classes, and how to answer it."""
+    """Ask whether classes of few training rows are real; returns the question and how to answer
+    it."""
     text = _(
         "Classes of fewer than {few} training rows: {names}.",
         few=RARE,
@@ -146,7 +149,7 @@ def ask_about_rare(rare: dict[str, int]) -> tuple[str, str]:
 
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     """Choose the rows of each split, the same each time: complete ones, without what the
-    configuration leaves out; a validation split is cut from train where there is none."""
+    configuration leaves out. A validation split is cut from train if there is none."""
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
     labels = np.concatenate([keys.label for keys in hashes.values()])
     spelled = np.bincount(labels[labels >= 0], minlength=len(dataset.spellings))
@@ -164,12 +167,12 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
 def _assign(
     dataset: CachedDataset, classes: Classes, spelled: dict[str, RowHashes], config: RunConfig
 ) -> SplitRows:
-    """The rows of each split whose labels have these classes."""
+    """Choose the rows of each split, given the classes of the spellings."""
     codes = np.append(classes.codes, MISSING_LABEL)  # the last entry maps -1 to -1
     hashes = {split: replace(keys, label=codes[keys.label]) for split, keys in spelled.items()}
     rows = {split: np.arange(len(keys)) for split, keys in hashes.items()}
     left_out: dict[str, dict[str, int]] = {split: {} for split in hashes}
-    origin = {split: split for split in hashes}
+    source_of = {split: split for split in hashes}
 
     def keep(split: str, remaining: Integers, reason: str) -> None:
         if removed := len(rows[split]) - len(remaining):
@@ -189,18 +192,18 @@ def _assign(
         keys, share = hashes["train"][rows["train"]], config.validation_share
         cut = validation_cut.cut_validation(keys, share, config.data_seed)
         rows["train"], rows["validation"] = rows["train"][~cut], rows["train"][cut]
-        origin["validation"] = "train"
+        source_of["validation"] = "train"
         left_out.setdefault("validation", {})
     if not len(rows.get("test", (0,))):
         del rows["test"]
     # 3. What the configuration leaves out.
     if config.drop_leaked:
-        pairs = {split: hashes[origin[split]][rows[split]].unordered for split in rows}
+        pairs = {split: hashes[source_of[split]][rows[split]].unordered for split in rows}
         train = pairs.pop("train")
         leaked = np.isin(train, np.concatenate(list(pairs.values())))
         keep("train", rows["train"][~leaked], "leaked")
     counts = {
-        split: np.bincount(hashes[origin[split]].label[indices], minlength=len(classes.names))
+        split: np.bincount(hashes[source_of[split]].label[indices], minlength=len(classes.names))
         for split, indices in rows.items()
     }
     most = {"train": config.max_train_samples, "validation": config.max_eval_samples}
@@ -215,7 +218,7 @@ def _assign(
     rare = np.flatnonzero(found & (counts["train"] < RARE)).tolist()
     if blocks or dataset.named_labels:  # the source's own classes are no accident
         rare = []
-    assigned = {split: (origin[split], indices) for split, indices in rows.items()}
+    assigned = {split: (source_of[split], indices) for split, indices in rows.items()}
     few = {classes.names[code]: int(counts["train"][code]) for code in rare}
     return SplitRows(dataset, classes, few, hashes, assigned, left_out, blocks)
 
@@ -223,7 +226,7 @@ def _assign(
 def _blocks(
     source: str, column: str, classes: Classes, counts: dict[str, Integers]
 ) -> dict[str, str]:
-    """Why rows with so many of each class, split by split, cannot be trained on."""
+    """The reasons why training is impossible, from the rows of each class by split."""
     train = counts["train"]
     rows, present = int(train.sum()), np.flatnonzero(train)
     if classes.unknown:

@@ -1,4 +1,4 @@
-"""Whether the order of a pair's sentences means anything: if nothing tells the first ones from the
+"""Test whether the order of a pair's sentences matters. If nothing tells the first ones from the
 second ones, a pair may be read in either order."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from finetune.data.splits import Pairs
 
 _SAMPLE = 2000  # pairs of a class
-_FEWEST = 30  # pairs of a class from which something can be learned
+_FEWEST = 30  # pairs of a class that are needed to learn from
 _FEATURES = 4096  # hashed words
 _MARGIN = 0.02  # of accuracy, beside three standard errors
 # What distinguishes the names of two columns of one kind: sentence1 and sentence2, left_title and
@@ -29,10 +29,11 @@ def is_symmetric(pairs: Pairs) -> bool:
     """True if the columns have names of one kind, no class is one of inference, and the words and
     lengths of the training pairs do not tell the first sentence from the second.
 
-    Then the pairs and the pairs with their sentences swapped come from one distribution as far as
-    can be seen, so that to swap them changes nothing that the task is about.
+    Then pairs and swapped pairs appear to come from one distribution, so that swapping the
+    sentences
+    changes nothing for the task.
     """
-    train, names = pairs.splits["train"], pairs.origin.get("columns", {})
+    train, names = pairs.splits["train"], pairs.facts.get("columns", {})
     if "sentence2" not in train.column_names:
         return False
     first, second = (
@@ -47,8 +48,8 @@ def is_symmetric(pairs: Pairs) -> bool:
 
 
 def tells_order(first: Sequence[str], second: Sequence[str], labels: Integers) -> bool:
-    """True if, among the pairs of any class, a linear model of words and lengths learns which
-    sentence is the first; also if a class has too few pairs to learn from.
+    """True if a linear model of words and lengths learns which sentence is the first, among the
+    pairs of any class, or if a class has too few pairs.
 
     Source: Lopez-Paz and Oquab 2017, Revisiting Classifier Two-Sample Tests,
     https://arxiv.org/abs/1610.06545.
@@ -67,7 +68,7 @@ def tells_order(first: Sequence[str], second: Sequence[str], labels: Integers) -
 
 
 def _share_told(first: Sequence[str], second: Sequence[str], draw: np.random.Generator) -> float:
-    """The share of pairs whose order is told right by a model that has learned from other ones."""
+    """The share of pairs whose order is recognised, in cross-validation."""
     from scipy.sparse import csr_array, hstack
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import LogisticRegression

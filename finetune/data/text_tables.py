@@ -1,4 +1,4 @@
-"""What all tables of text have in common: their encoding and their lines."""
+"""The base class of tables in text files: their encoding and their lines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.data import encodings, tables
-from finetune.data.tables import MAX_FIELD, Answer, OnBadRow, ReadOptions, Remark, Table
+from finetune.data import encodings, table
+from finetune.data.table import MAX_FIELD, Answer, OnBadRow, ReadOptions, Remark, Table
 from finetune.messages import message as _
 
 
@@ -20,7 +20,7 @@ class TextTable(Table):
         self._remark_encoding(options)
 
     def _remark_encoding(self, options: ReadOptions) -> None:
-        """Say which encoding was taken where it is not plainly UTF-8, and ask in doubt."""
+        """Report the encoding unless it is plainly UTF-8, and ask if it is in doubt."""
         encoding = self._encoding
         label = encoding.name
         if encoding.readings:
@@ -32,7 +32,7 @@ class TextTable(Table):
                     _("{name} is not UTF-8, and its encoding is in doubt.", name=self.name),
                     _("Choose the encoding in which it reads well: {choices}", choices=choices),
                     answers=[
-                        Answer("encoding", *_reading(codec, sample))
+                        Answer("encoding", codec, f"{codec}: {sample}")
                         for codec, sample in encoding.readings
                     ],
                 )
@@ -60,11 +60,11 @@ class TextTable(Table):
             self.notes.append(text)
 
     def _open(self) -> io.TextIOWrapper:
-        file = tables.open_bytes(self.path, self.name)
+        file = table.open_bytes(self.path, self.name)
         return io.TextIOWrapper(file, encoding=self._encoding.name, errors="replace", newline="")
 
     def _lines(self, on_bad_row: OnBadRow = lambda line, reason: None) -> Iterator[tuple[int, str]]:
-        """Lines without NULs, and their numbers from 1; too long ones are reported and skipped."""
+        """Yield lines without NULs, numbered from 1; too long ones are reported and skipped."""
         number = 0
         with self._open() as text:
             while line := text.readline(MAX_FIELD):
@@ -76,8 +76,3 @@ class TextTable(Table):
                 on_bad_row(number, reason)
                 while line and not line.endswith(("\n", "\r")):
                     line = text.readline(MAX_FIELD)
-
-
-def _reading(codec: str, sample: str) -> tuple[str, str]:
-    """The value and the text of the button that chooses an encoding."""
-    return codec, _("{encoding}: {sample}", encoding=codec, sample=sample)

@@ -24,17 +24,17 @@ CHECKED_ROWS = 10_000
 ESTIMATED_ROWS = 2500  # the share of rows that are cut is then known to 2 points
 CHARACTERS = 2_000_000  # of all rows of an estimate, half a second's work
 _LONGEST_CHECKED, _LONGEST_ESTIMATED = 100_000, 20_000  # characters of a sentence
-_LOOKED_AT = 1000  # rows, and tokens of each, of which is checked whether the tokenizer knows them
+_LOOKED_AT = 1000  # rows, and tokens of each, that are checked for unknown ones
 _LARGEST_TOKENIZER = 30 * 2**20  # bytes
 _estimates: dict[tuple[Path, Path], TokenLengths] = {}
 
 
 def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
-    """Measure the training rows, or a random sample, with the checkpoint's own tokenizer; with only
-    a `note` where it cannot be loaded. ModelError where it is empty or does not know the text."""
+    """Measure the training rows, or a random sample, with the checkpoint's tokenizer. If it cannot
+    be loaded, the result is only a `note`. ModelError if it is empty or does not know the text."""
     from transformers import AutoTokenizer
 
-    origin, rows = assigned.rows["train"]
+    source_split, rows = assigned.rows["train"]
     if not len(rows):
         return TokenLengths(note=_("There is no row to measure."))
     try:
@@ -44,7 +44,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
     except FinetuneError as error:
         reason = error.fact[:200].rstrip(".")
         note = _(
-            "The lengths are missing, for the tokenizer of {checkpoint} cannot be loaded "
+            "The lengths are missing, because the tokenizer of {checkpoint} cannot be loaded "
             "({reason}): choose another checkpoint under Train, and press Examine again.",
             checkpoint=config.checkpoint,
             reason=reason,
@@ -57,7 +57,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
         sample = np.sort(rng.choice(rows, CHECKED_ROWS, replace=False))
     lengths: list[int] = []
     first: list[list[int]] = []
-    texts = assigned.dataset.texts(origin).select(sample)
+    texts = assigned.dataset.texts(source_split).select(sample)
     for batch in texts.iter(checkpoints.rows_at_once(texts, _LONGEST_CHECKED)):
         sentences = [[text[:_LONGEST_CHECKED] for text in column] for column in batch.values()]
         token_ids = tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
@@ -80,7 +80,8 @@ def _summarize(tokens: Sequence[int], total: int, max_length: int = 0) -> TokenL
 
 
 def length_histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """About 24 bins of whole numbers: from, below, rows; the last takes the few far longer ones."""
+    """Count lengths in about 24 bins: from, below, rows. The last bin takes the few far longer
+    ones."""
     top = max(int(np.quantile(lengths, 0.995)), 1)
     width = max(1, -(-top // 24))
     counts = np.bincount(np.minimum(lengths // width, -(-top // width)))
@@ -91,20 +92,21 @@ def length_histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
 
 
 def tokenizer_file(checkpoint: str) -> Path | None:
-    """The file of a checkpoint's tokenizer; None where it is not here, or too large to be quick."""
+    """The file of a checkpoint's tokenizer; None if it is not on this disk, or too large to be
+    quick."""
     folder = checkpoints.local_folder(checkpoint)
     path = folder / "tokenizer.json" if folder else None
     return path if path and path.is_file() and path.stat().st_size <= _LARGEST_TOKENIZER else None
 
 
 def cached_lengths(pairs: Path, tokenizer: Path) -> TokenLengths | None:
-    """The estimate that `measure_lengths` has made of these files; None before it was called."""
+    """The estimate that `measure_lengths` made of these files, or None."""
     return _estimates.get((pairs, tokenizer))
 
 
 def measure_lengths(pairs: Path, tokenizer: Path) -> TokenLengths:
-    """Estimate the lengths from a random sample of rows, once in this process; with only a `note`
-    where they cannot be measured. `pairs` is a cached dataset's Arrow stream or the bundled CSV."""
+    """Estimate the lengths from a random sample of rows, once in this process. If that fails, the
+    result is only a `note`. `pairs` is a cached dataset's Arrow stream or the bundled CSV."""
     if (pairs, tokenizer) not in _estimates:
         try:
             lengths = _estimate(pairs, tokenizer)

@@ -1,4 +1,4 @@
-"""Cuts long sentences before a tokenizer truncates them as a pair."""
+"""Cut long sentences before a tokenizer truncates them as a pair."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 def cut_inputs(
     tokenizer: Any, columns: Sequence[Sequence[str]], max_length: int
 ) -> list[list[str]]:
-    """The sentences of some inputs, ended after about `2 * max_length` tokens; the inputs are then
-    truncated to the same tokens as before.
+    """Cut sentences after about `2 * max_length` tokens. The tokenizer then truncates the inputs to
+    the same tokens as before.
 
-    A fast tokenizer that truncates a pair makes an encoding of each part that it cuts off one
-    sentence together with each part of the other: two sentences of 20,000 tokens took 5 GB.
+    A fast tokenizer that truncates a pair encodes every combination of the parts that it cuts off:
+    two sentences of 20,000 tokens took 5 GB.
 
     Args:
-        tokenizer: of transformers. Sentences stay as they are if it is a slow one, which keeps no
-            such parts, or truncates at the left.
+        tokenizer: of transformers. Sentences are not cut if it is a slow one, which keeps no such
+            parts, or truncates at the left.
         columns: one or two lists of sentences, of the same length.
         max_length: tokens of an input.
     """
@@ -39,7 +39,7 @@ def cut_inputs(
 def _token_offsets(
     tokenizer: Any, texts: Sequence[str], shortest: int
 ) -> dict[int, list[tuple[int, int]]]:
-    """Where the tokens of each text of more than `shortest` characters begin and end."""
+    """The offsets of the tokens in each text of more than `shortest` characters, by its index."""
     long = [at for at, text in enumerate(texts) if len(text) > shortest]
     if not long:
         return {}

@@ -1,4 +1,4 @@
-"""Cuts a validation split from training rows: each class by its share, equal pairs together."""
+"""Cut a validation split from training rows: each class by its share, equal pairs together."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def cut_validation(keys: RowHashes, share: float, seed: int) -> NDArray[np.bool_
     """Choose the rows of a validation split, a mask of shape (rows,).
 
     Each class gets its share of the split. Rows that share a sentence, directly or through others,
-    stay together. If the split would be less than half of what was asked for, or its classes off
-    by more than a row, only equal pairs stay together; if one pair is almost everything, nothing.
+    stay together. If the split would then be less than half of the requested size, or its classes
+    off
+    by more than a row, only equal pairs stay together; if one pair is almost everything, no rows
+    do.
 
     Args:
         keys: labels and hashes of the rows; every row has a label.
@@ -34,7 +36,7 @@ def cut_validation(keys: RowHashes, share: float, seed: int) -> NDArray[np.bool_
         return np.zeros(len(keys), bool)
     wanted = _share_of_classes(keys.label, share)
     rng = np.random.default_rng(seed)
-    linked = _linked_by_sentences(keys)
+    linked = sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
     for size in _SIZES:
         chosen = _draw_groups(linked, keys.label, np.ceil(wanted * size).astype(int), rng)
         if _is_stratified(np.bincount(keys.label[chosen], minlength=len(wanted)), wanted):
@@ -55,15 +57,10 @@ def _share_of_classes(labels: Integers, share: float) -> Integers:
     return wanted
 
 
-def _linked_by_sentences(keys: RowHashes) -> Integers:
-    """The group of each row: rows that share a sentence, directly or through others, are one."""
-    return sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
-
-
 def _is_stratified(rows: Integers, wanted: Integers) -> bool:
     """True if the rows of each class, shape (classes,), make up at least half of the wanted split
-    and are off from their share by no more than a row, or half the standard deviation of a random
-    draw if that is more."""
+    and differ from their share by at most a row, or half the standard deviation of a random draw if
+    that is more."""
     total, shares = int(rows.sum()), wanted / wanted.sum()
     allowed = np.maximum(1.0, np.sqrt(total * shares * (1 - shares)) / 2)
     off = np.abs(rows - total * shares) > allowed

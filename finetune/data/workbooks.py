@@ -1,7 +1,7 @@
 """Workbooks: one sheet of an Excel or OpenDocument file as a table.
 
-One cell far away is enough for a small file to ask for any memory: a child process with limits
-opens it first, so that this process reads only what has fitted there.
+A single cell far away can make a small file need any amount of memory. So a child process with
+limits opens the file first, and this process reads only what has fitted there.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from python_calamine import (
     SheetVisibleEnum,
 )
 
-from finetune.data import headers, tables
+from finetune.data import headers, table
 from finetune.data.headers import Header
-from finetune.data.tables import Answer, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.data.table import Answer, OnBadRow, ReadOptions, Remark, Rows, Table
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, some
 from finetune.messages import message as _
 
 STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")  # of zip files and of old Excel's
-_FIRST = 1000  # rows among which the header is looked for
+_FIRST = 1000  # rows in which the header is searched
 _SHOWN = 8  # sheets offered
 
 
@@ -61,7 +61,7 @@ class WorkbookTable(Table):
             self._say_sheet(layout["sizes"])
 
     def _say_sheet(self, sizes: dict[str, int]) -> None:
-        """Say which sheet is read, and offer the others."""
+        """Report which sheet is read, and offer the others."""
         text = _(
             "{name} has the sheets {sheets}; {sheet!r} is read.",
             name=self.name,
@@ -75,8 +75,8 @@ class WorkbookTable(Table):
             for name in others[:_SHOWN]
         ]
         if answers:
-            title = _("Another sheet can be read than {sheet!r}.", sheet=self._sheet)
-            action = _("Choose it as sheet.")
+            title = _("The sheet {sheet!r} is read; there are others.", sheet=self._sheet)
+            action = _("Choose another one as sheet to read it instead.")
             self.remarks.append(Remark("sheet", "notes", title, action, answers=answers))
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
@@ -90,14 +90,14 @@ class WorkbookTable(Table):
             if line <= self._skipped or is_empty or _texts(cells) in self._repeats:
                 continue
             record = {name: _plain(cells[index]) for name, index in indices}
-            if any(map(tables.is_too_long, record.values())):
-                on_bad_row(line, tables.TOO_LONG)
+            if any(map(table.is_too_long, record.values())):
+                on_bad_row(line, table.TOO_LONG)
             else:
                 yield line, record
 
 
 def _plain(cell: Any) -> Any:
-    """A cell as it is shown: every number of a workbook is a fraction."""
+    """Convert a cell to what is shown: workbooks store every number as a fraction."""
     return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
@@ -106,12 +106,12 @@ def _texts(cells: Sequence[Any]) -> list[str]:
 
 
 def read_layout(path: str, name: str, requested: str, header: str) -> dict[str, Any]:
-    """What a workbook's sheets hold: `sizes`, the rows with two cells and more of each sheet that
-    can be seen; the `sheet` to be read, its `header` (the fields of `Header`), its `first` rows up
-    to the names of its columns, its `height` and the rows that are the header again.
+    """Find the table in a workbook. Returns `sizes`, the rows with at least two cells of each
+    visible sheet; the `sheet` to read, its `header` (the fields of `Header`), its `first` rows up
+    to the names of its columns, its `height`, and `repeats`, the rows that repeat the header.
 
     Raises:
-        DataError: if it cannot be read, or has no table.
+        DataError: if the file cannot be read, or has no table.
     """
     try:
         return _find_table(CalamineWorkbook.from_path(path), name, requested, header)
@@ -144,8 +144,11 @@ def _find_table(
             sheet=requested,
             sheets=some(sheets),
         )
-    sizes = {title: sum(_is_row(row) for row in _rows(workbook, title)) for title in sheets}
-    # A note may come first, even one with a small table: the pairs have the most rows.
+    sizes = {
+        title: sum(sum(cell.strip() != "" for cell in row) > 1 for row in _rows(workbook, title))
+        for title in sheets
+    }
+    # A sheet of notes may come first, even with a small table: the pairs have the most rows.
     most = max(sizes.values(), default=0)
     sheet = requested or next((title for title in sheets if 2 * sizes[title] >= most), "")
     if not sizes.get(sheet):
@@ -162,12 +165,8 @@ def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[list[str]]:
     return map(_texts, workbook.get_sheet_by_name(sheet).iter_rows())
 
 
-def _is_row(cells: Sequence[str]) -> bool:
-    return sum(cell.strip() != "" for cell in cells) > 1
-
-
 def _layout(rows: Iterator[list[str]], requested: str) -> dict[str, Any]:
-    """The header of a sheet, its height, and its rows that are the header again."""
+    """The header of a sheet, its height, and its rows that repeat the header."""
     first = list(islice(rows, _FIRST))
     header = headers.find_header(first, requested)
     names = first[header.above]

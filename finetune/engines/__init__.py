@@ -1,14 +1,3 @@
-"""Where a run is carried out: on this machine, as a Hugging Face Job, or on a Ray cluster."""
+"""Where runs are carried out: each engine is one module, listed in `registry`."""
 
-__all__ = [
-    "arguments",
-    "attempt",
-    "base",
-    "frames",
-    "hub_jobs",
-    "mailbox",
-    "options",
-    "ray_files",
-    "registry",
-    "spending",
-]
+__all__ = ["arguments", "attempt", "base", "billed", "frames", "mailbox", "registry", "spending"]

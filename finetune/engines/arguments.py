@@ -4,39 +4,75 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from finetune.engines import spending
-from finetune.engines.base import Ticket
-from finetune.engines.options import OPTIONS, HubJobOptions, make_ticket
-from finetune.engines.registry import LABELS, LOCAL, open_engine
+from finetune.engines.base import HERE, Ticket
+from finetune.engines.registry import (
+    billed_options,
+    engines,
+    find_engine,
+    make_ticket,
+    open_engine,
+)
 from finetune.errors import JobError
+from finetune.runs.run import Run
+
+if TYPE_CHECKING:
+    from finetune.inference.files import WindowScorer
+
+_PRICE = "price"  # is asked for, and no flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose an engine and what it takes."""
     group = parser.add_argument_group("Where it is carried out")
-    group.add_argument("--engine", choices=list(LABELS), help="this machine by default")
-    for options in OPTIONS.values():
-        for name, field in options.model_fields.items():
-            if name != "price":  # which is asked for
-                text = f"{field.description} (default: {field.default})"
-                group.add_argument(f"--{name}", help=text.replace("%", "%%"))
+    group.add_argument("--engine", choices=list(engines()), help="this machine by default")
+    helps: dict[str, str] = {}
+    for engine in engines().values():
+        for name, field in engine.Options.model_fields.items():
+            helps.setdefault(name, f"{field.description} (default: {field.default})")
+    for name, text in helps.items():
+        if name != _PRICE:
+            group.add_argument(f"--{name}", help=text.replace("%", "%%"))
     group.add_argument("--yes", action="store_true", help="agree to the price without a question")
 
 
 def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
-    """The ticket that was asked for, with its price; None where none was.
+    """The ticket that was asked for, with its price; None if none was.
 
     Raises:
         ConfigError: naming the options that are wrong.
     """
-    if not args.engine or args.engine == LOCAL:
-        return Ticket() if args.engine else None
-    names = OPTIONS[args.engine].model_fields.keys() - {"price"}
+    if not args.engine:
+        return None
+    names = find_engine(args.engine).Options.model_fields.keys() - {_PRICE}
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     ticket = make_ticket(args.engine, given)
     price = open_engine(ticket).price(ticket)
-    return make_ticket(args.engine, given | {"price": price}) if price else ticket
+    return make_ticket(args.engine, given | {_PRICE: price}) if price else ticket
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose where the rows of a file are scored."""
+    scoring = [engine for engine in engines().values() if engine.scores_files]
+    text = "where rows are scored; all machines of a cluster share the folder of the runs"
+    names = [engine.name for engine in scoring]
+    parser.add_argument("--engine", choices=names, default=HERE, help=text)
+    for engine in scoring:
+        for name in engine.file_options:
+            text = str(engine.Options.model_fields[name].description)
+            parser.add_argument(f"--{name}", default="", help=text.replace("%", "%%"))
+
+
+def scorer_from_arguments(
+    args: argparse.Namespace, run: Run
+) -> AbstractContextManager[WindowScorer]:
+    """What scores rows with a run's best model, as it was asked for."""
+    options = {name: getattr(args, name) for name in find_engine(args.engine).file_options}
+    ticket = make_ticket(args.engine, options)
+    return open_engine(ticket).scorer(run, ticket)
 
 
 def agree(args: argparse.Namespace, ticket: Ticket, search_dollars: float = 0.0) -> None:
@@ -48,12 +84,11 @@ def agree(args: argparse.Namespace, ticket: Ticket, search_dollars: float = 0.0)
     Raises:
         JobError: where the price was not agreed to.
     """
-    price = ticket.options.get("price")
-    if not price:
+    options = billed_options(ticket)
+    if options is None:
         return
-    options = HubJobOptions(**ticket.options)
-    text = f"{ticket.place}: ${price:.2f} an hour; it stops by itself after {options.minutes} "
-    text += f"minutes, at most ${spending.rounded_up(options.most):.2f}"
+    text = f"{ticket.place}: ${options.price:.2f} an hour; it stops by itself after "
+    text += f"{options.minutes} minutes, at most ${spending.rounded_up(options.most):.2f}"
     if search_dollars:
         text += f", all trials together at most ${spending.rounded_up(search_dollars):.2f}"
     text += "."

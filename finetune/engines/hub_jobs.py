@@ -10,17 +10,19 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from huggingface_hub import JobInfo
 
+from finetune import owners
+from finetune.config import RunConfig
 from finetune.engines import mailbox, spending
-from finetune.engines.base import HUB_JOB, Placement, Ticket, write_ticket
+from finetune.engines.base import Placement, Shown, Ticket, write_ticket
+from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.engines.mailbox import Mailbox
-from finetune.engines.options import HubJobOptions
-from finetune.errors import JobError, PublishError, WrongAccount
+from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
+from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer
 from finetune.messages import message as _
 from finetune.runs.run import Run
@@ -43,16 +45,25 @@ _FETCH = (
 )
 
 
-@dataclass(frozen=True)
-class Flavor:
-    """A kind of machine, and its price in US dollars an hour."""
-
-    name: str
-    label: str
-    price: float
+# Values of fields whose packages are not in requirements.txt.
+_NOT_INSTALLED = (
+    ("report_to", "trackio"), ("report_to", "wandb"), ("optim", "adamw_bnb_8bit"),
+    ("attn_implementation", "flash_attention_2"),
+)  # fmt: skip
 
 
-class HubJobs:
+class HubJobOptions(BilledOptions):
+    """What a person chooses for a Hugging Face Job."""
+
+    flavor: Annotated[str, Shown(_("Machine"))] = "cpu-upgrade"
+    """The kind of machine; `hf jobs hardware` lists them with their prices."""
+    namespace: str = ""
+    """Whose account pays: your own where empty, or an organisation's."""
+    image: str = "python:3.12"
+    """The Docker image, one with Python 3.11 or later."""
+
+
+class HubJobs(BilledEngine):
     """The engine, for the owner of a token.
 
     Raises:
@@ -60,32 +71,39 @@ class HubJobs:
             not answer.
     """
 
-    def __init__(self, token: str | None) -> None:
-        self._client = HubClient(token)
-        self._api, self._token = self._client.api, token or ""
+    name, label = "hub-job", _("Hugging Face Job")
+    Options = HubJobOptions
+    places = 100
+    needs_token = True
+    usual_machine = "t4-small"
+    removal_note = _("What its jobs have left in your bucket on the Hub is removed too.")
+
+    def __init__(self, token: str = "") -> None:
+        stored = None if token or owners.is_shared() else client.stored_token()
+        self._client = HubClient(token or stored)
+        self._api, self._token = self._client.api, token or stored or ""
         self._denials = 0  # the last answers that said that there is no such job
 
-    def flavors(self) -> list[Flavor]:
-        """The machines there are, the cheapest first."""
+    @classmethod
+    def check_config(cls, config: RunConfig) -> None:
+        super().check_config(config)
+        problem = _("needs a package that a Hugging Face Job does not install")
+        values = config.to_dict()
+        if problems := {name: problem for name, value in _NOT_INSTALLED if values[name] == value}:
+            raise ConfigError(problems)
+
+    @classmethod
+    def keeps(cls, ticket: Ticket) -> bool:
+        return bool(ticket.kept_in)
+
+    def machines(self) -> list[Machine]:
         listed = self._client.call(_("Asking for the machines"), self._api.list_jobs_hardware)
-        flavors = []
+        machines = []
         for kind in listed:
             hours = 60 if kind.unit_label == "minute" else 1
             details = ", ".join(filter(None, [kind.pretty_name, kind.cpu, kind.ram]))
-            flavors.append(Flavor(kind.name, details, (kind.unit_cost_usd or 0) * hours))
-        return sorted(flavors, key=lambda flavor: flavor.price)
-
-    def price(self, ticket: Ticket) -> float:
-        options, flavors = _options(ticket), self.flavors()
-        for flavor in flavors:
-            if flavor.name == options.flavor:
-                return flavor.price
-        raise JobError(
-            "There is no machine {flavor!r} for Hugging Face Jobs.",
-            "Choose one of: {flavors}.",
-            flavor=options.flavor,
-            flavors=", ".join(flavor.name for flavor in flavors),
-        )
+            machines.append(Machine(kind.name, details, (kind.unit_cost_usd or 0) * hours))
+        return sorted(machines, key=lambda machine: machine.price)
 
     def submit(self, run: Run, ticket: Ticket) -> str:
         options = _options(ticket)
@@ -93,9 +111,7 @@ class HubJobs:
         if begun := self._begun(run, ticket, namespace):
             spending.note(run, ticket.attempt, options.most)
             return begun
-        self._check_price(run, ticket)
-        limits = options.dollars_a_run, options.dollars_a_day
-        spending.reserve(run, ticket.attempt, options.most, *limits)
+        self.reserve(run, ticket)
         try:
             box = self._send(run, ticket, namespace)
         except PublishError:
@@ -140,20 +156,6 @@ class HubJobs:
             stoppable=False,
         )
         return f"{namespace}/{info.id}"
-
-    def _check_price(self, run: Run, ticket: Ticket) -> None:
-        """See that the price is what was shown; the next question shows the present one."""
-        options, price = _options(ticket), self.price(ticket)
-        if abs(price - options.price) > 1e-6:
-            shown = {**ticket.options, "price": price}
-            write_ticket(run, ticket.model_copy(update={"options": shown}))
-            raise JobError(
-                "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
-                "Look at the new price and start again.",
-                flavor=options.flavor,
-                price=price,
-                shown=options.price,
-            )
 
     def _begun(self, run: Run, ticket: Ticket, namespace: str) -> str:
         """The job of this attempt, where it was started and nobody could write that down; it may
@@ -311,7 +313,7 @@ class HubJobs:
                 self.stop(run, of_job, now=True)
             elif not (under_way and _attempt(job) == ticket.attempt):
                 continue
-            if ticket.engine == HUB_JOB:
+            if ticket.engine == self.name:
                 self.state(run, of_job)  # which notes what it has cost
 
     def remove(self, run: Run, ticket: Ticket) -> None:

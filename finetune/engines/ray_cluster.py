@@ -8,15 +8,21 @@ checkpoints into the run's folder itself; what the worker here has to do is to s
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from finetune import owners
 from finetune.engines import attempt, ray_machines, ray_node
-from finetune.engines.base import Placement, Ticket
-from finetune.engines.options import RayOptions
+from finetune.engines.base import Engine, EngineOptions, Placement, Shown, Ticket
 from finetune.engines.ray_connection import (
+    ADDRESS,
+    INSTALL,
     NAMESPACE,
     cluster_address,
     connected,
@@ -25,17 +31,59 @@ from finetune.engines.ray_connection import (
 from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED
+
+if TYPE_CHECKING:
+    from finetune.inference.files import WindowScorer
 
 _ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
 _LOOK = 0.5  # seconds between two questions for new output
 
 
-class RayCluster:
-    """The engine. Every method raises a `JobError` where Ray is missing or does not answer."""
+class RayOptions(EngineOptions):
+    """What a person chooses for a Ray cluster."""
 
-    def __init__(self) -> None:
+    address: Annotated[
+        str, Shown(_("Address of the cluster"), _("Empty for that of RAY_ADDRESS."), "HOST:6379")
+    ] = ""
+    """The Ray cluster, as HOST:PORT; that of the environment variable RAY_ADDRESS where empty."""
+    nodes: Annotated[int, Shown(_("Machines"), _("Over which its processes are spread."))] = Field(
+        1, ge=1, le=64
+    )
+    """How many machines of the cluster the run's processes are spread over."""
+    max_failures: int = Field(3, ge=0)
+    """How often a run whose machine was lost goes on from its last checkpoint on others."""
+
+
+class RayCluster(Engine):
+    """The engine. Every method raises a `JobError` if Ray is missing or does not answer."""
+
+    name, label = "ray", _("Ray cluster")
+    Options = RayOptions
+    owners_options = ("address",)
+    file_options = ("address",)
+    places = 8
+    scores_files = True
+
+    def __init__(self, token: str = "") -> None:
         self._shown = 0  # lines of the output that `follow` has handed out
+
+    @classmethod
+    def is_offered(cls) -> bool:
+        """Visitors name no address, so the owner must have done so."""
+        return not owners.is_shared() or bool(os.environ.get(ADDRESS))
+
+    @classmethod
+    def missing(cls) -> tuple[str, str]:
+        return ("", "") if find_spec("ray") else (_("Ray is not installed here."), INSTALL)
+
+    @classmethod
+    def confines_follower(cls) -> bool:
+        """False if the owner has named a cluster: whoever reaches one has its machines."""
+        return not os.environ.get(ADDRESS)
+
+    @classmethod
+    def restarts(cls, ticket: Ticket) -> int:
+        return int(ticket.options.get("max_failures", 0))
 
     def price(self, ticket: Ticket) -> float:
         import_ray()
@@ -116,6 +164,11 @@ class RayCluster:
             _release(ray, ticket.job or _job(run, ticket))
             ray.shutdown()  # this process is an app's, which stays
 
+    def scorer(self, run: Run, ticket: Ticket) -> AbstractContextManager[WindowScorer]:
+        from finetune.engines.ray_files import scorer_on_cluster
+
+        return scorer_on_cluster(run, ticket)
+
 
 def _job(run: Run, ticket: Ticket) -> str:
     return f"{run.id}.{ticket.attempt}"
@@ -185,7 +238,7 @@ def _find_actor(ray: Any, name: str) -> Any:
 
 def _forgotten(run: Run) -> Placement:
     """How an attempt is that the cluster does not know: it may have ended while nobody asked."""
-    if run.events_summary().status in ENDED:
+    if run.state().end_recorded:
         return Placement("ended", 0)
     return Placement("ended", lost=True, reason=_("The Ray cluster does not know the run."))
 

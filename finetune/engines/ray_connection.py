@@ -13,10 +13,11 @@ from typing import Any
 
 from finetune import owners
 from finetune.engines.base import Ticket
-from finetune.engines.options import RayOptions
 from finetune.errors import JobError
 from finetune.messages import message as _
 
+ADDRESS = "RAY_ADDRESS"  # the variable that names the owner's cluster
+INSTALL = "pip install -r finetune/engines/requirements-ray.txt"
 NAMESPACE = "finetune"  # of the actors' and groups' names
 CONNECT_LIMIT = 20.0  # seconds for the cluster to answer
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):(\d+)")
@@ -26,8 +27,8 @@ _connecting = threading.Lock()
 def cluster_address(ticket: Ticket) -> str:
     """HOST:PORT of the cluster; in a shared app the owner's alone, as a run's folder is written by
     the visitor's own worker."""
-    named = "" if owners.is_shared() else RayOptions(**ticket.options).address
-    address = named or os.environ.get("RAY_ADDRESS", "")
+    named = "" if owners.is_shared() else str(ticket.options.get("address", ""))
+    address = named or os.environ.get(ADDRESS, "")
     if not address:
         raise JobError(
             "No Ray cluster is named.",
@@ -53,7 +54,7 @@ def import_ray() -> Any:
     except ImportError as error:
         raise JobError(
             "Ray is not installed here ({error}).",
-            "pip install -r finetune/engines/requirements-ray.txt",
+            INSTALL,
             error=error,
         ) from error
     return ray

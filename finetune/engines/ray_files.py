@@ -13,7 +13,7 @@ from finetune.engines import ray_machines, ray_node
 from finetune.engines.base import Ticket
 from finetune.engines.ray_connection import connected
 from finetune.errors import JobError
-from finetune.inference.files import Scores, Window
+from finetune.inference.files import Window, WindowLogits
 from finetune.runs.run import Run
 
 _LOAD_LIMIT = 120.0  # seconds for a machine to load the model
@@ -84,7 +84,7 @@ class RayScorer:
         self.labels: list[str] = models[0][0]
         self.precision = ", ".join(sorted({precision for _, precision in models}))
 
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
         """Every window in its order; a few for each actor are held at once. What an actor had whose
         machine went away, another gets."""
         coming = iter(windows)
@@ -96,7 +96,7 @@ class RayScorer:
                 return
             window, answer, actor = sent.popleft()
             try:
-                scores = Scores(*self._ray.get(answer))
+                scores = WindowLogits(*self._ray.get(answer))
             except self._ray.exceptions.RayActorError:
                 self._give_up(actor)
                 sent.appendleft(self._send(window, sent))

@@ -62,7 +62,7 @@ class FileScorer:
         return self._scorer.labels, self._scorer.precision
 
     def score(self, window: Any) -> Any:
-        """The `Scores` of a `Window`."""
+        """The `WindowLogits` of a `Window`."""
         return self._scorer.score_window(window)
 
 

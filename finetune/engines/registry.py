@@ -1,75 +1,132 @@
-"""Engines: where a run is carried out - this machine, a Hugging Face Job, or a Ray cluster."""
+"""The engines there are, and what is asked of the one that has a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
 
-from finetune import owners
-from finetune.engines.base import HUB_JOB, LOCAL, RAY, Engine, Ticket, read_ticket
-from finetune.errors import JobError
+from pydantic import ValidationError
+
+from finetune.config import RunConfig
+from finetune.engines import spending
+from finetune.engines.base import Engine, Ticket, read_ticket
+from finetune.engines.billed import BilledEngine, BilledOptions
+from finetune.engines.hub_jobs import HubJobs
+from finetune.engines.local import LocalEngine
+from finetune.engines.ray_cluster import RayCluster
+from finetune.errors import ConfigError, JobError
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
 
-__all__ = [
-    "HUB_JOB", "LABELS", "LOCAL", "PLACES", "RAY", "carry_out", "end_unheard", "has_bucket",
-    "is_remote", "may_be_under_way", "open_engine", "remove",
-]  # fmt: skip
+_ENGINES: tuple[type[Engine], ...] = (LocalEngine, HubJobs, RayCluster)
 
-LABELS = {
-    LOCAL: _("This machine"),
-    HUB_JOB: _("Hugging Face Job"),
-    RAY: _("Ray cluster"),
-}
-PLACES = {HUB_JOB: 100, RAY: 8}  # runs at a time; this machine's are its devices
+
+@cache
+def engines() -> Mapping[str, type[Engine]]:
+    """Return all engines by name: those above, and those of installed packages that have an entry
+    point of the group `finetune.engines`."""
+    brought = [point.load() for point in entry_points(group="finetune.engines")]
+    return {engine.name: engine for engine in (*_ENGINES, *brought)}
+
+
+def find_engine(name: str) -> type[Engine]:
+    """Return an engine by name; `Engine` itself if there is none, as for a damaged ticket."""
+    return engines().get(name, Engine)
+
+
+def engine_of(run: Run) -> type[Engine]:
+    """Return the engine of a run's ticket."""
+    return find_engine(read_ticket(run).engine)
 
 
 def is_remote(run: Run) -> bool:
-    """Whether a run is carried out elsewhere; its worker here only follows it."""
-    return read_ticket(run).engine != LOCAL
+    """True if a run is carried out elsewhere; its worker here only follows it."""
+    return engine_of(run).is_remote
 
 
-def has_bucket(run: Run) -> bool:
-    """Whether a bucket on the Hub holds something of a run, wherever it is carried out now."""
-    return bool(read_ticket(run).kept_in)
+def that_keep(run: Run) -> list[type[Engine]]:
+    """Return the engines that keep something of a run, wherever it is carried out now."""
+    ticket = read_ticket(run)
+    return [engine for engine in engines().values() if engine.keeps(ticket)]
 
 
 def open_engine(ticket: Ticket, token: str = "") -> Engine:
-    """The engine of a ticket.
+    """Open the engine of a ticket.
 
     Args:
         token: of the Hub; that of `hf auth login` on one's own machine if empty.
     """
-    if ticket.engine == HUB_JOB:
-        from finetune.engines.hub_jobs import HubJobs
-        from finetune.hub import client
+    if ticket.engine not in engines():
+        raise JobError(
+            "There is no engine {engine!r}.",
+            "Choose one of: {engines}.",
+            engine=ticket.engine,
+            engines=", ".join(engines()),
+        )
+    return find_engine(ticket.engine)(token)
 
-        return HubJobs(token or (None if owners.is_shared() else client.stored_token()))
-    if ticket.engine == RAY:
-        from finetune.engines.ray_cluster import RayCluster
 
-        return RayCluster()
-    raise JobError(
-        "There is no engine {engine!r}.",
-        "Choose one of: {engines}.",
-        engine=ticket.engine,
-        engines=", ".join(LABELS),
-    )
+def make_ticket(name: str, values: Mapping[str, Any]) -> Ticket:
+    """Return the ticket of an engine with these options, and the defaults of those not given.
+
+    Raises:
+        ConfigError: naming every one that is wrong.
+    """
+    if name not in engines():
+        known = ", ".join(engines())
+        raise ConfigError(
+            {"engine": _("is {engine!r}; choose one of: {known}", engine=name, known=known)}
+        )
+    try:
+        options = find_engine(name).Options(**values)
+    except ValidationError as error:
+        problems = {}
+        for problem in error.errors():
+            option, value, reason = str(problem["loc"][0]), problem["input"], problem["msg"].lower()
+            problems[option] = _("is {value!r}: {reason}", value=value, reason=reason)
+            if problem["type"] == "extra_forbidden" and _is_known(option):
+                problems[option] = _("is of another engine")
+        raise ConfigError(problems) from error
+    return Ticket(engine=name, options=options.model_dump())
+
+
+def _is_known(option: str) -> bool:
+    return any(option in engine.Options.model_fields for engine in engines().values())
+
+
+def check_config(config: RunConfig, ticket: Ticket) -> None:
+    """Raise a `FinetuneError` if a ticket's engine cannot carry out a run of a configuration."""
+    find_engine(ticket.engine).check_config(config)
+
+
+def check_visitors_options(ticket: Ticket) -> None:
+    """Raise a `ConfigError` if a visitor's ticket has options that only the owner may set."""
+    named = [name for name in find_engine(ticket.engine).owners_options if ticket.options.get(name)]
+    if named:
+        raise ConfigError(dict.fromkeys(named, _("cannot be named here; leave it empty")))
+
+
+def billed_options(ticket: Ticket) -> BilledOptions | None:
+    """Return the options of a ticket whose job costs something; None for others."""
+    engine = find_engine(ticket.engine)
+    if issubclass(engine, BilledEngine) and ticket.options.get("price"):
+        return engine.options(ticket)
+    return None
 
 
 def may_be_under_way(run: Run) -> bool:
-    """Whether an attempt whose start was not heard of may be at work."""
-
-    from finetune.engines import spending
-
+    """True if an attempt whose start was not heard of may be at work."""
     ticket = read_ticket(run)
     return ticket.is_unheard and (
-        ticket.engine == RAY or spending.spent_in(run, ticket.attempt) > 0
+        not engine_of(run).is_billed or spending.spent_in(run, ticket.attempt) > 0
     )
 
 
 def end_unheard(run: Run, token: str = "") -> None:
-    """End an attempt whose start was not heard of, or that is missing, where it may be at work."""
+    """End an attempt whose start was not heard of, or that is missing, if it may be at work."""
     ticket = read_ticket(run)
     if ticket.missing or may_be_under_way(run):
         open_engine(ticket, token).remove(run, ticket)
@@ -78,10 +135,8 @@ def end_unheard(run: Run, token: str = "") -> None:
 def remove(run: Run, token: str = "") -> None:
     """End what a run has under way on other engines, and remove what they keep of it."""
     ticket = read_ticket(run)
-    if ticket.kept_in:
-        open_engine(Ticket(engine=HUB_JOB), token).remove(run, ticket)
-    if ticket.engine == RAY and ticket.attempt:
-        open_engine(ticket).remove(run, ticket)
+    for engine in that_keep(run):
+        engine(token).remove(run, ticket)
 
 
 def carry_out(
@@ -92,9 +147,13 @@ def carry_out(
 ) -> int:
     """Carry a run out on the engine of its ticket, as its worker; the exit status. For `show` and
     `describe` see `supervisor.supervise`."""
-
     from finetune.engines import supervisor
 
     ticket = read_ticket(run)
-    restarts = ticket.options.get("max_failures", 0)
-    return supervisor.supervise(run, lambda: open_engine(ticket, token), restarts, show, describe)
+
+    def opened() -> Engine:
+        check_config(run.config(), ticket)
+        return open_engine(ticket, token)
+
+    restarts = engine_of(run).restarts(ticket)
+    return supervisor.supervise(run, opened, restarts, show, describe)

@@ -17,13 +17,11 @@ from queue import Empty, SimpleQueue
 
 from finetune.engines import frames
 from finetune.engines.base import Engine, Placement, read_ticket, write_ticket
-from finetune.engines.options import check_config
 from finetune.errors import FinetuneError, WrongAccount
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED
 
 POLL = 3.0  # seconds between two questions how the attempt is
 STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, then it is ended
@@ -48,7 +46,6 @@ def supervise(
             of the log are not printed.
     """
     try:
-        check_config(run.config(), read_ticket(run))
         engine = open_engine()
         ended = _Attempt(run, engine, show, describe).carry_out()
         while ended.lost and restarts and not (run.stop_requested() or _is_told_ended(run)):
@@ -61,8 +58,8 @@ def supervise(
         if run.exists():  # else it was deleted
             run.append(failed)
         return 1
-    summary = run.events_summary()
-    if summary.status not in ENDED:
+    summary = run.state()
+    if not summary.end_recorded:
         last: events.Event = events.Failed(error=_reason(ended), remedy=_RESUME)
         if run.stop_requested():
             seconds = summary.worked_by(time.time())
@@ -70,7 +67,7 @@ def supervise(
             last = events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=discarded)
         show(last)
         run.append(last)
-    summary = run.events_summary()
+    summary = run.state()
     if summary.status == "finished":
         shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
     if summary.discarded:
@@ -80,7 +77,7 @@ def supervise(
 
 def _is_told_ended(run: Run) -> bool:
     """Whether a run's events say that it has ended."""
-    return run.events_summary().status in ENDED
+    return run.state().end_recorded
 
 
 def _reason(ended: Placement) -> str:

@@ -1,4 +1,4 @@
-"""The machine: folders that can be written, accelerators, a Hugging Face Space, safe logs."""
+"""The machine: writable folders, accelerators, a Hugging Face Space, safe logs."""
 
 __all__ = [
     "caches", "child_process", "confinement", "devices", "hub_connection", "landlock", "logs",

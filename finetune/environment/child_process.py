@@ -1,8 +1,8 @@
-"""Calls a function in a child process that has limits of time and memory.
+"""Call a function in a child process with limits of time and memory.
 
-For parsing uploaded files: what a small file unpacks to, or a parser that hangs or crashes on it,
-costs the child and not the app. The child imports the module of the function and nothing else, once
-it is confined to the files it is given; it ends with the app, with its time, and after one call.
+Uploaded files are parsed in it: a file that unpacks to too much, or that makes a parser hang or
+crash, costs the child and not the app. The child is confined to the files it is given, then imports
+only the module of the function. It ends after one call, when its time is up, or with the app.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from finetune.errors import DataError, FinetuneError
 from finetune.messages import message
 
 _LARGEST_RESULT = 2**24  # bytes
-_turn = threading.BoundedSemaphore(2)  # children at once; more wait for their turn
+_turn = threading.BoundedSemaphore(2)  # children at once; others wait
 
 
 def call(
@@ -37,17 +37,17 @@ def call(
     memory: int = 2**30,
     confinement: Confinement | None = None,
 ) -> Any:
-    """What a function returns, called in a child.
+    """Call a function in a child process and return its result.
 
     Args:
-        function: `module:name`; it takes and returns what JSON can say.
-        about: what it reads, for errors.
-        memory: bytes it may hold.
-        confinement: what the child may use; all that this process may if None, or if this process
-            is confined itself.
+        function: `module:name`. Its arguments and result must be JSON values.
+        about: what the function reads, for errors.
+        memory: limit in bytes.
+        confinement: what the child may use; None for all that this process may use. A confined
+            process passes on its own confinement instead.
 
     Raises:
-        DataError: as the function does, and when it went beyond a limit or broke.
+        DataError: if the function raises one, exceeds a limit or crashes.
     """
     # Arrow's own pools, and the stacks of many threads, reserve more than they use.
     variables = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
@@ -78,7 +78,7 @@ def call(
             return value
         raise DataError(*map(messages.decode, value))
     fact = message(
-        "{name} could not be read with {mib:,.0f} MiB of memory, or breaks what reads it.",
+        "{name} could not be read with {mib:,.0f} MiB of memory, or its reader crashed.",
         name=about,
         mib=memory / 2**20,
     )
@@ -88,17 +88,17 @@ def call(
 
 
 def main() -> None:
-    """The child: what was requested, as JSON on the standard output."""
+    """Run the requested function in the child, and write the result as JSON to standard output."""
     function, arguments, seconds, memory, confinement = json.loads(sys.argv[1])
     output = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # keeps prints of libraries out of the answer
     signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process
-    with contextlib.suppress(ValueError, OSError):  # where the system has stricter limits
+    with contextlib.suppress(ValueError, OSError):  # if the system has stricter limits
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     if confinement:
         Confinement.from_json(confinement).enter()  # while there is one thread
-    threading.Thread(target=_end_with_the_app, daemon=True).start()
+    threading.Thread(target=_exit_with_app, daemon=True).start()
     module, name = function.split(":")
     try:
         answer = ["result", getattr(importlib.import_module(module), name)(*arguments)]
@@ -108,7 +108,7 @@ def main() -> None:
         file.write(json.dumps(answer))
 
 
-def _end_with_the_app() -> None:
+def _exit_with_app() -> None:
     with contextlib.suppress(OSError):
         os.read(0, 1)
     os._exit(1)

@@ -1,8 +1,8 @@
-"""Confines a process to the files that it needs, so that what a visitor brings reaches no others.
+"""Confine a process to the files it needs, so that a visitor's data cannot reach others' files.
 
-It keeps its libraries, the devices that compute, the network, and a temporary folder of its own,
-which is its home too. Of the app's environment it gets the names listed here: no token, key or
-address of somebody else's. The kernel enforces the rest by `landlock`.
+The process keeps its libraries, the compute devices, the network, and a temporary folder of its
+own, which is also its home. Of the app's environment it gets only the variables listed here: no
+token, key or address of anybody else. The kernel enforces access to files by `landlock`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from finetune.environment import caches, devices, landlock, project
 from finetune.environment.landlock import Access
 
-_ENTERED = "FINETUNE_CONFINED"  # the variable of a process that is confined
+_ENTERED = "FINETUNE_CONFINED"  # variable that is set in a confined process
 _NAMES = {
     "PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LD_PRELOAD",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
@@ -47,7 +47,7 @@ _CONFIGURATION = (
     "ssl/certs", "ssl/openssl.cnf", "pki/tls/certs", "pki/tls/cert.pem", "pki/ca-trust",
     "ca-certificates*", "crypto-policies", "OpenCL", "python3*",
 )  # fmt: skip
-_OF_KERNEL = (  # no folder of another process
+_OF_KERNEL = (  # no folders of other processes
     "self", "cpuinfo", "meminfo", "stat", "vmstat", "version", "uptime", "loadavg", "filesystems",
     "devices", "modules", "sys", "driver",
 )  # fmt: skip
@@ -58,14 +58,14 @@ _DEVICES = (
 
 @dataclass(frozen=True)
 class Confinement:
-    """What a process may use of the files that its libraries do not need."""
+    """The files that a process may use, besides those that its libraries need."""
 
     reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()  # files, or folders in which it may make files
+    writes: tuple[str, ...] = ()  # files, or folders in which files may be created
     temporary: str = ""  # its own folder
 
     def __or__(self, other: Confinement) -> Confinement:
-        """What both may use, with the temporary folder of the second if it has one."""
+        """Union of both; the temporary folder is the other's if it has one."""
         return Confinement(
             self.reads + other.reads,
             self.writes + other.writes,
@@ -81,13 +81,13 @@ class Confinement:
         return cls(tuple(reads), tuple(writes), temporary)
 
     def prepare(self) -> dict[str, str]:
-        """Fill its temporary folder for a process that will enter it; variables that it needs
-        beside `visible_environment`."""
+        """Fill the temporary folder for a process that will enter it. Returns variables that the
+        process needs besides `visible_environment`."""
         home, measured = Path(self.temporary), devices.measurements_file().parent
         modules, caching = home / "modules", home / ".cache" / "finetune"
         for folder in (modules, caching):
             folder.mkdir(parents=True)
-        # Python lists the folder where it looks for this project, and the runs may lie there too.
+        # Python lists the folder in which it finds this project; that of the app may hold runs.
         (modules / "finetune").symlink_to(project.ROOT / "finetune")
         with contextlib.suppress(OSError):  # a machine without a home
             measured.mkdir(parents=True, exist_ok=True)
@@ -96,22 +96,22 @@ class Confinement:
         return {
             "HOME": str(home),
             "TMPDIR": str(home),
-            "HF_HOME": str(home / "huggingface"),  # where no token lies
+            "HF_HOME": str(home / "huggingface"),  # has no token
             "HF_HUB_CACHE": str(hub_cache()),
             "HF_XET_CACHE": str(home / "xet"),
             "HF_HUB_DISABLE_SYMLINKS": "1",
             "PYTHONPATH": os.pathsep.join([str(modules), *_without_secrets(paths)]),
-            # Libraries that start threads when they are imported: those would not be confined.
+            # Threads that libraries start when they are imported would not be confined.
             "OPENBLAS_NUM_THREADS": "1",
             "JE_ARROW_MALLOC_CONF": "background_thread:false",
         }
 
     def enter(self) -> None:
-        """Confine this process, and all that it starts, for good; where the kernel has no Landlock
-        nothing happens.
+        """Confine this process and its children, irrevocably. Does nothing if the kernel has no
+        Landlock.
 
         Raises:
-            OSError: if it cannot be confined, as with several threads.
+            OSError: if the process cannot be confined, for example because it has several threads.
         """
         if not landlock.abi():
             return
@@ -128,26 +128,26 @@ class Confinement:
 
 
 def is_entered() -> bool:
-    """True if this process is confined, as all that it starts is then."""
+    """True if this process, and so each of its children, is confined."""
     return _ENTERED in os.environ
 
 
 def of_children() -> Confinement:
-    """What lets further processes read of themselves in `/proc`: they see the command lines of
-    others, whose memory and environment the kernel keeps closed to all but root, who gets nothing.
-    """
+    """The confinement that lets child processes read about themselves in `/proc`. They see the
+    command lines of other processes; memory and environment are closed to all but root, who gets
+    nothing here."""
     return Confinement(reads=("/proc",) if os.geteuid() else ())
 
 
 @contextlib.contextmanager
 def with_temporary_folder(confinement: Confinement) -> Iterator[Confinement]:
-    """The confinement with a temporary folder, which is removed at the end."""
+    """Yield the confinement with a temporary folder, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="finetune-child-") as folder:
         yield confinement | Confinement(temporary=folder)
 
 
 def visible_environment() -> dict[str, str]:
-    """What a confined process gets of this one's environment, but for paths of its own."""
+    """The variables of this process that a confined process gets, except for paths of its own."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -156,20 +156,20 @@ def visible_environment() -> dict[str, str]:
 
 
 def hub_cache() -> Path:
-    """Where repositories of the Hub are kept."""
+    """The folder of the Hub's cache."""
     home = os.environ.get("HF_HOME") or caches.user_cache() / "huggingface"
     return Path(os.path.abspath(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub"))
 
 
 def hide_process() -> None:
-    """Close this process's memory and environment, as `/proc` shows them, to others of its user;
-    it leaves no core dump either."""
+    """Hide this process's memory and environment in `/proc` from other processes of its user, and
+    disable core dumps."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
 def describe() -> str:
-    """What confines visitors' workers here, for those who start the app."""
+    """Describe what confines visitors' workers here, for whoever starts the app."""
     abi = landlock.abi()
     if not abi:
         return (
@@ -181,7 +181,7 @@ def describe() -> str:
 
 
 def _libraries() -> list[str]:
-    """The files of Python, of its packages, of this project, of the system and of the kernel."""
+    """The files of Python, its packages, this project, the system and the kernel."""
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     parts = ("bin", "lib", "lib32", "lib64", "share", "include", "pyvenv.cfg")
     own = [os.path.join(prefix, part) for prefix in prefixes for part in parts]
@@ -199,7 +199,7 @@ def _libraries() -> list[str]:
 
 
 def _without_secrets(folders: Iterable[str]) -> list[str]:
-    """Folders of modules, but for those that hold this project, its runs or somebody's home."""
+    """Remove module folders that contain this project, its runs or a home."""
     held = [Path(path).resolve() for path in (project.ROOT, os.path.expanduser("~"), os.getcwd())]
     found = (Path(folder).resolve() for folder in folders)
     return [

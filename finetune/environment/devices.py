@@ -1,6 +1,6 @@
-"""The accelerators of this machine, found without torch: a queue needs to know, a page to open.
+"""The accelerators of this machine, found without importing torch, for the queue and the page.
 
-Each trains one run at a time; a machine without any trains one run on its processors.
+Each accelerator trains one run at a time; a machine without any trains one run on its processors.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from finetune import disk
 from finetune.environment import caches
 from finetune.errors import StoreError
 
-_LEAST_GAIN = 1.2  # for which a processor computes in bf16, which is less exact
+_LEAST_GAIN = 1.2  # in speed, that justifies the lower precision of bf16 on a processor
 
 
 def list_accelerators() -> tuple[str, ...]:
-    """The ids of the CUDA devices this process may use; empty where there is none."""
+    """The ids of the CUDA devices that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return _installed()
@@ -45,8 +45,8 @@ def _installed() -> tuple[str, ...]:
 
 
 def prefers_bf16(device: Any = None) -> bool:
-    """Whether a device should compute in bf16: GPUs from Ampere on, and processors that have it and
-    were measured to be faster in it; None is the accelerator, or the CPU where there is none."""
+    """True if a device should compute in bf16: GPUs from Ampere on, and processors that were
+    measured to be faster in it. None means the accelerator, or the CPU if there is none."""
     import torch
 
     present = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -59,11 +59,11 @@ def prefers_bf16(device: Any = None) -> bool:
 
 
 def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
-    """Whether this machine's processor should; from its flags alone where that was not measured yet
-    and nothing to `measure` it with is given.
+    """True if this machine's processor should compute in bf16. Judged by its flags alone if it was
+    not measured yet and no `measure` is given.
 
-    Some have the instructions and are slower by them. What was measured is kept in the user's
-    cache, so that all processes and a resumed run agree.
+    Some processors have the instructions but are slower with them. The measurement is kept in the
+    user's cache, so that all processes and a resumed run agree.
     """
     name, flags = _processor()
     if not {"avx512_bf16", "amx_bf16"} & flags:
@@ -82,25 +82,26 @@ def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
 
 
 def measurements_file() -> Path:
-    """What was measured of this machine's processors; alone in its folder, where workers write."""
+    """The file of measurements of this machine's processors, alone in a folder that workers may
+    write."""
     return caches.user_cache() / "finetune" / "measured" / "processors.json"
 
 
 def processor_name() -> str:
-    """What the processor is called and, where it has those, the sets of 8 and 16 bits."""
+    """The name of the processor and its instruction sets for 8 and 16 bits."""
     name, flags = _processor()
     known = ("avx2", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "asimddp")
     return " ".join([name or platform.machine(), *(flag for flag in known if flag in flags)])
 
 
 def has_vnni() -> bool:
-    """Whether the processor sums products of 8-bit numbers in 32 bits at once."""
+    """True if the processor has instructions that sum products of 8-bit numbers in 32 bits."""
     return bool({"avx512_vnni", "avx_vnni", "asimddp"} & _processor()[1])
 
 
 @cache
 def _processor() -> tuple[str, set[str]]:
-    """The name and the instruction sets of a processor; on Linux."""
+    """The name and the instruction sets of the processor; empty except on Linux."""
     information = Path("/proc/cpuinfo")
     text = information.read_text(errors="replace") if information.exists() else ""
     lines = dict(re.findall(r"^(model name|flags|Features)\s*: (.+)", text, re.MULTILINE))
@@ -109,11 +110,12 @@ def _processor() -> tuple[str, set[str]]:
 
 
 def _measure_bf16_gain() -> float:
-    """How many times as fast a layer's product is in bf16; a tenth of a second."""
+    """Measure the speed of a layer's product in bf16, relative to fp32; takes a tenth of a
+    second."""
     import torch
 
     seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    for _ in range(20):  # in turns, the best of each: others use this machine too
+    for _ in range(20):  # alternately, the best of each: the machine may be busy
         for dtype in seconds:
             rows, weights = (torch.ones(size, dtype=dtype) for size in ((256, 384), (1536, 384)))
             began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub's address, and whether it can be reached."""
+"""The address of the Hugging Face Hub, and a check that it can be reached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def hub_endpoint() -> str:
 
 
 def hub_is_reachable(timeout: float = 2.0) -> bool:
-    """Whether the Hub answers now; its own clients would try for up to 46 seconds."""
+    """True if the Hub answers within `timeout` seconds; its own clients would retry for up to
+    46."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
         return False
     request = urllib.request.Request(hub_endpoint() + "/", method="HEAD")

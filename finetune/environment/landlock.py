@@ -1,6 +1,6 @@
-"""Landlock: a process gives up every file but those it names, for itself and all it starts.
+"""Landlock: a process gives up access to all files except those it names, also for its children.
 
-Linux has it from 5.13 on; nobody needs a privilege for it and nobody can take it back.
+Linux has it from 5.13 on. It needs no privilege and cannot be revoked.
 Source: https://docs.kernel.org/userspace-api/landlock.html. The numbers of the system calls are the
 same on every architecture.
 """
@@ -17,14 +17,14 @@ from pathlib import Path
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1  # a flag of landlock_create_ruleset: return the ABI
 _PATH_BENEATH = 1
-_NO_NEW_PRIVILEGES = 38  # an option of prctl, without which only root may restrict itself
+_NO_NEW_PRIVILEGES = 38  # an option of prctl; without it only root may restrict itself
 _SCOPES = 3  # no signals to processes outside, no connections to their abstract sockets
 SCOPES_SINCE = 6  # the ABI
-_SIZE_OF_FIRST = 8  # bytes of the attributes that the first ABI knows
+_SIZE_OF_FIRST = 8  # bytes of the attributes in the first ABI
 
 
 class Access(IntFlag):
-    """What may be done to a file, or beneath a folder: the kernel's bits."""
+    """The kernel's access rights to a file, or to everything beneath a folder."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -45,13 +45,13 @@ class Access(IntFlag):
 
     READ = EXECUTE | READ_FILE | READ_DIR
     DEVICE = READ_FILE | READ_DIR | WRITE_FILE | IOCTL_DEV
-    # Files and folders; no link, which would lead who is not confined elsewhere, and no device.
+    # Files and folders; no links, which could mislead an unconfined process, and no devices.
     WRITE = (
         READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE
         | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER
     )  # fmt: skip
     OWN = WRITE | EXECUTE | MAKE_SYM | MAKE_SOCK | MAKE_FIFO
-    # Files whose names nobody else can guess: those of others are not listed.
+    # Files with secret names: the folder cannot be listed.
     UNLISTED = READ_FILE | WRITE_FILE | TRUNCATE | MAKE_REG | REMOVE_FILE
 
 
@@ -84,13 +84,13 @@ def abi() -> int:
 
 
 def restrict(rules: Mapping[Access, Iterable[str | Path]]) -> None:
-    """Restrict this process to the files and folders of `rules`, which exist or are passed over.
+    """Restrict this process to the files and folders of `rules`; missing ones are skipped.
 
-    Kernels older than a right do not restrict it.
+    Rights that an older kernel does not know are not restricted.
 
     Raises:
-        OSError: if the kernel has no Landlock, or this process has other threads: they would keep
-            what they may do.
+        OSError: if the kernel has no Landlock, or this process has other threads, which would keep
+            their access.
     """
     if len(os.listdir("/proc/self/task")) > 1:
         raise OSError("a process with several threads cannot be confined")

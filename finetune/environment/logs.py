@@ -1,4 +1,4 @@
-"""Keeps signed download addresses out of logs: whoever reads one could fetch the file."""
+"""Keep signed download addresses out of logs: anybody who has one can fetch the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUERY = re.compile(r"(https?://[^\s'\"<>?]+)\?[^\s'\"<>)]+")
 
 
 def unsigned(text: str) -> str:
-    """A text whose addresses have lost their queries, which hold the signatures."""
+    """Remove the queries of addresses in a text, because they contain signatures."""
     return _QUERY.sub("\\1?\u2026", text)
 
 
@@ -24,10 +24,11 @@ class _UnsignedRecord(logging.LogRecord):
 
 
 def hide_signatures() -> None:
-    """Let no log record of this process hold a signed address, whichever library makes it."""
+    """Remove signed addresses from all log records of this process, including those of
+    libraries."""
     logging.setLogRecordFactory(_UnsignedRecord)
 
 
 def print_traceback() -> None:
-    """As `traceback.print_exc`, without signatures."""
+    """Like `traceback.print_exc`, without signatures."""
     print(unsigned(traceback.format_exc()), end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Where this project's files are, and how a child process finds its modules."""
+"""The folder of this project, and the module path of its child processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent  # holds `finetune/` and `a
 
 
 def python_path() -> str:
-    """`PYTHONPATH` of a child process, which may run in another folder: this project first."""
+    """`PYTHONPATH` of a child process, which may run in another folder; this project comes
+    first."""
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return os.pathsep.join(map(os.path.abspath, paths))

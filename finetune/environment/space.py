@@ -1,4 +1,4 @@
-"""The Hugging Face Space the app runs on: its hardware, and whether what is written there stays.
+"""The Hugging Face Space the app runs on: its hardware, and whether its storage persists.
 
 Source: https://huggingface.co/docs/hub/spaces-overview (its environment variables) and
 https://huggingface.co/docs/hub/spaces-zerogpu.
@@ -28,7 +28,8 @@ NOT_LASTING = (
 
 
 def describe_space(runs: Path) -> tuple[str, list[str]] | None:
-    """The hardware of the Space this app is, and notices for its visitors; None elsewhere."""
+    """The hardware of the Space that runs this app, and notices for its visitors; None outside a
+    Space."""
     if not os.environ.get("SPACE_ID"):
         return None
     notices = [] if is_mounted(runs) else [NOT_LASTING]
@@ -42,7 +43,7 @@ def describe_space(runs: Path) -> tuple[str, list[str]] | None:
 
 
 def is_mounted(path: Path) -> bool:
-    """Whether a folder lies on a disk of its own, not on that of the machine nor in memory."""
+    """True if a folder is on a mounted disk, and not on the machine's own disk or in memory."""
     if Path(tempfile.gettempdir()) in path.parents:
         return False
     return any(map(os.path.ismount, [path, *path.parents][:-1]))

@@ -18,7 +18,7 @@ from pyarrow import csv
 from pydantic import NonNegativeInt
 
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
-from finetune.data import tables
+from finetune.data import csv_cells
 from finetune.disk import read_as, write_atomically
 from finetune.errors import DataError, StoreError
 from finetune.evaluation import saved_predictions
@@ -58,7 +58,7 @@ def corrections_csv(run: Run, labels: list[str]) -> str:
     changed = ["" if old == new else old for old, new in zip(before, after, strict=True)]
     texts = table.drop_columns("label")
     cells = zip(*texts.to_pydict().values(), after, changed, strict=True)
-    return tables.to_csv([[*texts.column_names, "label", "label_before"], *cells])
+    return csv_cells.to_csv([[*texts.column_names, "label", "label_before"], *cells])
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:

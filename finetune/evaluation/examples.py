@@ -62,18 +62,15 @@ def select_examples(
     if label in study.analysis.labels:
         selected &= study.truth == study.analysis.labels.index(label)
     if search.strip() and study.table is not None:
-        selected &= _contains(study.table, search.strip())
+        found = np.zeros(len(selected), bool)
+        for name in {"sentence1", "sentence2"} & set(study.table.column_names):
+            texts = study.table.column(name)
+            found |= pc.match_substring(texts, search.strip(), ignore_case=True).to_numpy()
+        selected &= found
     if which == "suspected labels":
         return study.suspects[selected[study.suspects]]
     rows = np.flatnonzero(selected)
     return rows[np.argsort(-study.confidence[rows], kind="stable")]
-
-
-def _contains(table: pa.Table, text: str) -> NDArray[np.bool_]:
-    either = np.zeros(table.num_rows, bool)
-    for name in {"sentence1", "sentence2"} & set(table.column_names):
-        either |= pc.match_substring(table.column(name), text, ignore_case=True).to_numpy()
-    return either
 
 
 def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:

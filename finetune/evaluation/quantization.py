@@ -49,7 +49,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     """
     rows, labels = _draw_pairs(run)
     length = checkpoints.length_of(run.folder)
-    plain = Scorer(run.best, length, device="cpu", aside=True)
+    plain = Scorer(run.best, length, device="cpu", low_priority=True)
     calibration = plain.inputs(rows[:_CALIBRATING])
     report = _decided_before(run, step)
     kinds: list[Kind] = [kind for kind in get_args(Kind) if report is None or kind == report.kind]
@@ -90,13 +90,13 @@ def _measure(
     run: Run, plain: Scorer, files: Mapping[Kind, Path], rows: _Rows, labels: NDArray[np.int64]
 ) -> QuantizationReport:
     """What each kind of int8 changes, and which is kept, if any."""
-    prepared = run.events_summary().prepared
+    prepared = run.state().prepared
     names, positive = (prepared.labels, prepared.target.positive) if prepared else ([], 0)
     length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
     before = _answers(plain, rows, rule)
     reports = []
     for kind, file in files.items():
-        small = Scorer(run.best, length, "int8", "cpu", aside=True, quantized=file)
+        small = Scorer(run.best, length, "int8", "cpu", low_priority=True, quantized=file)
         report = _compare(plain, small, rows, labels, before, positive, len(names), rule)
         reports.append(replace(report, kind=kind))
         small.free()

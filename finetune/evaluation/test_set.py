@@ -42,7 +42,7 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
     given = scorer.scores(first, second)
     if not stop():
         swapped = scorer.scores(second, first)
-        logits = SwappedLogits(run.summary().saved_step or 0, rows, given, swapped)
+        logits = SwappedLogits(run.state().saved_step or 0, rows, given, swapped)
         saved_predictions.save_swapped_logits(run, logits)
 
 
@@ -59,7 +59,7 @@ def open_test_set(run: Run) -> None:
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
     logits = scorer.scores(*(table.column(name).to_pylist() for name in sentences))
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
-    step = run.summary().saved_step or 0
+    step = run.state().saved_step or 0
     saved_predictions.save_logits(run, step, logits, labels, "test")
     rule = decision_rule.read_rule(run.best)
 
@@ -84,7 +84,7 @@ def _load_pairs(run: Run) -> Pairs:
     from finetune.data import splits
 
     pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
-    prepared = run.events_summary().prepared
+    prepared = run.state().prepared
     if prepared is not None and prepared.fingerprint not in ("", pairs.fingerprint):
         raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
     return pairs

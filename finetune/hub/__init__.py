@@ -1,4 +1,4 @@
-"""What leaves the machine: pushes, model cards, Spaces, scripts, ONNX files."""
+"""Everything that leaves the machine: pushes, model cards, Spaces, scripts, ONNX files."""
 
 __all__ = [
     "client",

@@ -1,4 +1,5 @@
-"""Calls to the Hugging Face Hub that a person waits for: cancelled, limited, refused in words.
+"""Calls to the Hugging Face Hub that a person waits for: they can be cancelled, time out, and
+report refusals in words.
 
 A token is an argument of one `HubClient`; it reaches no file, log, event or error's text.
 """
@@ -23,18 +24,18 @@ from finetune.errors import Cancelled, PublishError
 from finetune.messages import message as _
 
 T = TypeVar("T")
-PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
+PATIENCE = 120.0  # seconds without an answer or a byte sent, until a call is abandoned
 
 
 @dataclass(frozen=True)
 class Account:
-    """Whom a token belongs to."""
+    """The account of a token."""
 
     name: str
-    namespaces: list[str]  # where it may create repositories, the user's own first
+    namespaces: list[str]  # that it may create repositories in, the user's own first
 
     def repo_id(self, name: str) -> str:
-        """`namespace/name` from what was typed, which may carry its namespace already."""
+        """Complete a typed name, with or without a namespace, to `namespace/name`."""
         name = name.strip()
         full = name if "/" in name else f"{self.name}/{name}"
         try:
@@ -63,33 +64,34 @@ def stored_token() -> str | None:
 
 
 def default_sleep_time(hardware: str) -> int | None:
-    """Of a new Space on some hardware, in seconds; None where it is not billed by its time."""
+    """The sleep time of a new Space on some hardware, in seconds; None if it is not billed by
+    time."""
     return None if hardware == "cpu-basic" or hardware.startswith("zero-") else 3600
 
 
 class NoAnswer(PublishError):
-    """The Hub gave no answer, or failed: what was asked may be done all the same."""
+    """The Hub gave no answer, or failed. The requested change may have been made."""
 
 
 class Absent(PublishError):
-    """The Hub says that there is no such thing, or none that this token may see."""
+    """The Hub says that something does not exist; it may also be hidden from this token."""
 
 
 class HubClient:
-    """The Hub as one person sees it, until `stopped` says that they want the end."""
+    """The Hub as one person sees it, until `stopped` says that they have cancelled."""
 
     def __init__(self, token: str | None, stopped: Callable[[], bool] = lambda: False) -> None:
         self._token, self._stopped = token or "", stopped
-        if not re.fullmatch(r"[\x21-\x7e]+", self._token):  # others are in no token
+        if not re.fullmatch(r"[\x21-\x7e]+", self._token):  # tokens have no other characters
             raise PublishError(
                 "You are not signed in.", "Run `hf auth login`, or paste a token with write access."
             )
         self.api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token)
-        # A value that changes while a long call gets on; the patience counts anew when it does.
+        # A value that changes while a long call progresses; each change restarts the patience.
         self.beat: Callable[[], object] = lambda: 0
 
     def account(self) -> Account:
-        """Whose token it is; one that may only read is refused."""
+        """The account of the token; PublishError for a token that may only read."""
         user = self.call(_("The sign-in"), self.api.whoami)
         access = (user.get("auth") or {}).get("accessToken") or {}
         if access.get("role") == "read":
@@ -102,7 +104,7 @@ class HubClient:
         return Account(user["name"], [user["name"], *(org["name"] for org in organisations)])
 
     def price(self, name: str) -> str:
-        """What a Space on some hardware costs."""
+        """Describe the price of some hardware for a Space."""
         offered = self.call(_("Asking which hardware there is"), self.api.list_spaces_hardware)
         kinds = {str(kind.name): kind for kind in offered}
         if name not in kinds:
@@ -127,7 +129,8 @@ class HubClient:
         )
 
     def space_files(self, name: str, mark: str) -> set[str] | None:
-        """The files of a Space, which has one called `mark`; None where there is no Space."""
+        """The files of a Space, or None if there is no Space. PublishError if it has files but not
+        `mark`."""
 
         def ask() -> set[str] | None:
             if not self.api.repo_exists(name, repo_type="space"):
@@ -144,8 +147,8 @@ class HubClient:
         return files
 
     def create_space(self, name: str, hardware: Any, private: bool = False) -> None:
-        """Make a Gradio Space, with its hardware at once: on the free one the Hub refuses it to
-        free accounts. What is billed sleeps when nobody is there."""
+        """Create a Gradio Space with its hardware in one call, because the Hub refuses free
+        accounts a Gradio Space on free hardware. Billed hardware sleeps when nobody uses it."""
         sleep_time = default_sleep_time(hardware)
         self.call(
             _("Creating the Space {name}", name=name),
@@ -157,7 +160,7 @@ class HubClient:
         )  # fmt: skip
 
     def check_stopped(self) -> None:
-        """Raise where the end is wanted."""
+        """Raise Cancelled if the person has cancelled."""
         if self._stopped():
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
@@ -168,11 +171,13 @@ class HubClient:
         stoppable: bool = True,
         patience: float = 0.0,
     ) -> T:
-        """The value of one call to the Hub; `action` names it in an error: "The sign-in".
+        """Return the value of one call to the Hub; `action` names it in errors, such as "The
+        sign-in".
 
-        It runs in a thread of its own that is left behind when it takes longer than `patience`
-        (`PATIENCE` where 0), or when it is `stoppable` and cancelled: the client library waits
-        without limit.
+        The call runs in a thread of its own, because the client library waits without limit. The
+        thread is
+        abandoned after `patience` seconds (`PATIENCE` if 0), or if it is `stoppable` and was
+        cancelled.
         """
         future: Future[T] = Future()
 
@@ -207,7 +212,7 @@ class HubClient:
             raise self._explained(error, action) from None
 
     def _explained(self, error: Exception, action: str) -> PublishError:
-        """The Hub's refusal in our words, never with a header or a token."""
+        """Turn the Hub's refusal into an error in our words, without headers and tokens."""
         cause = hub_errors.cause(error)
         remedy = hub_errors.sender_remedy(cause)
         if cause.status == 401 and self._token.startswith("hf_oauth"):
@@ -230,7 +235,7 @@ class HubClient:
         return NoAnswer("{action} failed: {reason}.", remedy, action=action, reason=reason)
 
     def _without_secrets(self, error: BaseException) -> str:
-        """What a client's error says, without tokens and the queries of signed addresses."""
+        """The text of a client's error, without tokens and the queries of signed addresses."""
         text = " ".join(str(error).replace(self._token, "\u2026").split())
         text = re.sub(r"hf_\w+|(?<=[?&])[^\s'\"]+", "\u2026", text)[:200].rstrip(". ")
         return f"{text} ({type(error).__name__})" if text else type(error).__name__

@@ -13,7 +13,7 @@ _LOOKS = (("#009e73", "o"), ("#d55e00", "D"), ("#cc79a7", "s"), ("#56b4e9", "^")
 
 
 def curves_png(summary: RunSummary) -> bytes | None:
-    """Training loss and validation scores by step; None before any step."""
+    """Plot training loss and validation scores by step; None before any step."""
     if not len(summary.train) and not summary.validation:
         return None
     from matplotlib.figure import Figure

@@ -1,48 +1,27 @@
-"""A small Gradio Space in which anybody can try one tuned model.
+"""A small Gradio Space in which anybody can try a fine-tuned model.
 
-Its app is always the same file, `templates/space_app.py`; what differs is in its `finetune.json`.
+Its app is always the same file, `templates/space_app.py`; its settings are in its `finetune.json`.
 Source of the front matter: https://huggingface.co/docs/hub/spaces-config-reference
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from huggingface_hub import CommitOperationAdd, SpaceCardData
 
-from finetune.errors import PublishError
-from finetune.hub.client import HubClient, default_sleep_time
+from finetune.hub.client import HubClient
 from finetune.hub.model_card import EXAMPLES
+from finetune.hub.push_plan import DEMO_CONFIG, PushPlan
 from finetune.hub.script_bundle import pinned
 from finetune.messages import message as _
 
-if TYPE_CHECKING:
-    from finetune.hub.push_plan import PushPlan
-
 APP = Path(__file__).parent / "templates" / "space_app.py"
-CONFIG = "finetune.json"  # a Space that has it was made here
-
-
-def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
-    """The plan of a push with a demo of its model; a Space that is there keeps its hardware."""
-    if plan.private:
-        raise PublishError(
-            "A demo of {full} could not read it: the repository is private.",
-            "Push it without the demo, or make the repository public.",
-            full=plan.full,
-        )
-    space = f"{plan.full[:91]}-demo"
-    if hub.space_files(space, CONFIG) is not None:
-        return replace(plan, demo=space, demo_exists=True)
-    billed = default_sleep_time(hardware) is not None
-    return replace(plan, demo=space, hardware=hub.price(hardware), billed=billed)
 
 
 def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> str:
-    """Make or update the Space of a plan; its address."""
+    """Create or update the Space of a plan; returns its address."""
     if not plan.demo_exists:
         hub.create_space(plan.demo, hardware)
     files = demo_files(plan.full, paired, plan.licence)
@@ -58,7 +37,7 @@ def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> st
 
 
 def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
-    """Path in the Space -> text of the file; everybody may read the model's repository."""
+    """The files of the Space: path -> text. The model's repository must be public."""
     sentences = ["sentence1", "sentence2"][: 1 + paired]
     config = {
         "model": model,
@@ -77,7 +56,7 @@ def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
     )
     return {
         "app.py": APP.read_text(encoding="utf-8"),
-        CONFIG: json.dumps(config, indent=2) + "\n",
+        DEMO_CONFIG: json.dumps(config, indent=2) + "\n",
         "requirements.txt": "\n".join(map(pinned, ("torch", "transformers", "safetensors"))) + "\n",
         "README.md": readme,
     }

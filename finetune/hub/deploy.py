@@ -1,15 +1,13 @@
-"""`python -m finetune deploy user/name --hardware t4-small`: this project as a Space of one's own.
+"""This project as a Space of one's own.
 
-Its files go as one commit. What is billed is made only after a yes to its price, and sleeps when
-nobody is there. Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
+Its files are one commit. Billed hardware is requested only after its price was accepted, and sleeps
+when nobody uses it. Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,16 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, Volume
 
 from finetune.environment import project
 from finetune.errors import PublishError
-from finetune.hub.client import HubClient, default_sleep_time, stored_token
+from finetune.hub.client import HubClient, default_sleep_time
 
 MOUNT = "/data"
-_FREE = "cpu-basic"  # hardware
+FREE = "cpu-basic"  # hardware
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
 
 
 def project_files(root: Path = project.ROOT) -> dict[str, Path]:
-    """Path in the Space -> file: what git tracks, as it is now on the disk."""
+    """The files of the project: path in the Space -> file. These are the files that git tracks, in
+    their present state on disk."""
     names: list[str] = []
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no work tree
         done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
@@ -51,19 +50,19 @@ def deploy_space(
     bucket: str = "",
     root: Path = project.ROOT,
 ) -> str:
-    """Make or update a Space and print what is done; its address.
+    """Create or update a Space and print each step; returns its address.
 
     Everything is checked, and `agrees` asked with the price of what is billed, before anything is
     made. Doing it again changes what differs; what is no longer among the project's files is
-    removed from the Space. The help of `main` says more of the arguments.
+    removed from the Space. The help of `cli.deploy` says more of the arguments.
     """
-    # 1. What is asked for, what is there, and what it costs.
+    # 1. What is requested, what exists, and what it costs.
     files, hub = project_files(root), HubClient(token)
     account = hub.account()
     name, bucket = account.repo_id(name), bucket and account.repo_id(bucket)
     present = hub.space_files(name, _MARK)
     former, former_sleep_time = _former_hardware(hub, name) if present is not None else ("", None)
-    hardware = hardware or former or _FREE
+    hardware = hardware or former or FREE
     price = f"{hardware}: {hub.price(hardware)}"
     print(f"Signed in as {account.name}. {price}.")
     sleep_time = default_sleep_time(hardware)
@@ -93,15 +92,15 @@ def deploy_space(
 
 
 def _former_hardware(hub: HubClient, name: str) -> tuple[str, int | None]:
-    """What a Space is on, and the seconds after which it sleeps; None where it never does."""
+    """The hardware of a Space, and the seconds after which it sleeps; None if it never does."""
     runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
     sleep_time = runtime.sleep_time or 0
-    hardware = runtime.requested_hardware or runtime.hardware or _FREE
+    hardware = runtime.requested_hardware or runtime.hardware or FREE
     return str(hardware), sleep_time if sleep_time > 0 else None
 
 
 def _mount(hub: HubClient, name: str, bucket: str) -> None:
-    """Mount the bucket where runs are kept; other volumes of the Space stay."""
+    """Mount the bucket for runs; other volumes of the Space stay."""
     api = hub.api
     api.create_bucket(bucket, private=True, exist_ok=True)
     volumes = api.get_space_runtime(name).volumes or []
@@ -112,7 +111,7 @@ def _mount(hub: HubClient, name: str, bucket: str) -> None:
 
 
 def _send(hub: HubClient, name: str, files: dict[str, Path], gone: list[str]) -> None:
-    """All files as one commit, which names the one before it: of two, only one arrives."""
+    """Commit all files with `parent_commit` set, so that concurrent deploys cannot both succeed."""
     additions = [CommitOperationAdd(path, file) for path, file in files.items()]
     hub.api.create_commit(
         name,
@@ -121,35 +120,3 @@ def _send(hub: HubClient, name: str, files: dict[str, Path], gone: list[str]) ->
         repo_type="space",
         parent_commit=hub.api.repo_info(name, repo_type="space").sha,
     )
-
-
-def _agrees(price: str) -> bool:
-    """Whether whoever sits at the terminal says yes; nobody does where there is none."""
-    if not sys.stdin.isatty():
-        return False
-    print("That is billed by the Hub: https://huggingface.co/docs/hub/spaces-gpus", flush=True)
-    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Deploy from a terminal."""
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune deploy",
-        description="Make or update a Space with this project. Signs in with `hf auth login`'s "
-        f"token or HF_TOKEN. Hardware other than {_FREE} is billed while the Space is awake; you "
-        "are told its price and asked first. Such a Space sleeps after an hour without visitors.",
-    )
-    parser.add_argument("name", help="the Space, as user/name")
-    hardware_help = f"such as t4-small (default: what the Space has, {_FREE} for a new one)"
-    parser.add_argument("--hardware", default="", help=hardware_help)
-    parser.add_argument("--yes", action="store_true", help="agree to the price; for scripts")
-    parser.add_argument("--private", action="store_true", help="make a new Space private")
-    bucket_help = "keep runs in this bucket, as user/name; made if need be"
-    parser.add_argument("--bucket", default="", help=bucket_help)
-    args = parser.parse_args(arguments)
-    agrees = (lambda price: True) if args.yes else _agrees
-    address = deploy_space(
-        args.name, stored_token(), agrees, args.hardware, args.private, args.bucket
-    )
-    print(f"The Hub builds it now, which takes some minutes; its page shows the log.\n{address}")
-    return 0

@@ -1,5 +1,5 @@
-"""A run's model as a zip, piece by piece: gigabytes take no memory and no second place on disk; and
-its events as CSV."""
+"""Downloads of a run: its model as a zip, streamed without a copy in memory or on disk, and its
+events as CSV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from finetune.data import tables
+from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.metrics.catalog import LOSS, STANDARD
 from finetune.runs import events
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 class _Buffer(bytearray):
-    """What a zip is written to, and taken from a piece at a time."""
+    """A file that a zip is written to, and read from piece by piece."""
 
     def write(self, data: bytes) -> int:
         self.extend(data)
@@ -34,7 +34,7 @@ class _Buffer(bytearray):
 
 
 def saved_model(run: Run) -> Path:
-    """The folder of a run's best model; StoreError where there is none."""
+    """The folder of a run's best model; StoreError if there is none."""
     if not run.has_model():
         raise StoreError(
             "Run {id} has no model.", "It is there after the first evaluation.", id=run.id
@@ -48,9 +48,10 @@ def model_zip(run: Run) -> Iterator[bytes]:
 
 
 def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
-    """The files of a folder as a zip in which they lie in a folder `name`, in pieces.
+    """Zip the files of a folder, in pieces, below a folder `name`.
 
-    Every file is opened before the first piece: a better model saved meanwhile does not mix in.
+    Every file is opened before the first piece, so that a better model saved meanwhile is not mixed
+    in.
     """
     buffer = _Buffer()
     with contextlib.ExitStack() as stack, zipfile.ZipFile(cast(IO[bytes], buffer), "w") as archive:
@@ -67,12 +68,12 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 
 def events_csv(run: Run) -> Iterator[str]:
-    """All of the run's events, a row each; times are seconds since the epoch."""
+    """All events of a run as CSV, one a row; times are seconds since the epoch."""
     happened = run.tail()[0]
     measured = (event.metrics for event in happened if isinstance(event, events.Evaluated))
     added = dict.fromkeys(name for metrics in measured for name in metrics if name != LOSS.name)
     columns = tuple(dict.fromkeys((*_COLUMNS, *added)))
-    yield tables.to_csv([columns, *(_cells(event, columns) for event in happened)])
+    yield csv_cells.to_csv([columns, *(_cells(event, columns) for event in happened)])
 
 
 def _cells(event: events.Event, columns: Sequence[str]) -> list[object]:

@@ -1,7 +1,7 @@
 """The model card of a run: metadata for the Hub, and `templates/model_card.md.jinja` filled in.
 
-All it says is derived from the run. Its example sentences are the project's own, never a person's
-pairs; names and texts of a person are shown as code, so that nothing in them is markup.
+All its statements are derived from the run. Its example sentences are the project's own, never a
+person's pairs. Names and texts of a person are shown as code, so that they cannot act as markup.
 
 Source of the metadata: https://huggingface.co/docs/hub/model-cards
 """
@@ -45,11 +45,11 @@ _MARKUP = re.compile(r"[\\`*_~$<>\[\]|#&@]|://|www\.", re.IGNORECASE)
 
 
 def card_text(run: Run, summary: RunSummary, full: str, licence: str | None = None) -> str:
-    """The card as Markdown with its metadata in front.
+    """Write the card as Markdown that begins with its metadata.
 
     Args:
         full: the repository, `namespace/name`.
-        licence: as the Hub spells it; None for that of the base model, as far as it is known.
+        licence: as the Hub spells it; None for that of the base model, if it is known.
     """
     if summary.prepared is None:
         raise StoreError("This run has read no pairs yet.", "Its card is there when it trains.")
@@ -61,7 +61,7 @@ def card_text(run: Run, summary: RunSummary, full: str, licence: str | None = No
 
 
 def base_licence(config: RunConfig) -> str:
-    """The licence of the checkpoint a run began with; empty where only the Hub knows it."""
+    """The licence of the run's checkpoint; empty if only the Hub knows it."""
     checkpoint = catalog.find_checkpoint(config.checkpoint)
     return checkpoint.licence if checkpoint else ""
 
@@ -78,7 +78,7 @@ def public_config(config: RunConfig) -> RunConfig:
 
 
 def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
-    """What a check of the very same rows found that was not mended, if there was one."""
+    """The open findings of a data check of the same rows; empty if there was none."""
     with contextlib.suppress(FinetuneError):
         folder = check_report.folder_for(run.folder.parent, run.config())
         checked, prepared = check_report.read_report(folder / "report.json"), summary.prepared
@@ -112,24 +112,24 @@ def _template() -> jinja2.Template:
 
 
 def _code(value: object) -> str:
-    """A person's value as code: nothing in it is markup."""
+    """Format a person's value as code, so that it cannot act as markup."""
     text = re.sub(r"[`\s]+", " ", str(value)).strip()
     return f"`{text or ' '}`"
 
 
 def _cell(value: object) -> str:
-    """A value in a table, whose cell it must not end: a pipe is escaped by an odd number of
-    backslashes, so those that it follows are doubled."""
+    """Format a value for a table. An odd number of backslashes escapes a pipe, so those before it
+    are doubled."""
     return re.sub(r"(\\*)\|", r"\1\1\\|", _code(value)) if isinstance(value, str) else str(value)
 
 
 def _plain(value: str) -> str:
-    """A person's text among the card's: what could be markup or a link in it is code."""
+    """Format a person's text; words that could be markup or a link become code."""
     return " ".join(_code(word) if _MARKUP.search(word) else word for word in value.split())
 
 
 class _Card:
-    """What the template reads of a run beside its summary."""
+    """The values of a run that the template needs besides its summary."""
 
     def __init__(self, run: Run, summary: RunSummary, prepared: Prepared, full: str) -> None:
         config = run.config()
@@ -137,7 +137,7 @@ class _Card:
         self.full, self.name = full, full.split("/")[-1]
         epochs = prepared.total_steps // prepared.steps_per_epoch
         self.config = public_config(config)
-        if not config.num_train_epochs:  # as they were chosen
+        if not config.num_train_epochs:  # the number that was chosen automatically
             self.config = self.config.changed(num_train_epochs=epochs)
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
@@ -148,16 +148,16 @@ class _Card:
         study = about.study
         others = RunStore(run.folder.parent).runs() if study else []
         trials = [other for other in others if other.about().study == study]
-        # The trials of the search whose trial the run is; 0 where it is none.
+        # The number of trials of the run's search; 0 without one.
         self.trials = about.searched or len(trials)
-        scored = [(trial, trial.events_summary()) for trial in trials]
+        scored = [(trial, trial.state()) for trial in trials]
         self.picking = picking.run_picking(run, summary, scored)
         self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)
-        self.int8 = quantized.read_report(run.best) if quantized.is_kept(run.best) else None
+        self.int8 = quantized.read_report(run.best) if quantized.is_enabled(run.best) else None
         self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
-        # Names on the Hub; empty for what is none of the Hub's.
+        # Names on the Hub; empty if it is not on the Hub.
         base, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)
         listed = catalog.find_checkpoint(base)
         self.base_model = listed.repo if listed else "" if catalog.is_local_path(base) else base
@@ -169,37 +169,37 @@ class _Card:
             self.source = self.offered.label.split(" (")[0]
 
     def expected(self, analysis: Analysis | None) -> dict[str, Interval]:
-        """The scores that new examples will show, of those that picking has made too good."""
+        """The scores that new examples will show, for those that picking has made too good."""
         scores = analysis.scores if analysis else {}
         return self.picking.expected_intervals(scores) if self.picking else {}
 
     def source_split(self, split: str) -> tuple[str, bool]:
-        """The source's split that rows are of, and whether they were cut from its training rows;
-        an empty name where the run did not note it."""
+        """The source's split of some rows, and whether they were cut from its training rows; an
+        empty name if the run did not record it."""
         names = self.data["splits"]
         cut = bool(names) and split not in names
         return str(names.get("train" if cut else split, "")), cut
 
     def analysis(self, split: str) -> Analysis | None:
-        """What the saved logits say; None where they cannot be read."""
+        """The analysis of the saved logits; None if they cannot be read."""
         with contextlib.suppress(StoreError):
             return report.evaluate_run(self._run, self.summary, split).analysis
         return None
 
     def kept_metrics(self, split: str, most_probable: dict[str, float]) -> dict[str, float]:
-        """The scores at the saved threshold; without one, those of the most probable class."""
+        """The scores at the saved threshold; if there is none, those of the most probable class."""
         analysis = self.analysis(split)
         kept = analysis.kept_scores if analysis else None
         return kept.metrics if kept else most_probable
 
 
 def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
-    """The scores that other runs with the same hyperparameters and other seeds came to."""
+    """The spread of scores over other runs with the same hyperparameters and other seeds."""
     config = run.config()
     same = [
         other for other in others
         if other.config().changed(seed=config.seed, name=config.name) == config
-        and other.events_summary().status == "finished"
+        and other.state().status == "finished"
     ]  # fmt: skip
     return grids.seed_spread(other.metrics.get(config.metric_for_best_model) for other in same)
 
@@ -228,14 +228,14 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
 
 
 def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalResult]:
-    origin, cut = card.source_split(split)
+    source_split, cut = card.source_split(split)
     return [
         EvalResult(
             task_type="text-classification",
             task_name="Text classification",
             dataset_type=card.hub_dataset or "custom",
-            dataset_name=card.source + f" (cut from {origin})" * cut,
-            dataset_split=origin or None,
+            dataset_name=card.source + f" (cut from {source_split})" * cut,
+            dataset_split=source_split or None,
             dataset_revision=card.data["revision"] or None,
             metric_type=score,
             metric_name=title,

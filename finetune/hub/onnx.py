@@ -1,16 +1,14 @@
-"""`python -m finetune export`: a saved model as ONNX, checked against PyTorch.
+"""A saved model as ONNX, checked against PyTorch.
 
 Source: https://docs.pytorch.org/docs/stable/onnx_export.html
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import inspect
 import itertools
 import json
-import logging
 import shutil
 import tempfile
 import warnings
@@ -23,26 +21,20 @@ import torch
 from finetune import disk, hub_errors
 from finetune.data import checkpoints
 from finetune.errors import ModelError
-from finetune.evaluation import quantization
 from finetune.hub.model_card import EXAMPLES
-from finetune.inference import quantized
-from finetune.inference.quantized import QuantizationReport
-from finetune.metrics.catalog import F1, metric_name
-from finetune.runs.run import Run
-from finetune.runs.store import default_root, named_run
 from finetune.training import layers, model
 
 TOLERANCE = 1e-4  # of a logit
 
 
 def export_onnx(folder: Path, to: Path) -> float:
-    """Write a saved model as ONNX; the file is there whole and verified, or not at all.
+    """Export a saved model to ONNX. The file appears complete and verified, or not at all.
 
-    Its inputs are int64 of shape (batch, length), both free. The classes' names and the longest
-    input in tokens are in its metadata, as JSON. Returns the largest difference of a logit.
+    Its inputs are int64 of shape (batch, length), both dynamic. Its metadata has the names of the
+    classes and the longest input in tokens, as JSON. Returns the largest difference of a logit.
 
     Raises:
-        ModelError: when it cannot be loaded, exported or written, or answers otherwise.
+        ModelError: if the model cannot be loaded, exported or written, or its logits change.
     """
     tokenizer, classifier = model.load_saved_model(folder)
     longest = checkpoints.most_tokens(classifier.config.to_dict()) or checkpoints.DEFAULT_LENGTH
@@ -53,14 +45,14 @@ def export_onnx(folder: Path, to: Path) -> float:
             file = Path(temporary) / to.name
             _write(tokenizer, classifier, max_length, file)
             difference = max_logit_difference(file, tokenizer, classifier, max_length)
-            # Weights that do not fit into the file lie beside it; they go before what names them.
+            # Weights that do not fit into the file lie beside it; they move before the file does.
             for path in sorted(file.parent.iterdir(), reverse=True):
                 shutil.move(path, to.with_name(path.name))
     return difference
 
 
 def _batch(tokenizer: Any, classifier: Any, size: int, length: int) -> dict[str, torch.Tensor]:
-    """What the model takes of some pairs, padded; the first is cut to `length` tokens."""
+    """The model's inputs for some pairs, padded; the first is cut to `length` tokens."""
     repeats = [1 + length // (2 + 2 * row) for row in range(size)]
     columns = [[f"{sentence} " * count for count in repeats] for sentence in EXAMPLES[0]]
     options = {"truncation": True, "max_length": length, "padding": True, "return_tensors": "pt"}
@@ -89,7 +81,9 @@ def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
             "A {model_type} model cannot be exported: {error}",
             "Encoders such as BERT, RoBERTa, DistilBERT and DeBERTa can.",
             model_type=classifier.config.model_type,
-            error=hub_errors.first_line(hub_errors.chain(error)[-1]),  # it wraps it in advice
+            error=hub_errors.first_line(
+                hub_errors.chain(error)[-1]
+            ),  # without the exporter's advice
         ) from error
     assert program is not None, "the exporter was told to use dynamo"
     labels = [classifier.config.id2label[index] for index in range(classifier.config.num_labels)]
@@ -100,12 +94,12 @@ def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
 
 @contextlib.contextmanager
 def _with_last_layer(classifier: Any) -> Iterator[None]:
-    """Let a classifier whose head reads the first token alone compute its last layer for that
-    token, where its layers are known: a sixth less work of six layers."""
+    """Let a classifier whose head reads only the first token compute its last layer only for that
+    token, if its layers are of a known kind. Saves a sixth of the work of six layers."""
     parts = layers.layer_parts(classifier)
     last = [layers.LastLayer(part, classifier.config.num_attention_heads) for part in parts[-1:]]
     trimmed = [*layers.layer_stack(classifier)[:-1], *last]
-    if not last or not layers.answers_alike(classifier, trimmed, layers.attention_bias):
+    if not last or not layers.gives_same_logits(classifier, trimmed, layers.attention_bias):
         yield
         return
 
@@ -122,8 +116,8 @@ def _with_last_layer(classifier: Any) -> Iterator[None]:
 
 
 def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length: int) -> float:
-    """The largest difference of a logit between onnxruntime and PyTorch, over batches of several
-    sizes and lengths, most with padding."""
+    """The largest difference of a logit between ONNX Runtime and PyTorch, over batches of several
+    sizes and lengths, most with padding; ModelError if it is too large."""
     import onnxruntime
 
     worst = 0.0
@@ -137,69 +131,10 @@ def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length
         worst = max(worst, difference.nan_to_num(torch.inf).item())
     if worst > TOLERANCE:
         raise ModelError(
-            "The exported model answers otherwise than PyTorch: a logit differs by "
+            "The exported model does not agree with PyTorch: a logit differs by "
             "{worst:.2g}, and {tolerance:g} is allowed.",
             "Nothing was written; use the model with PyTorch.",
             worst=worst,
             tolerance=TOLERANCE,
         )
     return worst
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Export from a terminal."""
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune export",
-        description="Write a saved model as ONNX, and verify it; of a run in int8 too, where that "
-        "is as good and faster.",
-    )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--model", type=Path, help="a from_pretrained folder")
-    source.add_argument("--run", type=Path, help="a run's id, or its folder")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
-    parser.add_argument(
-        "--to",
-        type=Path,
-        required=True,
-        help="the file to make; a run's int8 lies beside it, as a.int8.onnx beside a.onnx",
-    )
-    args = parser.parse_args(arguments)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
-    if args.run is None:
-        _export(args.model, args.to)
-    else:
-        _export_run(named_run(args.run, args.runs), args.to)
-    return 0
-
-
-def _export(folder: Path, to: Path) -> None:
-    difference = export_onnx(folder, to)
-    print(f"{to}: its logits differ from PyTorch's by at most {difference:.1g}")
-
-
-def _export_run(run: Run, to: Path) -> None:
-    """In int8 too if that is kept, as `a.int8.onnx` beside `a.onnx`; no other file is touched."""
-    if run.best.resolve() in to.resolve().parents:
-        raise ModelError("{to} is in the folder of the run's model.", "Name another file.", to=to)
-    small, step = to.with_name(f"{to.stem}.int8{to.suffix}"), run.kept_step()
-    _export(run.best, to)
-    report = quantization.quantize_model(run, to, step)
-    print(_described(report))
-    if report.kept:
-        with disk.writing(small, ModelError, ""), disk.replacing(small) as new:
-            shutil.copy2(run.best / quantized.MODEL, new)
-        print(f"{small}: the model in int8")
-    elif small.exists():
-        print(f"{small} was there before and is left as it is: it is not of this export")
-
-
-def _described(report: QuantizationReport) -> str:
-    """What int8 changes, in a line."""
-    (accuracy, accuracy8), (f1, f18) = report.accuracy, report.f1
-    speed, speed8 = report.pairs_per_second
-    measure = metric_name(F1.name, report.classes)
-    return (
-        f"int8 ({report.kind}) on {report.pairs:,} validation pairs: accuracy {accuracy:.3f} -> "
-        f"{accuracy8:.3f}, {measure} {f1:.3f} -> {f18:.3f} (p = {report.p:.2g}), {speed:.0f} -> "
-        f"{speed8:.0f} pairs/s; {'it is used' if report.kept else 'it is not used'}"
-    )

@@ -1,7 +1,7 @@
-"""Pushes a finished run to the Hub as one commit, loads it back, and makes its demo Space.
+"""Push a finished run to the Hub as one commit, load it back, and create its demo Space.
 
-A push that fails or is cancelled has changed no repository, but a new one may be there and empty;
-what was uploaded is not sent again.
+A push that fails or is cancelled changes no repository, but may leave a new one that is empty.
+Uploaded files are not sent again.
 Source: https://huggingface.co/docs/huggingface_hub/guides/upload
 """
 
@@ -32,29 +32,29 @@ from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
-# Two models are equal if no logit differs by more. Equal weights differ by some 1e-8 where one is
-# computed by other layers or threads, whose sums have another order; another weight shows above it.
+# Models are equal if no logit differs by more. Equal weights give differences of some 1e-8 if other
+# layers or threads add in another order; different weights give larger ones.
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class PushProgress:
-    """How far a push is."""
+    """The progress of a push."""
 
     phase: Phase = Phase.CHECK_HUB
-    sent: int = 0  # bytes sent, or there already
+    sent: int = 0  # bytes sent, or already on the Hub
     total: int = 0  # bytes in all; 0 while unknown
     full: str = ""  # the repository
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The model from the Hub beside the one here."""
+    """A comparison of the model on the Hub with the local one."""
 
-    pairs: int  # how many examples both were asked
+    pairs: int  # examples that both models were given
     difference: float  # the largest of a logit
-    problem: Text = ""  # what differs, or why it could not be compared; empty where all is well
-    tolerance: float = TOLERANCE  # up to which they are equal
+    problem: Text = ""  # what differs, or why they could not be compared; empty if they are equal
+    tolerance: float = TOLERANCE  # largest difference of equal models
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Pushed:
 
     url: str  # of the repository's page
     commit: str  # its sha
-    created: bool  # whether the repository is new
-    verified: Verification | None = None  # what loading it back has shown
-    demo: str = ""  # the address of the Space, where there is one
-    demo_problem: Text = ""  # why there is none although it was wanted
+    created: bool  # True if the repository is new
+    verified: Verification | None = None  # the result of loading it back
+    demo: str = ""  # the address of the Space, if there is one
+    demo_problem: Text = ""  # why it could not be created
 
 
 class RepositoryExists(PublishError):
-    """The repository holds something, and nobody has said that it shall be updated."""
+    """The repository has files, and nobody has agreed to update it."""
 
 
 def push_run(
@@ -82,17 +82,17 @@ def push_run(
     stopped: Callable[[], bool] = lambda: False,
     approved: Collection[str] = (),
 ) -> Pushed:
-    """Send the best model, its tokenizer, the card and the configuration as one commit, once all
-    is checked, and load them back. Blocks until it is done, so call it from a thread.
+    """Check everything, push the best model, its tokenizer, the card and the configuration as one
+    commit, and load them back. Blocks until it is done, so call it from a thread.
 
     Args:
-        stopped: whether the person wants the end; asked often until the commit is made.
+        stopped: returns True if the person has cancelled; called often until the commit.
         approved: what the person has seen and agreed to, as in `PushPlan.to_approve`.
 
     Raises:
-        Cancelled: when the end was wanted, and nothing was committed.
-        RepositoryExists: when the repository holds something and is not to be updated.
-        ModelError: when the saved model is damaged.
+        Cancelled: if the person cancelled, and nothing was committed.
+        RepositoryExists: if the repository has files and must not be updated.
+        ModelError: if the saved model is damaged.
         PublishError: for any other reason.
     """
     hub = HubClient(token, stopped)
@@ -131,8 +131,8 @@ def push_run(
 
 
 class _CountedFile(io.BufferedReader):
-    """A file that counts what was read of it; of an object, rather than a path, the client sends
-    plain files over HTTP and not Xet's chunks."""
+    """A file that counts the bytes read from it. Given an object instead of a path, the client
+    sends plain files over HTTP, not chunks of Xet."""
 
     sent = 0
 
@@ -145,7 +145,8 @@ class _CountedFile(io.BufferedReader):
 def _upload(
     hub: HubClient, plan: PushPlan, files: Files, report: Callable[[PushProgress], None]
 ) -> str:
-    """Make the repository, send what the Hub does not have, make one commit of all; its sha."""
+    """Create the repository if needed, send files that the Hub lacks, and commit all; returns the
+    commit's sha."""
     progress = PushProgress(total=plan.size, full=plan.full)
     opened: list[_CountedFile] = []
 
@@ -194,7 +195,7 @@ def _upload(
 
 
 def _commit(hub: HubClient, plan: PushPlan, additions: list[Any]) -> str:
-    """One commit of the additions, without the files of an earlier model; its sha."""
+    """Commit the additions, and remove the files of an earlier model; returns the commit's sha."""
     operations = [*additions, *map(CommitOperationDelete, plan.removed)]
     message, parent = "Fine-tuned with Finetune", plan.head or None
     try:
@@ -215,11 +216,11 @@ def _commit(hub: HubClient, plan: PushPlan, additions: list[Any]) -> str:
 
 
 def score_model(folder: Path, paired: bool, max_length: int) -> NDArray[np.float32]:
-    """The logits, of shape (examples, classes), that a saved model gives to sentences of ours."""
+    """Logits of a saved model for our own sentences, of shape (examples, classes)."""
     from finetune.inference.scorer import Scorer
 
     first, second = ([pair[at] for pair in model_card.EXAMPLES] for at in (0, 1))
-    scorer = Scorer(folder, max_length, "fp32", "cpu", threads=1, aside=True)
+    scorer = Scorer(folder, max_length, "fp32", "cpu", threads=1, low_priority=True)
     try:
         return scorer.scores(first, second if paired else None)
     finally:
@@ -230,10 +231,10 @@ def verify_push(
     plan: PushPlan, commit: str, hub: HubClient, score: Callable[[Path], NDArray[np.float32]],
     expected: NDArray[np.float32],
 ) -> Verification:  # fmt: skip
-    """Load a pushed model from the Hub and compare its logits with the expected: equal within
+    """Load a pushed model from the Hub and compare its logits with the expected ones, within
     `TOLERANCE`.
 
-    It comes into a temporary folder and never from the Hub's cache, which visitors share.
+    It is loaded into a temporary folder, never from the Hub's cache, which visitors share.
     """
     hub.beat = time.monotonic  # a download has the client's own time limits
     try:

@@ -1,11 +1,11 @@
-"""What a push of a run would do, found out without changing anything."""
+"""Plan the push of a run without changing anything."""
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelInfo
@@ -14,53 +14,56 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from finetune.config import is_upload
 from finetune.data import catalog
 from finetune.errors import PublishError
-from finetune.hub import curves_picture, demo, model_card
-from finetune.hub.client import Account, HubClient
+from finetune.hub import curves_picture, model_card
+from finetune.hub.client import Account, HubClient, default_sleep_time
 from finetune.inference import quantized
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED, RunSummary
 
-# What `from_pretrained` may read beside the card, never in a folder: of an earlier model, it would
-# be mixed with this one.
+# Files beside the card, not in folders, that `from_pretrained` may read. Those of an earlier model
+# would be mixed with this one.
 _OF_A_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
     "special_tokens_map.json", quantized.MODEL, "added_tokens.json", "*.model", "sentencepiece*",
 )  # fmt: skip
+DEMO_CONFIG = "finetune.json"  # a Space that has it is a demo of ours
 Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
 
 
 @dataclass(frozen=True)
 class PushRequest:
-    """What shall be pushed where."""
+    """A request to push a run to a repository."""
 
     name: str  # of the repository, with or without a namespace
-    private: bool = False  # of a new repository; one that is public takes nothing private
+    private: bool = False  # of a new repository; a public one takes nothing private
     licence: str | None = None  # as the Hub spells it, empty for none; None for the base model's
-    demo: bool = False  # whether to make a Space too, `<name>-demo`, to try the model in
+    demo: bool = False  # True to create a Space, too, `<name>-demo`, to try the model in
     hardware: str = "cpu-basic"  # of that Space, as the Hub names it; some is billed
-    update: bool = False  # whether a repository that holds something gets a new commit
+    update: bool = False  # True to add a commit to a repository that has files
 
 
 @dataclass(frozen=True)
 class PushPlan:
-    """What a push will do, as far as it can be known before the first byte."""
+    """The effects of a push, as far as they can be known before the first byte."""
 
-    account: Account  # whose token it is
+    account: Account  # of the token
     full: str  # the repository, `namespace/name`
-    exists: bool  # whether it is there; then the push is a new commit in it
-    head: str  # its latest commit; empty where there is none
-    private: bool  # whether it is or will be
+    exists: bool  # True if it exists; the push adds a commit to it
+    head: str  # its latest commit; empty if there is none
+    private: bool  # True if it is private or will be
     files: dict[str, int]  # path -> bytes of everything that is sent
-    held: int = 0  # how many files it holds, beside what the Hub itself makes
-    removed: list[str] = field(default_factory=list)  # paths of an earlier model that go
+    held: int = 0  # number of its files, except those that the Hub makes
+    removed: list[str] = field(
+        default_factory=list
+    )  # paths of an earlier model's files that are removed
     licence: str = ""  # of the card; empty for none
-    base_licence: str = ""  # of the base model; empty where it is not known
+    base_licence: str = ""  # of the base model; empty if it is unknown
     demo: str = ""  # the demo Space; empty for none
     demo_exists: bool = False
     hardware: str = ""  # of a new demo Space, with its price
-    billed: bool = False  # whether that is
+    billed: bool = False  # True if the hardware is billed
 
     @property
     def size(self) -> int:
@@ -69,12 +72,12 @@ class PushPlan:
 
     @property
     def price(self) -> str:
-        """Of the demo Space; empty where it is not billed."""
+        """The price of the demo Space; empty if it is not billed."""
         return f"{self.demo}: {self.hardware}" if self.billed else ""
 
     @property
     def to_approve(self) -> set[str]:
-        """What a person must have seen before the push: a repository that it changes, a price."""
+        """Changes that a person must see before the push: a repository with files, a price."""
         return {self.full if self.held else "", self.price} - {""}
 
 
@@ -88,14 +91,14 @@ def suggested_name(run: Run) -> str:
 
 
 def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
-    """What a push would do; changes nothing, and raises PublishError where it cannot be done."""
+    """Plan a push without changing anything; PublishError if it is not possible."""
     return prepare_push(run, summary, request, HubClient(token))[0]
 
 
 def prepare_push(
     run: Run, summary: RunSummary, request: PushRequest, hub: HubClient
 ) -> tuple[PushPlan, Files]:
-    """As `plan_push`, with what is sent."""
+    """Plan a push as `plan_push` does; returns also the files to send."""
     if not run.has_model():
         raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
     if summary.status not in ENDED:
@@ -132,7 +135,22 @@ def prepare_push(
         licence=licence,
         base_licence=base,
     )
-    return demo.with_demo(plan, request.hardware, hub) if request.demo else plan, files
+    return _with_demo(plan, request.hardware, hub) if request.demo else plan, files
+
+
+def _with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
+    """The plan of a push with a demo of its model; a Space that is there keeps its hardware."""
+    if plan.private:
+        raise PublishError(
+            "A demo of {full} could not read it: the repository is private.",
+            "Push it without the demo, or make the repository public.",
+            full=plan.full,
+        )
+    space = f"{plan.full[:91]}-demo"
+    if hub.space_files(space, DEMO_CONFIG) is not None:
+        return replace(plan, demo=space, demo_exists=True)
+    billed = default_sleep_time(hardware) is not None
+    return replace(plan, demo=space, hardware=hub.price(hardware), billed=billed)
 
 
 def _repository(hub: HubClient, full: str) -> ModelInfo | None:
@@ -142,7 +160,7 @@ def _repository(hub: HubClient, full: str) -> ModelInfo | None:
 
 
 def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]:
-    """Of the base model, as far as it is known, and of the card."""
+    """The licence of the base model, if it is known, and that of the card."""
     checkpoint = run.config().checkpoint
     base = model_card.base_licence(run.config())
     if not base and not catalog.is_local_path(checkpoint):
@@ -162,7 +180,7 @@ def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]
 
 def _files(run: Run, summary: RunSummary, card: str) -> Files:
     files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
-    if quantized.is_kept(run.best):
+    if quantized.is_enabled(run.best):
         files[quantized.MODEL] = run.best / quantized.MODEL
     files["README.md"] = card.encode()
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()

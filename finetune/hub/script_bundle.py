@@ -1,7 +1,7 @@
-"""A run as a zip to repeat it elsewhere: one plain script, its values, its pairs, its libraries.
+"""A run as a zip, to repeat it elsewhere: a plain script, its values, its pairs and its
+requirements.
 
-The script is always the same file, `templates/train.py`; what differs between runs is in the
-`config.json` beside it.
+The script is always the same file, `templates/train.py`; only its `config.json` differs by run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIBRARIES = (
 )  # fmt: skip
 # Configurations of GLUE whose scores are accuracy and F1, and these.
 _GLUE, _OF_GLUE = ("mrpc", "qqp"), {metric.name for metric in STANDARD}
-# The values that the script repeats; of other fields all.
+# The values that the script can repeat; it repeats all values of other fields.
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
 _SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
 _BEST_BY = (LOSS.name, *(metric.name for metric in METRICS.values() if metric.sklearn))
@@ -47,13 +47,13 @@ _REPEATED = {
 
 
 def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
-    """The zip in pieces; everything is checked and written aside before the first one.
+    """The zip, in pieces. Everything is checked and written before the first piece.
 
     Raises:
-        StoreError: when the run has no model yet.
-        DataError: when the pairs cannot be had any more, or have changed since.
+        StoreError: if the run has no model yet.
+        DataError: if the pairs are no longer available, or have changed.
     """
-    best, summary = saved_model(run), run.summary()
+    best, summary = saved_model(run), run.state()
     started, prepared = summary.started, summary.prepared
     if started is None or prepared is None:
         raise StoreError(
@@ -85,7 +85,7 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
 
 
 def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) -> list[float]:
-    """Write the splits as the run used them, a Parquet file each; the classes' weights."""
+    """Write each split as the run used it to a Parquet file; returns the weights of the classes."""
 
     from finetune.data import dataset_cache, splits
     from finetune.training import dataloaders
@@ -114,13 +114,13 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
 def _script_config(
     run: Run, summary: RunSummary, started: Started, prepared: Prepared
 ) -> dict[str, Any]:
-    """The run's configuration, with what the run found out in place of what was left to it."""
+    """The run's configuration, with automatic values replaced by those that the run used."""
     import torch
 
     from finetune.training import dataloaders, model, schedule
 
     config, total = run.config(), prepared.total_steps
-    interval = schedule.eval_every(  # of a run that ended before it was planned
+    eval_steps = schedule.eval_every(  # if the run ended before it was planned
         config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
     )
     length, precision = checkpoints.length_of(run.folder), prepared.precision
@@ -157,11 +157,12 @@ def _script_config(
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step,
         "total_steps": total,
-        "eval_steps": summary.interval or interval,
+        "eval_steps": summary.eval_every or eval_steps,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
     }
 
 
 def pinned(name: str, number: str = "") -> str:
-    """A requirement of a version, else of the installed one, without a local build's suffix."""
+    """Pin a requirement to a version, by default the installed one, without the suffix of a local
+    build."""
     return f"{name}=={(number or version(name)).split('+')[0]}"

@@ -1,4 +1,4 @@
-"""A saved model answers: one pair, a file, and why."""
+"""Answers of a saved model: for one pair, for a file, and why."""
 
 __all__ = [
     "decision_rule",

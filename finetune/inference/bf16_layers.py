@@ -1,8 +1,8 @@
-"""The layers of BERT and its kin in bf16, to answer batches on a processor in half the time.
+"""Layers of BERT and its kin in bf16, which answer batches on a processor in half the time.
 
-Query, key and value are one product, of weights laid out beforehand. Attention is plain products
-with the keys padded to whole vectors, for a softmax over rows that end in a part of one takes twice
-as long. The last layer is a `LastLayer`.
+Query, key and value are one product, with weights laid out beforehand. Attention consists of plain
+products, with the keys padded to whole vectors: a softmax over rows that end in a partial vector
+takes twice as long. The last layer is a `LastLayer`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _WHOLE = 32  # keys are padded to a multiple of this: bf16 numbers of a 512-bit 
 
 
 class _Product(nn.Module):
-    """A product with fixed weights, laid out beforehand as the processor's kernel wants them, by
-    private operators of PyTorch; where they are missing, the ordinary one serves."""
+    """A product with fixed weights, which private operators of PyTorch lay out beforehand for the
+    processor's kernel. If they are missing, it is an ordinary product."""
 
     def __init__(self, linears: list[nn.Linear], dtype: torch.dtype) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _Product(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A layer of these parts."""
+    """A layer made of a model's parts."""
 
     def __init__(self, parts: LayerParts, heads: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Layer(nn.Module):
         self.activation = parts.activation
 
     def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Hidden states of shape (batch, length, width)."""
+        """Compute hidden states of shape (batch, length, width)."""
         hidden = hidden.to(self.dtype)
         rows = self.attended_norm(self.attended(self._attend(hidden, bias)).add_(hidden))
         return self.norm(self.narrow(self.activation(self.widen(rows))).add_(rows))  # type: ignore[no-any-return]
@@ -70,8 +70,8 @@ class _Layer(nn.Module):
         query, key, value = self.inward(hidden).split(self.width, dim=-1)
         keys = bias.shape[-1]
         scores = self._heads(query) @ self._heads(key, keys).transpose(2, 3)
-        shares = scores.add_(bias).softmax(dim=-1)
-        gathered: Tensor = shares @ self._heads(value, keys)
+        weights = scores.add_(bias).softmax(dim=-1)
+        gathered: Tensor = weights @ self._heads(value, keys)
         return gathered.transpose(1, 2).reshape(hidden.shape)
 
     def _heads(self, rows: Tensor, length: int = 0) -> Tensor:
@@ -87,27 +87,27 @@ class _Layer(nn.Module):
 
 
 class _Bf16LastLayer(LastLayer):
-    """In bf16, with its result in fp32 for the head."""
+    """The last layer in bf16, with its result in fp32 for the head."""
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
         return super().forward(hidden.bfloat16(), mask).float()
 
 
 def bias(mask: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """The `attention_bias` that these layers take."""
+    """The `attention_bias` for these layers."""
     return layers.attention_bias(mask, dtype, _WHOLE)
 
 
 def build(model: Any) -> list[nn.Module]:
-    """Such layers in bf16 for a classifier; none where its own are not known, or the same in fp32
-    would answer otherwise."""
+    """Build these layers in bf16 for a classifier. Returns none if its own layers are of an unknown
+    kind, or if the same layers in fp32 would change its logits."""
     parts, heads = layers.layer_parts(model), model.config.num_attention_heads
     if not parts:
         return []
     with torch.inference_mode():
         exact: list[nn.Module] = [_Layer(layer, heads, torch.float32) for layer in parts[:-1]]
         exact.append(LastLayer(parts[-1], heads))
-        if not layers.answers_alike(model, exact, lambda mask: bias(mask, torch.float32)):
+        if not layers.gives_same_logits(model, exact, lambda mask: bias(mask, torch.float32)):
             return []
         quick: list[nn.Module] = [_Layer(layer, heads, torch.bfloat16) for layer in parts[:-1]]
         return [*quick, copy.deepcopy(_Bf16LastLayer(parts[-1], heads)).bfloat16()]

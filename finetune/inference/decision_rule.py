@@ -1,6 +1,7 @@
 """Reads and writes what a person chose for a model: its `DecisionRule`.
 
-It is kept in the `config.json` beside the model's weights, under a key that other programs ignore:
+It is stored in the `config.json` beside the model's weights, under a key that other programs
+ignore:
 
     "finetune": {"threshold": 0.43, "positive": "equivalent", "temperature": 1.31, "step": 400}
 
@@ -24,7 +25,7 @@ _LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
 
 
 def read_rule(folder: Path) -> DecisionRule:
-    """What was chosen for the model in a folder; nothing where it cannot be read."""
+    """Read the rule of the model in a folder; the defaults if it cannot be read."""
     notes = _notes(disk.read_json(folder / "config.json"))
     numbers = {name: notes.get(name) for name in _LIMITS}
     usable = {name: value for name, value in numbers.items() if _is_within(value, _LIMITS[name])}
@@ -42,8 +43,8 @@ def _is_within(value: Any, limit: float) -> bool:
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
-    """Change fields of the rule of the model in a folder; None, or "", takes a choice back. A
-    DataError names the value that cannot be used."""
+    """Change fields of the rule of the model in a folder; None or "" resets a choice. DataError
+    names an invalid value."""
     for name, limit in _LIMITS.items():
         value = values.get(name)
         if value is not None and not 0 < value < limit:

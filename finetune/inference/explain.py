@@ -1,4 +1,4 @@
-"""Which words a decision came from: integrated gradients over the words of one input.
+"""Explain a decision by words: integrated gradients over the words of one input.
 
 Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.01365.
 """
@@ -18,43 +18,43 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from finetune.data import truncation
 
-POINTS = 9  # of a section of the path; odd, so that its middle is one of them
+POINTS = 9  # of a section of the path; odd, to include its middle
 MOST_SECTIONS = 16
-SECONDS = 1.5  # in which it ends, unless the first section alone takes longer
+SECONDS = 1.5  # limit of an explanation, unless the first section alone takes longer
 TOLERANCE = 0.05
 # A difference smaller than this many nats counts as this one: 5% of it moves no probability by
 # more than 0.0025.
 SMALLEST_DIFFERENCE = 0.2
-# Points of the path, from 0 to 1 -> log-odds there, of shape (points,), and
-# what each token adds to their slope, of shape (points, length).
+# Points of the path, from 0 to 1 -> their log-odds, shape (points,), and the part of each token in
+# the slope, shape (points, length).
 _Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class WordWeight:
-    """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them."""
+    """A word or mark of sentence 1 or 2, as the tokenizer divides them."""
 
     sentence: int
     text: str
-    # In nats: above zero for the decision, below zero against it; None where the input was cut.
+    # In nats: above zero for the decision, below zero against it; None if the word was cut off.
     weight: float | None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a model decided as it did. The target is the log-odds of the explained class,
-    ln(p / (1 - p)): of two classes the one logit minus the other."""
+    """The reasons for a model's decision. The target is the log-odds of the explained class, ln(p /
+    (1 - p)): of two classes the one logit minus the other."""
 
     label_index: int
     target: float  # of the input, in nats
     baseline_target: float  # of the input with every word blanked out
-    # Of both sentences in order. Their weights and `special` sum to `target - baseline_target`,
-    # but for `error`.
+    # Of both sentences in order. Their weights and `special` sum to `target - baseline_target`, up
+    # to `error`.
     words: list[WordWeight]
     special: float  # weight of tokens that belong to no word
     steps: int  # points at which the gradient was taken
-    # The gap between that sum and that difference at most, as a part of the difference (of
-    # `SMALLEST_DIFFERENCE` where that is larger).
+    # Upper bound of the gap between this sum and the difference, relative to the difference or to
+    # `SMALLEST_DIFFERENCE`, whichever is larger.
     error: float
 
 
@@ -69,7 +69,7 @@ class _Section:
 
     @property
     def gap(self) -> float:
-        """What the integral misses of the difference between its ends."""
+        """The error of the integral: its distance from the difference between the ends."""
         return abs(float(self.weights.sum()) - (self.values[2] - self.values[0]))
 
 
@@ -82,15 +82,18 @@ def explain_pair(
     label: int,
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> Explanation:
-    """The words that a model's decision for class `label` came from, by integrated gradients.
+    """Weigh the words of an input for a model's decision for class `label`, by integrated
+    gradients.
 
-    The path goes from a baseline, the same input with the embedding of every token but the special
-    ones replaced by the padding token's, straight to the input. The section whose integral misses
-    most is halved until all together sum to what they should (`TOLERANCE`), or time or points end.
+    The path goes straight from a baseline to the input. The baseline is the same input with the
+    embedding of every token except special ones replaced by that of the padding token. The section
+    with
+    the largest error is halved until the sum of errors is small (`TOLERANCE`), or time or points
+    end.
 
     Args:
         model: an fp32 classifier in eval mode, not in use by another thread.
-        on_progress: called with the share of the time that is over, from 0 to 1.
+        on_progress: called with the fraction of the time that has passed, from 0 to 1.
     """
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     read = truncation.cut_inputs(tokenizer, [[text] for text in texts], max_length)
@@ -122,9 +125,9 @@ def explain_pair(
 
 
 def _log_odds(model: Any, inputs: BatchEncoding, embeddings: Tensor, label: int) -> Tensor:
-    """Of one class against all others, shape (batch,), when the tokens of an input have other
-    embeddings, of shape (batch, length, width); of a single output, that output. The ids stay: a
-    model may read from them where padding begins or which position is whose."""
+    """Log-odds of one class against all others, shape (batch,), for other embeddings of an input's
+    tokens, shape (batch, length, width). A single output is returned as it is. The ids stay,
+    because a model may derive padding and positions from them."""
     rows = {name: values.expand(len(embeddings), -1) for name, values in inputs.items()}
     hook = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
     try:
@@ -143,8 +146,8 @@ def _integrate(
     tolerance: float,
     on_progress: Callable[[float], None],
 ) -> list[_Section]:
-    """Sections of the path that together miss no more than `tolerance`, in nats, of the difference
-    between the `ends`; more where the time or the sections end."""
+    """Divide the path into sections whose errors sum to at most `tolerance`, in nats; the sum is
+    larger if the time or the sections end."""
     began = time.monotonic()
     sections = [_measure(slopes, 0.0, 1.0, ends)]
     while sum(section.gap for section in sections) > tolerance and len(sections) < MOST_SECTIONS:
@@ -161,19 +164,19 @@ def _integrate(
 
 
 def _measure(slopes: _Slopes, start: float, stop: float, ends: tuple[float, float]) -> _Section:
-    """Integrate a section at Gauss-Legendre points: a function as smooth as this one needs far
+    """Integrate a section at Gauss-Legendre points. A function as smooth as this one needs far
     fewer of them than of equal steps."""
-    at, shares = map(torch.from_numpy, np.polynomial.legendre.leggauss(POINTS))
+    at, factors = map(torch.from_numpy, np.polynomial.legendre.leggauss(POINTS))
     half = (stop - start) / 2
     values, gradients = slopes(start + half * (at + 1))
-    weights = (half * shares[:, None] * gradients).sum(dim=0)
+    weights = (half * factors[:, None] * gradients).sum(dim=0)
     return _Section(start, stop, (ends[0], float(values[POINTS // 2]), ends[1]), weights)
 
 
 def _weigh_words(
     texts: list[str], inputs: BatchEncoding, uncut: BatchEncoding, weights: list[float]
 ) -> list[WordWeight]:
-    """The words of the uncut texts, with the weights of the tokens of each that were read."""
+    """Return the words of the uncut texts, each with the weights of its tokens that were read."""
     read: dict[tuple[int | None, int | None], float] = {}
     tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
     for sentence, word, weight in tokens:

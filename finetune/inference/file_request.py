@@ -1,4 +1,4 @@
-"""Which file a model is to predict, which of its columns, and how."""
+"""The request to predict a file: its columns, and the options for reading and answering."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from finetune import messages
 from finetune.data import columns as column_names
-from finetune.data.tables import ReadOptions
+from finetune.data.table import ReadOptions
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
@@ -21,17 +21,17 @@ COLUMNS = ("sentence1", "sentence2", "label")
 
 @dataclass(frozen=True)
 class PredictionRequest:
-    """A file to predict with the kept model of a run."""
+    """A request to predict a file with the best model of a run."""
 
     run: str
-    file: str  # what the person calls it
-    sentence1: str  # its columns; empty where there is none
+    file: str  # the person's name of it
+    sentence1: str  # a column of the file; empty for none
     sentence2: str = ""
     label: str = ""
     both_orders: bool = False
-    threshold: bool = True  # use the saved one
+    threshold: bool = True  # use the saved threshold
     calibrated: bool = False
-    # How the file is read, as `ReadOptions` says it.
+    # The fields of `ReadOptions`.
     sheet: str = field(default="", kw_only=True)
     delimiter: str = field(default="", kw_only=True)
     quote: str = field(default="", kw_only=True)
@@ -48,19 +48,19 @@ class PredictionRequest:
 
 
 class FileColumns(NamedTuple):
-    """What can be chosen of a file."""
+    """The columns and sheets of a file to choose from."""
 
     usable: list[str]
-    matches: tuple[str, str, str]  # of these the sentences and the label; "" for what is not clear
+    matches: tuple[str, str, str]  # the sentences and the label; "" if in doubt
     sheets: list[str]  # of a workbook
-    doubt: str = ""  # why it cannot be read before its encoding is chosen; empty if it can
+    doubt: str = ""  # why its encoding must be chosen before it is read, or ""
 
 
 def file_columns(
     path: Path, name: str, trained: ColumnNames, options: ReadOptions | None = None
 ) -> FileColumns:
-    """The columns of a file, matched to those that a model was trained on."""
-    read, values = "finetune.data.tables:usable_columns", vars(options or ReadOptions())
+    """Read the columns of a file, and match them to those that a model was trained on."""
+    read, values = "finetune.data.table_formats:usable_columns", vars(options or ReadOptions())
     usable, sheets, doubt = child_process.call(
         read, str(path), name, values, about=name, confinement=Confinement((str(path),))
     )
@@ -71,9 +71,9 @@ def file_columns(
 def check_columns(
     request: PredictionRequest, path: Path, trained: ColumnNames, encoding: str = ""
 ) -> PredictionRequest:
-    """The request with its columns matched to those that the model was trained on, where they were
-    left open; a DataError names a column that the file does not have, or a sentence that has no
-    column. `encoding`: of the files that the model was trained on, taken if that is in doubt."""
+    """Fill in the columns that a request leaves open, by those that the model was trained on.
+    `encoding` is that of the training files, used if the file's is in doubt. DataError if the file
+    lacks a column, or no column matches a sentence."""
     found = file_columns(path, request.file, trained, request.reading)
     if found.doubt and encoding:
         request = replace(request, encoding=encoding)

@@ -1,5 +1,5 @@
-"""Predicts every row of a file in bounded memory: the same rows are written with the prediction,
-every class's probability and, if a row cannot be predicted, the reason."""
+"""Predict every row of a file in bounded memory. Each row is written with its prediction, every
+class's probability and, if it cannot be predicted, the reason."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoints, tables
+from finetune.data import checkpoints, table_formats
 from finetune.data.classes import class_key, label_text
-from finetune.data.tables import Table, to_plain_value
+from finetune.data.table import Table, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import TRAINED_ON, ColumnTypes, Line
@@ -27,20 +27,20 @@ from finetune.tasks import single_label
 from finetune.tasks.base import Target
 
 WINDOW = 4096  # rows sorted by length together, and held at once
-FIRST = 64  # rows of the first window, which is soon predicted; each is four times the former
-CHARACTERS = 2**22  # of a window's cells, beyond which it ends
-HEAD, _SHOWN = 100, 500  # first rows that a person is shown, and characters of their cells
-ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
-InputRow = tuple[Line, str]  # and why it cannot be predicted
+FIRST = 64  # rows of the first window, to be predicted soon; each has four times as many
+CHARACTERS = 2**22  # of a window's cells, at most
+HEAD, _SHOWN = 100, 500  # rows shown to a person, and characters of their cells
+ENOUGH = 30  # labelled rows for separate scores; with fewer, intervals are 30 points wide or more
+InputRow = tuple[Line, str]  # a row, and why it cannot be predicted
 
 
-class Cancelled(BaseException):
-    """The prediction of a file is to end; what is written is kept."""
+class PredictionStopped(BaseException):
+    """Raised to end the prediction of a file; written rows are kept."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Rows to be predicted together; those without an error have sentences, in the same order."""
+    """Rows to be predicted together. Those without an error have sentences, in the same order."""
 
     rows: list[InputRow]
     first: list[str]
@@ -48,16 +48,16 @@ class Window:
     both_orders: bool
 
 
-class Scores(NamedTuple):
-    """Logits of a window's sentences, each of shape (rows, classes); `swapped` where both orders
-    were asked for."""
+class WindowLogits(NamedTuple):
+    """Logits of a window's sentences, each of shape (rows, classes); `swapped` if both orders were
+    requested."""
 
     logits: NDArray[np.float32]
     swapped: NDArray[np.float32] | None
 
 
 class WindowScorer(Protocol):
-    """Scores windows, on this machine or on others."""
+    """Protocol for scoring windows, on this machine or on others."""
 
     @property
     def labels(self) -> Sequence[str]:
@@ -65,33 +65,33 @@ class WindowScorer(Protocol):
 
     @property
     def precision(self) -> str:
-        """What it computes in."""
+        """The precision of the computation."""
 
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
-        """Every window in its order; only few are held at once."""
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
+        """Score the windows in their order; only few are in memory at once."""
 
 
 class LocalScorer:
-    """Scores windows by a run's best model on this machine, in int8 where that serves."""
+    """Scores windows by a run's best model on this machine, in int8 if that is available."""
 
     def __init__(self, run: Run) -> None:
         precision: Precision = "int8" if quantized.serves(run.best) else "auto"
         self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
         self.labels, self.precision = self._scorer.labels, self._scorer.precision
 
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
-        """Every window in its order."""
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
+        """Score the windows in their order."""
         for window in windows:
             yield window, self.score_window(window)
 
-    def score_window(self, window: Window) -> Scores:
-        """One window."""
+    def score_window(self, window: Window) -> WindowLogits:
+        """Score one window."""
         if not window.first:
-            return Scores(np.zeros((0, len(self.labels)), np.float32), None)
+            return WindowLogits(np.zeros((0, len(self.labels)), np.float32), None)
         swapped = None
         if window.both_orders and window.second is not None:
             swapped = self._scorer.scores(window.second, window.first)
-        return Scores(self._scorer.scores(window.first, window.second), swapped)
+        return WindowLogits(self._scorer.scores(window.first, window.second), swapped)
 
 
 def predict_file(
@@ -103,16 +103,16 @@ def predict_file(
     on_head: Callable[[list[Line]], None] = lambda rows: None,
     scorer: WindowScorer | None = None,
 ) -> tuple[dict[str, Any], bool]:
-    """Predict every row of a file: the report, and whether all rows were predicted.
+    """Predict every row of a file; returns the report, and whether all rows were predicted.
 
     Args:
         path, out: the file and the result, whose ending is one of `result_files.SUFFIXES`.
-        on_progress: called with rows done and rows in all, 0 while unknown; it may raise
-            `Cancelled`.
+        on_progress: called with the rows done and all rows, 0 while unknown; it may raise
+            `PredictionStopped`.
         on_head: called with the first rows of the result.
-        scorer: of the run's model; one of this machine if absent.
+        scorer: of the run's model; a `LocalScorer` by default.
     """
-    table = tables.open_table(path, request.file, request.reading)
+    table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
     own = result_files.file_columns(table)
     scorer = scorer or LocalScorer(run)
@@ -130,14 +130,14 @@ def predict_file(
                     head += map(_shorten, lines[: HEAD - len(head)])
                     on_head(head)
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
-        except Cancelled:
+        except PredictionStopped:
             complete = False
     report = {"precision": scorer.precision, "left_out": [*table.unusable]}
     return predictor.report() | report, complete
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
-    """Every row of the file in its order, those that cannot be read among them."""
+    """Yield every row of the file in its order, including those that cannot be read."""
     broken: list[InputRow] = []
 
     def on_error(line: int, reason: str) -> None:
@@ -153,14 +153,15 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
 
 
 def _sentence(cell: Any) -> str:
-    """A cell as training reads it and a tokenizer can take it: no lone surrogates, no NUL."""
+    """Convert a cell to the text that training reads and a tokenizer takes: no lone surrogates, no
+    NUL."""
     if isinstance(cell, dict | list):
         return ""
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
 
 
 def _windows(rows: Iterable[InputRow], request: PredictionRequest) -> Iterator[Window]:
-    """Rows to be predicted together: few at first, so that the first are soon there."""
+    """Group rows into windows, small ones at first so that the first rows are predicted soon."""
     window: list[InputRow] = []
     most, size = FIRST, 0
     for row in rows:
@@ -183,7 +184,7 @@ def _as_window(rows: list[InputRow], request: PredictionRequest) -> Window:
 
 
 def _shorten(line: Line) -> Line:
-    """A row for a person to look at, whatever is in its cells."""
+    """Shorten the cells of a row to show it to a person."""
     plain = {name: to_plain_value(cell) for name, cell in line.items()}
     return {name: cell[:_SHOWN] if isinstance(cell, str) else cell for name, cell in plain.items()}
 
@@ -197,27 +198,26 @@ class _RowPredictor:
         self._labels = labels
         self._request = request
         self._rule = decision_rule.read_rule(run.best)
-        prepared = run.events_summary().prepared
+        prepared = run.state().prepared
         positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(labels) - 1)
         self._positive = labels.index(positive) if positive in labels else default
         self._number_of = {class_key(name): number for number, name in enumerate(labels)}
         self._number_of |= {name: number for number, name in enumerate(labels)}
-        if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # else a number is a name
+        if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # unless a number is a name
             self._number_of |= {str(number): number for number in range(len(labels))}
         self._pair_index = pair_index.read_pair_index(run)
-        # How many rows are among the run's training pairs, and of the others among its validation
-        # pairs.
+        # Numbers of rows among the run's training pairs, and of others among its validation pairs.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
         self.added: ColumnTypes = result_files.added_columns(labels, bool(self._pair_index), taken)
-        *self._answered, self._error = self.added  # the last one says why there is no answer
+        *self._answered, self._error = self.added  # the last column is for errors
         self.rows = self._errors = self._unknown_labels = 0
         self._examples: list[str] = []  # of errors
         # Confusion matrices of the rows that the run was not trained on, and of the others.
         self._counts = np.zeros((2, len(labels), len(labels)), np.int64)
 
-    def predict(self, window: list[InputRow], scores: Scores) -> list[Line]:
-        """The rows of the result."""
+    def predict(self, window: list[InputRow], scores: WindowLogits) -> list[Line]:
+        """Return the rows of the result."""
         records = [record for record, error in window if not error]
         predictions = iter(self._predictions(records, scores) if records else ())
         nothing = dict.fromkeys(self._answered)
@@ -230,8 +230,8 @@ class _RowPredictor:
             for record, error in window
         ]
 
-    def _predictions(self, records: list[Line], scores: Scores) -> Iterator[Line]:
-        """The added columns of rows that can be predicted."""
+    def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[Line]:
+        """Yield the added columns of the rows that can be predicted."""
         request = self._request
         shares, answers = single_label.answers(
             scores.logits, Target(tuple(self._labels)), self._rule, request.options, scores.swapped
@@ -245,16 +245,16 @@ class _RowPredictor:
             yield dict(zip(self._answered, cells, strict=False))
 
     def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
-        """Which rows stand among the run's training pairs, of shape (rows,); they are counted."""
+        """Mask of the rows that are training pairs, shape (rows,); also counts them."""
         if self._pair_index is None:
             return np.zeros(len(records), bool)
         first, second = (
             [to_plain_value(record.get(name)) for record in records] if name else None
             for name in (self._request.sentence1, self._request.sentence2)
         )
-        numbers = pair_index.pair_hashes(first or [], second)
-        trained = self._pair_index.among("train", numbers)
-        validated = self._pair_index.among("validation", numbers) & ~trained
+        hashes = pair_index.pair_hashes(first or [], second)
+        trained = self._pair_index.among("train", hashes)
+        validated = self._pair_index.among("validation", hashes) & ~trained
         self._overlap[TRAINED_ON] += int(trained.sum())
         self._overlap["validated_on"] += int(validated.sum())
         return trained
@@ -286,7 +286,7 @@ class _RowPredictor:
         return report
 
     def _scores(self, counts: NDArray[np.int64], enough: int) -> dict[str, Any]:
-        """The number of labelled rows and, of `enough` of them, their scores with intervals."""
+        """The number of labelled rows and, if there are `enough`, their scores with intervals."""
         labelled = int(counts.sum())
         if labelled < enough:
             return {"labelled": labelled}
@@ -296,7 +296,7 @@ class _RowPredictor:
 
 
 def _count_rows(path: Path, table: Table) -> int:
-    """About how many rows there are; 0 where only reading all of it would tell."""
+    """The approximate number of rows; 0 if only reading the file would tell."""
     if table.row_count:
         return table.row_count
     if path.name.endswith((".gz", ".json")):

@@ -1,4 +1,4 @@
-"""Pairs that many people ask one by one, scored together."""
+"""Score pairs together that many people request one by one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import numpy as np
 from finetune.errors import ModelError
 from finetune.inference.scorer import Row, ScoredPairs, Scorer
 
-_GATHER = 0.002  # seconds in which a crowd may ask again
+_GATHER = 0.002  # seconds to wait for a crowd's next requests
 _MOST = 256  # pairs of a crowd's batch
 _Request = tuple[Row, Future[ScoredPairs]]
 
 
 class MicroBatcher:
-    """Scores together the pairs that many ask one by one: what arrives while one batch is computed
-    forms the next. Who asks alone waits for nobody; in a crowd those who were just answered have
-    two milliseconds to ask again, or one of them would be a batch alone and the others wait."""
+    """Scores together the pairs that many request one by one: requests that arrive while a batch is
+    computed form the next batch.
+
+    A single request never waits. In a crowd, those just answered get two milliseconds to ask again;
+    without that, one of them would form a batch alone while the others wait.
+    """
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
@@ -32,7 +35,7 @@ class MicroBatcher:
         self._thread.start()
 
     def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
-        """The future logits and lengths of one pair; a ModelError after `close`."""
+        """Return a future with the logits and lengths of one pair; ModelError after `close`."""
         answer: Future[ScoredPairs] = Future()
         with self._closing:
             if self._closed:
@@ -41,7 +44,7 @@ class MicroBatcher:
         return answer
 
     def close(self) -> None:
-        """Answers what was asked before, then stops."""
+        """Answer all earlier requests, then stop."""
         with self._closing:
             self._closed = True
             self._queue.put(None)
@@ -63,7 +66,8 @@ class MicroBatcher:
             self._answer(requests)
 
     def _answer(self, requests: list[_Request]) -> None:
-        """Answer each; where a batch fails each is tried alone, and has its own error."""
+        """Answer each request. If a batch fails, each is tried alone, so that each gets its own
+        error."""
         try:
             blocks = zip(*self._scorer.stream(row for row, _ in requests), strict=True)
             logits, tokens, cut = (np.concatenate(block) for block in blocks)

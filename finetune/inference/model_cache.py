@@ -1,4 +1,4 @@
-"""Keeps the models that were used last in memory."""
+"""Keep the most recently used models in memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import torch
 from finetune.inference import quantized
 from finetune.inference.predictor import Predictor
 
-MODELS_KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
+MAX_MODELS = int(os.environ.get("FINETUNE_MODELS") or 3)
 
 
 class ModelCache:
-    """The `keep` models used last, loaded once each; one in use goes as soon as it is not."""
+    """The `keep` most recently used models, each loaded once. An evicted model is freed when its
+    last use ends."""
 
-    def __init__(self, keep: int = MODELS_KEPT) -> None:
+    def __init__(self, keep: int = MAX_MODELS) -> None:
         self._keep = max(1, keep)
         self._predictors: dict[
             tuple[str, tuple[int, ...], str], Predictor
-        ] = {}  # the last used at the end
+        ] = {}  # the most recently used last
         self._lock = threading.Lock()
         _caches.append(self)
 
@@ -32,22 +33,22 @@ class ModelCache:
     def using(
         self, folder: Path, max_length: int, paired: bool | None = True, device: str = ""
     ) -> Iterator[Predictor]:
-        """The predictor of a folder, loaded anew when its weights have changed; it stays loaded for
-        the time of the `with`."""
+        """Yield the predictor of a folder, which stays loaded within the `with`. It is loaded again
+        if its weights have changed."""
         files = [folder / "model.safetensors", folder / quantized.MODEL]
         changed = tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
         key = (str(folder), changed, device)
         with self._lock:
             predictor = self._predictors.pop(key, None)
             if predictor is None:
-                while len(self._predictors) >= self._keep:  # first, for two may not fit
+                while len(self._predictors) >= self._keep:  # first: both may not fit
                     del self._predictors[next(iter(self._predictors))]
                 predictor = Predictor(folder, max_length, paired, device)
             self._predictors[key] = predictor
         yield predictor
 
     def free(self) -> None:
-        """Give all memory back, of a model in use as soon as it is not."""
+        """Free all memory; that of a model in use when its use ends."""
         with self._lock:
             self._predictors.clear()
         gc.collect()
@@ -57,7 +58,7 @@ _caches: list[ModelCache] = []
 
 
 def release_models() -> None:
-    """Give device memory back to a training that begins. On a CPU nothing is gained."""
+    """Free device memory for a training run that begins. Does nothing without a GPU."""
     if torch.cuda.is_available():
         for cache in _caches:
             cache.free()

@@ -1,8 +1,9 @@
-"""The layers of BERT and its kin as an ONNX graph, which ONNX Runtime computes in fp32.
+"""Layers of BERT and its kin as an ONNX graph, which ONNX Runtime computes in fp32.
 
-On a processor it answers a pair in half the time that PyTorch takes. The graph is made in a tenth
-of a second, of the weights as they are; embeddings and head stay PyTorch's. In the last layer all
-but keys and values is computed for the first token alone, which the head reads.
+On a processor it answers a pair in half the time of PyTorch. The graph is made from the weights in
+a
+tenth of a second; embeddings and head stay in PyTorch. The last layer computes everything except
+keys and values only for the first token, which the head reads.
 
 Source: https://onnx.ai/onnx/operators/
 """
@@ -28,11 +29,11 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "GELUTanh": ("Gelu", {"approximate": "tanh"}),
     "ReLU": ("Relu", {}),
 }
-_MOST_BYTES = 2**29  # of weights: while the graph is made they are there three times
+_MOST_BYTES = 2**29  # of weights, which are in memory three times while the graph is made
 
 
 class _Graph:
-    """An ONNX model, made node by node."""
+    """An ONNX model, built node by node."""
 
     def __init__(self, heads: int) -> None:
         import onnx
@@ -43,7 +44,7 @@ class _Graph:
         self.proto.graph.name = "layers"
 
     def add(self, operator: str, *inputs: str, results: int = 1, **attributes: Any) -> Any:
-        """Add a node; the name of its result, or names where it has several."""
+        """Add a node; returns the name of its result, or a list of names if there are several."""
         from onnx import helper
 
         names = [f"{len(self.proto.graph.node)}.{at}" for at in range(results)]
@@ -51,7 +52,7 @@ class _Graph:
         return names[0] if results == 1 else names
 
     def constant(self, values: Tensor | NDArray[Any]) -> str:
-        """The name of some weights or numbers."""
+        """Add weights or numbers; returns their name."""
         from onnx import helper
 
         array = values.detach().float().numpy() if isinstance(values, Tensor) else values
@@ -79,7 +80,7 @@ class _Graph:
         return str(self.add("Transpose", self.add("Reshape", rows, shape), perm=order))
 
     def layer(self, hidden: str, parts: LayerParts, last: bool) -> str:
-        """Add a layer; the name of its result."""
+        """Add a layer; returns the name of its result."""
         width = parts.query.out_features
         rows = hidden
         if last:
@@ -94,8 +95,8 @@ class _Graph:
         scale = self.constant(np.array((width // self.heads) ** -0.5, np.float32))
         query = self.split_heads(self.add("Mul", query, scale), width, [0, 2, 1, 3])
         scores = self.add("MatMul", query, self.split_heads(key, width, [0, 2, 3, 1]))
-        shares = self.add("Softmax", self.add("Add", scores, "bias"), axis=-1)
-        gathered = self.add("MatMul", shares, self.split_heads(value, width, [0, 2, 1, 3]))
+        weights = self.add("Softmax", self.add("Add", scores, "bias"), axis=-1)
+        gathered = self.add("MatMul", weights, self.split_heads(value, width, [0, 2, 1, 3]))
         shape = self.constant(np.array([0, -1, width]))
         gathered = self.add("Reshape", self.add("Transpose", gathered, perm=[0, 2, 1, 3]), shape)
         rows = self.norm(self.linear(gathered, parts.attended), rows, parts.attended_norm)
@@ -104,7 +105,7 @@ class _Graph:
         return self.norm(self.linear(wide, parts.narrow), rows, parts.norm)
 
     def serialized(self, result: str, width: int) -> bytes:
-        """What a file of it would hold, once `result` is computed."""
+        """The bytes of the model file, with `result` as its output."""
         from onnx import TensorProto, helper
 
         entries = [
@@ -121,7 +122,7 @@ class _Graph:
 
 
 def _serialized(parts: list[LayerParts], heads: int) -> bytes:
-    """The graph of all layers."""
+    """Build and serialize the graph of all layers."""
     graph, hidden = _Graph(heads), "hidden"
     for layer in parts:
         hidden = graph.layer(hidden, layer, last=layer is parts[-1])
@@ -129,14 +130,14 @@ def _serialized(parts: list[LayerParts], heads: int) -> bytes:
 
 
 class _OnnxLayers(nn.Module):
-    """All layers, in the place of the first; each of the others is a `_Passed`."""
+    """All layers, in the place of the first one; the others are replaced by `_Passed`."""
 
     def __init__(self, session: OnnxSession) -> None:
         super().__init__()
         self._session = session
 
     def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Hidden states of shape (batch, length, width) -> (batch, 1, width)."""
+        """Map hidden states of shape (batch, length, width) to (batch, 1, width)."""
         inputs = {"hidden": hidden.numpy(), "bias": bias.numpy()}
         return torch.from_numpy(self._session.run(inputs))
 
@@ -147,8 +148,8 @@ class _Passed(nn.Module):
 
 
 def build(model: Any, threads: int) -> list[nn.Module]:
-    """Such layers for a classifier in fp32, which take an `attention_bias`; none where its own are
-    not known, or it answers otherwise with them."""
+    """Build these layers in fp32 for a classifier; they take an `attention_bias`. Returns none if
+    its own layers are of an unknown kind or too large, or its logits would change."""
     parts = layers.layer_parts(model)
     size = sum(
         4 * weights.numel() for layer in parts for weights in nn.ModuleList(layer).parameters()
@@ -158,4 +159,4 @@ def build(model: Any, threads: int) -> list[nn.Module]:
         return []
     session = OnnxSession(_serialized(parts, model.config.num_attention_heads), threads)
     quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
-    return quick if layers.answers_alike(model, quick, layers.attention_bias) else []
+    return quick if layers.gives_same_logits(model, quick, layers.attention_bias) else []

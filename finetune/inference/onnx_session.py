@@ -12,21 +12,22 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-# Added after a sum, its fused form takes ten times as long as the plain one on a processor.
+# On a processor the fused form of a norm after a sum takes ten times as long as the plain one.
 _SLOWER_FUSED = ["SkipLayerNormFusion"]
 
 
 class OnnxSession:
-    """A model with one result, computed from any thread with all threads, one batch at a time.
+    """A model with one result. It can be called from any thread, and computes one batch at a time
+    with all its threads.
 
-    The threads inherit the priority of the one that makes the session.
+    These threads inherit the priority of the thread that creates the session.
 
     Args:
-        model: a file, or what it holds.
-        threads: how many compute; where that is all cores, each thread is bound to one.
+        model: a file, or its bytes.
+        threads: number of computing threads; if there are as many as cores, each is bound to one.
 
     Raises:
-        Exception: one of ONNX Runtime's own, when the model cannot be loaded.
+        Exception: of ONNX Runtime, if the model cannot be loaded.
     """
 
     def __init__(self, model: Path | bytes, threads: int) -> None:
@@ -34,10 +35,10 @@ class OnnxSession:
 
         options = onnxruntime.SessionOptions()
         all_cores = threads >= (psutil.cpu_count(logical=False) or 1)
-        # Its own choice, 0, binds them: an unbound one wakes up where another computes.
+        # 0 binds threads to cores; an unbound thread may wake up on the core of another one.
         options.intra_op_num_threads = 0 if all_cores else threads
         options.inter_op_num_threads, options.log_severity_level = 1, 3
-        # They look out for work while it computes, and not after that.
+        # Threads spin for work during a computation, and not after it.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         self._session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else os.fspath(model),
@@ -49,7 +50,8 @@ class OnnxSession:
         self._computing = threading.Lock()
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """The result for inputs by name; others than the model's are passed over."""
+        """Compute the result from inputs by name; inputs that the model does not have are
+        ignored."""
         with self._computing:  # two batches at once take longer than one after the other
             results = self._session.run(None, {name: inputs[name] for name in self._names})
         return np.asarray(results[0], np.float32)

@@ -1,4 +1,4 @@
-"""Small edits of a pair, to see what would change a model's mind.
+"""Small edits of a pair, to find out which of them change a model's decision.
 
 The edits follow plain rules of English. The idea: Ribeiro et al. 2020,
 https://arxiv.org/abs/2005.04118; Gardner et al. 2020, https://arxiv.org/abs/2004.02709.
@@ -17,18 +17,18 @@ MOST = 100
 _TAKE_NOT = {
     "is", "are", "was", "were", "can", "could", "will", "would", "should", "must", "may", "might",
 }  # fmt: skip
-# After these, such a word is a noun ("the can"); as the first one it asks.
+# After these, such a word is a noun ("the can"); as the first word it begins a question.
 _TAKE_NONE = {"", "a", "an", "the", "this", "that", "my", "your", "his", "her", "its", "our", "no"}
 _NEGATION = re.compile(r"\b(?:not|never|cannot)\b|n['’]t\b", re.IGNORECASE)
 _WORD = re.compile(r"\w+(?:(?:['’-]|(?<=\d)[.,](?=\d))\w+)*")
 # Fifteen digits at most: longer ones are codes, not amounts.
 _NUMBER = re.compile(r"(?<![\w.,])[0-9](?:,?[0-9]){0,14}(?:\.[0-9]{1,6})?(?!\w|[.,][0-9])")
-_Change = tuple[str, str]  # of one sentence: its description, and the new text
+_Change = tuple[str, str]  # description of a sentence's change, and its new text
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A pair a little different from the one asked about."""
+    """A pair that differs a little from the original one."""
 
     kind: str  # negation, number, drop, swap or same
     description: str  # what was done, a sentence for a person
@@ -38,7 +38,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Flip:
-    """An edit that changed the decision, and the model's probability of the class it is now."""
+    """An edit that changed the decision, with the new class and its probability."""
 
     edit: Edit
     label: str
@@ -46,8 +46,8 @@ class Flip:
 
 
 def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
-    """At most `MOST` edits of a pair: swapped, one sentence in place of the other, a negation put
-    in or taken out, a number changed, a word left out."""
+    """Make at most `MOST` edits of a pair: swap the sentences, replace one by the other, insert or
+    remove a negation, change a number, leave out a word."""
     edits: dict[tuple[str, str | None], Edit] = {}
     for edit in _edits(sentence1, sentence2):
         pair = edit.sentence1, edit.sentence2
@@ -57,7 +57,7 @@ def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
 
 
 def _edits(sentence1: str, sentence2: str | None) -> Iterator[Edit]:
-    """Edits of a pair; some may change nothing, be the same or leave a sentence empty."""
+    """Yield edits of a pair; some may change nothing, be equal or leave a sentence empty."""
     if sentence2 is not None:
         yield Edit("swap", _("The two sentences change places."), sentence2, sentence1)
         text = _("Sentence 2 becomes sentence 1, word for word.")
@@ -77,12 +77,16 @@ def _edits(sentence1: str, sentence2: str | None) -> Iterator[Edit]:
 def find_flips(
     edits: Sequence[Edit], original: str, answers: Sequence[tuple[str, Mapping[str, float]]]
 ) -> list[Flip]:
-    """Those edits that change the decision: one of each kind, then the others; within both the one
-    of whose new class the model is surest first. The answers are the class predicted for each edit,
-    and class -> probability; `original` is the unedited pair's."""
+    """Return the edits that change the decision: one of each kind, then the others, both by
+    decreasing probability of the new class.
+
+    Args:
+        original: the class predicted for the unedited pair.
+        answers: for each edit the predicted class, and class -> probability.
+    """
     flips = [
-        Flip(edit, label, shares[label])
-        for edit, (label, shares) in zip(edits, answers, strict=True)
+        Flip(edit, label, probabilities[label])
+        for edit, (label, probabilities) in zip(edits, answers, strict=True)
         if label != original
     ]
     flips.sort(key=lambda flip: -flip.probability)
@@ -96,7 +100,8 @@ def _replaced(text: str, word: re.Match[str], new: str) -> _Change:
 
 
 def _without(text: str, word: re.Match[str]) -> str:
-    """The text less a word and the space before it, with a capital where the word had the first."""
+    """Remove a word and the space before it; the new first word gets the capital of a removed
+    one."""
     left, right = text[: word.start()], text[word.end() :]
     if left.strip():
         return left.rstrip() + right

@@ -1,4 +1,4 @@
-"""Answers of one loaded model: the label of a pair, why, and what would change it."""
+"""Answer with one loaded model: the label of a pair, the reasons, and what would change it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from finetune.tasks.base import DecisionRule, PredictOptions, Target
 from finetune.training import model
 
 MAX_CHARACTERS = 20_000
-MAX_EXPLAINED = 160  # tokens, without a GPU: three seconds and more with BERT base
-FLIP_SECONDS = 1.2  # in which small edits are tried
+MAX_EXPLAINED = 160  # tokens, without a GPU; takes three seconds or more with BERT base
+FLIP_SECONDS = 1.2  # time for small edits
 _EDITS = 16  # tried together
-_MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
+_MEMORY_FACTOR = 1.3  # memory of a model, relative to the size of its weights
 _PLAIN, _NO_RULE = PredictOptions(), DecisionRule()
 
 
@@ -45,26 +45,26 @@ class Prediction:
 
     label: str
     probabilities: dict[str, float]  # by class, in the model's order
-    logits: list[float]  # of the order given
+    logits: list[float]  # of the given order
     tokens: int  # that the model read
     cut: int  # tokens beyond those
-    seconds: float  # from the question to the answer, waiting for others included
+    seconds: float  # from request to answer, including the wait for others
     options: PredictOptions = _PLAIN
     rule: DecisionRule = _NO_RULE
     other_label: str = ""  # of the sentences in the other order; empty for single ones
     other: dict[str, float] | None = None  # probabilities in the other order
-    precision: str = ""  # that it was computed in
+    precision: str = ""  # of the computation
 
 
 class Predictor:
-    """One loaded model, in memory while it is referred to; call it with one sentence or two.
+    """A loaded model, in memory while it is referenced. Call it with one sentence or two.
 
     Args:
         max_length: the length in tokens it was trained with.
-        paired: whether it was trained on pairs rather than single sentences; None where nobody
-            knows, and the second sentence may be left out.
-        device, precision: where and in what it computes; by default what serves best, int8 where
-            the model has that and it was found to be as good.
+        paired: True if it was trained on pairs, False if on single sentences. If None, the second
+            sentence may be omitted.
+        device, precision: by default the fastest; int8 if the model has such a file that was
+            measured to be as good.
     """
 
     def __init__(
@@ -89,37 +89,39 @@ class Predictor:
         _check_memory(folder)
         if precision == "auto" and quantized.serves(folder, device):
             precision = "int8"
-        self.scorer = Scorer(folder, max_length, precision, device, aside=True, alone=True)
+        self.scorer = Scorer(
+            folder, max_length, precision, device, low_priority=True, single_requests=True
+        )
         self.labels = self.scorer.labels
         self._target = Target(tuple(self.labels))
-        self._batcher = MicroBatcher(self.scorer)  # whose thread keeps the scorer alive
+        self._batcher = MicroBatcher(self.scorer)  # its thread keeps the scorer alive
         weakref.finalize(self, _free, self._batcher, self.scorer).atexit = False
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
 
     @classmethod
     def from_run(cls, run: Run | Path | str) -> Predictor:
-        """Load a run's best model.
+        """Load the best model of a run.
 
         Args:
             run: a run, its folder, or its id in the default folder of runs.
 
         Raises:
-            NoSuchRun: when there is none of that id.
-            ModelError: when it has no model, or it cannot be loaded.
+            NoSuchRun: if no run has this id.
+            ModelError: if the run has no model, or it cannot be loaded.
         """
         run = as_run(run)
         if not run.has_model():
             raise ModelError(
                 "Run {id} has no model.", "Resume it, or choose another run.", id=run.id
             )
-        paired = run.events_summary().paired
+        paired = run.state().paired
         return cls(run.best, checkpoints.length_of(run.folder), paired)
 
     def __call__(
         self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN
     ) -> Prediction:
-        """Label and probabilities of one pair; of `sentence1` alone where it learned from such. A
-        DataError when a sentence is empty or longer than `MAX_CHARACTERS`."""
+        """Predict label and probabilities of a pair, or of `sentence1` alone if the model reads
+        single sentences. DataError if a sentence is empty or longer than `MAX_CHARACTERS`."""
         first, second = self._texts(sentence1, sentence2)
         began = time.perf_counter()
         orders = [(first, second)] if second is None else [(first, second), (second, first)]
@@ -141,7 +143,7 @@ class Predictor:
     def _answers(
         self, logits: Any, swapped: Any, rule: DecisionRule, options: PredictOptions
     ) -> list[tuple[str, dict[str, float]]]:
-        """The label and the probabilities by class of several pairs."""
+        """The labels of pairs, each with the probabilities by class."""
         shares, answers = single_label.answers(logits, self._target, rule, options, swapped)
         return [
             (self.labels[answer], dict(zip(self.labels, row.tolist(), strict=True)))
@@ -155,15 +157,15 @@ class Predictor:
         options: PredictOptions = _PLAIN,
         on_progress: Callable[[float], None] = lambda share: None,
     ) -> tuple[str, Explanation]:
-        """The label of a pair, and how much each word speaks for it by the logits of the order
-        given; a DataError also when the input is too long to be explained here. The progress goes
-        from 0 to 1."""
+        """Return the label of a pair, and the weight of each word for it, from the logits of the
+        given order. DataError as in `__call__`, or if the input is too long to be explained. The
+        progress goes from 0 to 1."""
         first, second = self._texts(sentence1, sentence2)
         prediction = self(sentence1, sentence2, options)
         if prediction.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
             raise DataError(
-                "This input has {tokens} tokens; without a GPU up to {max_explained} are "
-                "explained, for it takes minutes.",
+                "This input has {tokens} tokens; without a GPU at most {max_explained} are "
+                "explained, because it takes minutes.",
                 "Shorten it.",
                 tokens=prediction.tokens,
                 max_explained=MAX_EXPLAINED,
@@ -187,8 +189,8 @@ class Predictor:
         options: PredictOptions = _PLAIN,
         on_progress: Callable[[float], None] = lambda share: None,
     ) -> tuple[list[Flip], int]:
-        """The small edits that change the label of a pair, and how many were tried in the time
-        there is. The progress goes from 0 to 1."""
+        """Return the small edits that change the label of a pair, and the number of edits tried in
+        the available time. The progress goes from 0 to 1."""
         first, second = self._texts(sentence1, sentence2)
         edits = perturbations.small_edits(first, second)
         pairs = [(first, second), *((edit.sentence1, edit.sentence2) for edit in edits)]
@@ -226,7 +228,7 @@ _explaining = ThreadPoolExecutor(1, "explain", take_one_thread)
 
 
 def _clean_text(name: str, text: object) -> str:
-    """Text as a tokenizer can take it: without lone surrogates and NUL."""
+    """Prepare a text for a tokenizer: without lone surrogates and NUL."""
     if not isinstance(text, str):
         raise DataError("{name} is {value}.", "Give a text.", name=name, value=reprlib.repr(text))
     if not text.replace("\0", " ").strip():
@@ -243,7 +245,7 @@ def _clean_text(name: str, text: object) -> str:
 
 
 def _check_memory(folder: Path) -> None:
-    """Raise a ModelError where a folder's weights do not fit into what is free."""
+    """Raise ModelError if the weights in a folder do not fit into free memory."""
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     free = psutil.virtual_memory().available
     if size * _MEMORY_FACTOR > free:

@@ -1,7 +1,7 @@
 """A saved model in int8, which ONNX Runtime computes on a processor.
 
-It lies beside the weights it was made of, where transformers.js looks for it, and only where it was
-measured to be faster and as good (`finetune.evaluation.quantization`).
+The file lies in the model's folder, at the path of transformers.js, and only if it was measured to
+be faster and as good (`finetune.evaluation.quantization`).
 
 Source: https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
 """
@@ -24,32 +24,32 @@ from finetune.environment import devices
 from finetune.runs.run import saved_step
 
 Inputs = Mapping[str, NDArray[np.int64]]  # name -> values of shape (batch, length)
-Kind = Literal["dynamic", "static"]  # how activations are scaled: each anew, or as calibrated
+Kind = Literal["dynamic", "static"]  # scales of activations: computed for each batch, or calibrated
 MODEL = "onnx/model_quantized.onnx"  # in a model's folder
 _REPORT = "onnx/quantization.json"
 
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What int8 changes, on the validation pairs and on the machine that measured it."""
+    """The effect of int8, measured on the validation pairs and on one machine."""
 
     kind: str
     pairs: int  # that were scored
-    precision: str  # of the model as it is
-    accuracy: tuple[float, float]  # of the model as it is, and in int8
+    precision: str  # of the original model
+    accuracy: tuple[float, float]  # of the original model, and in int8
     f1: tuple[float, float]
-    p: float  # of McNemar's test that both are right equally often
+    p: float  # of McNemar's test; null hypothesis: both are right equally often
     pairs_per_second: tuple[PositiveFloat, PositiveFloat]
     processor: str
-    step: int | None = None  # that the model had taken
-    kept: bool = False  # whether it is used
-    bound: float = 0.005  # by which accuracy and F1 may differ
-    classes: int = 2  # by which F1 is named
-    faster: bool = False  # whether that is plain, over many rounds
+    step: int | None = None  # optimizer steps of the model
+    kept: bool = False  # True if int8 is used
+    bound: float = 0.005  # largest difference of accuracy and F1
+    classes: int = 2  # number of classes, to name F1
+    faster: bool = False  # True if int8 is significantly faster, over many rounds
 
     @property
     def as_good(self) -> bool:
-        """Whether accuracy and F1 differ by no more than the bound, and by nothing but chance."""
+        """True if accuracy and F1 differ by at most the bound, and not significantly."""
         return self.difference <= self.bound and self.p >= 0.05
 
     @property
@@ -60,42 +60,44 @@ class QuantizationReport:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast int8 is."""
+        """The speed of int8 relative to the original model."""
         before, after = self.pairs_per_second
         return after / before
 
 
 def read_report(folder: Path) -> QuantizationReport | None:
-    """What was measured of the model in a folder; None where nothing was, or of a former model."""
+    """Read the measurements of the model in a folder; None if there are none, or only of an earlier
+    model."""
     report = disk.read_as(QuantizationReport, folder / _REPORT)
     return report if report is not None and report.step == saved_step(folder) else None
 
 
 def write_report(folder: Path, report: QuantizationReport) -> None:
-    """Keep what was measured of the model in a folder."""
+    """Save the measurements of the model in a folder."""
     disk.write_atomically(folder / _REPORT, json.dumps(asdict(report), indent=1) + "\n")
 
 
-def is_kept(folder: Path) -> bool:
-    """Whether int8 of the model in a folder is published, and used where it was measured."""
+def is_enabled(folder: Path) -> bool:
+    """True if the model in a folder has an int8 file to publish, and to use on the kind of
+    processor that measured it."""
     report = read_report(folder)
     return report is not None and report.kept and (folder / MODEL).is_file()
 
 
 def serves(folder: Path, device: str = "") -> bool:
-    """Whether the model in a folder answers in int8 on a device: on a processor like the one that
-    measured it, and not on a GPU."""
+    """True if the model in a folder answers in int8 on a device: a processor like the one that
+    measured it, and no GPU."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    report = read_report(folder) if is_kept(folder) else None
+    report = read_report(folder) if is_enabled(folder) else None
     measured = report is not None and report.processor == devices.processor_name()
     return measured and (device or accelerator or "cpu") == "cpu"
 
 
 def quantize(source: Path, to: Path, kind: Kind, calibration: Sequence[Inputs]) -> None:
-    """Write an ONNX model with its products in int8, per channel of the weights; `calibration`:
-    inputs from which a static one learns how large activations become."""
+    """Write an ONNX model with its products in int8, per channel of the weights. A static model
+    learns the range of activations from `calibration` inputs."""
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -117,7 +119,7 @@ def quantize(source: Path, to: Path, kind: Kind, calibration: Sequence[Inputs]) 
         # Without VNNI two products of eight bits do not fit into the sum of 16.
         "reduce_range": not devices.has_vnni(),
     }
-    logging.getLogger().disabled, before = True, logging.getLogger().disabled  # it gives advice
+    logging.getLogger().disabled, before = True, logging.getLogger().disabled  # it logs advice
     try:
         if kind == "dynamic":
             quantize_dynamic(source, to, **options)

@@ -1,6 +1,6 @@
-"""Writes the rows of a predicted file as CSV, TSV, JSON lines, JSON or Parquet.
+"""Write the rows of a predicted file as CSV, TSV, JSON lines, JSON or Parquet.
 
-The file's own columns keep their names and cells; those that a prediction adds make room for them.
+The columns of the file keep their names and cells; those of the prediction are renamed if needed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finetune.data import tables
-from finetune.data.tables import Table, to_plain_value
+from finetune.data import csv_cells
+from finetune.data.table import Table, to_plain_value
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # of what can be written
 PREDICTION, TRAINED_ON, ERROR = "prediction", "trained_on", "error"
@@ -28,8 +28,8 @@ WriteLines = Callable[[list[Line]], None]
 
 
 def result_suffix(path: Path) -> str:
-    """The ending of a file's result unless another is asked for: its own, unpacked; JSON becomes
-    JSONL, a workbook CSV."""
+    """The default ending of a file's result: its own, unpacked; JSON becomes JSONL, a workbook
+    CSV."""
     ending = _unpacked_suffix(path)
     kinds = dict.fromkeys((".txt", ".xlsx", ".xls", ".ods"), ".csv")
     return (kinds | {".json": ".jsonl", ".ndjson": ".jsonl"}).get(ending, ending)
@@ -40,7 +40,7 @@ def _unpacked_suffix(path: Path) -> str:
 
 
 def file_columns(table: Table) -> ColumnTypes:
-    """The columns of a file that its result has too, with their types.
+    """The columns of a file that its result repeats, with their types.
 
     Formats that declare no columns (JSON, workbooks) are read once for this: a key or a type may
     first occur in the last row.
@@ -73,8 +73,8 @@ def added_columns(labels: Sequence[str], trained_on: bool, taken: Iterable[str])
     """The columns that a prediction adds: `prediction`, a `probability_` of each class,
     `trained_on` if that is known, and `error`.
 
-    If the file has one of these names, in capitals or not, all of them end in `_2`, or in the next
-    number that is free.
+    If the file has one of these names, ignoring case, all of them get the ending `_2`, or the next
+    free number.
 
     Args:
         taken: all columns of the file.
@@ -97,10 +97,10 @@ def added_columns(labels: Sequence[str], trained_on: bool, taken: Iterable[str])
 def open_writer(
     out: Path, table: Table, own: ColumnTypes, added: ColumnTypes
 ) -> Iterator[WriteLines]:
-    """Open a result, in the format that its ending names; gives a function that writes rows.
+    """Open a result in the format of its ending; yields a function that writes rows.
 
     Args:
-        table: that is predicted.
+        table: the predicted file.
         own, added: the columns of the file and of the prediction, in their order.
     """
     suffix = out.suffix.lower()
@@ -113,7 +113,7 @@ def open_writer(
         with pq.ParquetWriter(out, schema) as parquet:
             yield lambda lines: parquet.write_table(_to_arrow(lines, columns, schema))
         return
-    # What a workbook holds as text a spreadsheet would calculate in CSV, and misread as UTF-8.
+    # In a CSV, spreadsheets calculate texts of a workbook, and misread UTF-8 without a mark.
     is_csv = suffix in (".csv", ".tsv")
     encoding = "utf-8-sig" if is_csv and table.sheets else "utf-8"
     with out.open("w", encoding=encoding, errors="replace", newline="") as file:
@@ -136,7 +136,8 @@ def open_writer(
 
 
 def _delimiter(out: Path, table: Table) -> str:
-    """That of the file if the result has the same ending, else the one which that stands for."""
+    """The delimiter of the file if the result has the same ending, or the one of the result's
+    ending."""
     if table.delimiter and _unpacked_suffix(table.path) == out.suffix.lower():
         return table.delimiter
     return "\t" if out.suffix.lower() == ".tsv" else ","
@@ -149,10 +150,10 @@ def _csv_writer(
     rows = csv.writer(file, delimiter=delimiter)
 
     def cell(name: str, value: Any) -> object:
-        """A cell as it is written; texts that are not the person's own become no formula."""
+        """Format a cell. Texts that are not the person's own must not become formulas."""
         if not isinstance(value, str):
             return _to_text(value)
-        return tables.escape_formula(value) if name in escaped else value
+        return csv_cells.escape_formula(value) if name in escaped else value
 
     rows.writerow([cell(name, name) for name in (*own, *added)])
 
@@ -173,7 +174,7 @@ def _to_text(cell: Any) -> str:
 
 
 def _to_json(line: Line) -> str:
-    """A row as JSON, which has no name for numbers that are not finite."""
+    """Format a row as JSON; numbers that are not finite become null."""
     cells = {
         name: None if isinstance(cell, float) and not math.isfinite(cell) else cell
         for name, cell in line.items()
@@ -193,5 +194,5 @@ def _to_arrow(lines: list[Line], columns: ColumnTypes, schema: pa.Schema) -> pa.
 
 
 def _valid(text: str) -> str:
-    """A text without lone surrogates, which Arrow does not take."""
+    """Replace lone surrogates, which Arrow does not accept."""
     return text.encode("utf-8", "replace").decode()

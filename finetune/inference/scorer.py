@@ -28,21 +28,21 @@ from finetune.training.layers import MaskFunction
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Row = tuple[str, str | None]
-Columns = dict[str, list[list[int]]]  # name of an input -> its values for each row
-Batch = tuple[list[int], Future[NDArray[np.float32]]]  # places of its pairs, and their logits
-WINDOW = 1024  # pairs sorted by length at a time: enough that a batch hardly needs padding
+Tokens = dict[str, list[list[int]]]  # name of an input -> its values for each row
+Batch = tuple[list[int], Future[NDArray[np.float32]]]  # indices of its pairs, and their logits
+WINDOW = 1024  # pairs sorted by length at a time; enough for hardly any padding
 _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
-# Tokens of a batch: on a GPU; of all threads together, for each; of one thread that computes it
-# alone, at most, and below which a core computes slower.
+# Tokens of a batch: on a GPU; for each thread if all share it; at most and at least for a thread
+# that computes it alone (a core is slower below that).
 _GPU_BATCH, _SHARED_BATCH, _OWN_BATCH, _LEAST_BATCH = 16_384, 512, 1024, 384
-_SHARES = 4  # batches such a thread has at least, so that all end together and little is padded
-_USUAL = 32  # tokens of the pair by whose time layers and threads are chosen
-_LEAST_ANSWERS, _MOST_ANSWERS = 2, 5  # of whose times the best counts
-_MEASURING = 0.25  # seconds of such answers, after which no other choice is tried
+_THREAD_BATCHES = 4  # at least for such a thread, so that all end together and little is padded
+_USUAL = 32  # tokens of the pair whose time decides on layers and threads
+_LEAST_ANSWERS, _MOST_ANSWERS = 2, 5  # the best time counts
+_MEASURING = 0.25  # seconds of such answers, after which no other path is tried
 
 
 class ScoredPairs(NamedTuple):
-    """Logits and lengths of some pairs, in the order given."""
+    """Logits and lengths of pairs, in the given order."""
 
     logits: NDArray[np.float32]  # of shape (pairs, classes)
     tokens: NDArray[np.int64]  # of each input, as the model read it, of shape (pairs,)
@@ -53,28 +53,30 @@ class _Path(NamedTuple):
     """A way to compute a batch on a processor."""
 
     layers: Sequence[nn.Module]  # of the model
-    mask: MaskFunction  # what those take
-    threads: int  # of PyTorch's, that share a lone batch
-    optimized: bool = False  # whether the layers are others than the model's own
-    together: bool = False  # whether each batch is computed by all threads, one after another
+    mask: MaskFunction  # makes the layers' mask
+    threads: int  # of PyTorch that share a single batch
+    optimized: bool = False  # True if the model's own layers were replaced
+    together: bool = False  # True if all threads compute one batch after another
 
 
 class Scorer:
-    """One loaded model, for any number of pairs, from any thread.
+    """A loaded model that scores any number of pairs, from any thread.
 
-    On a processor ONNX Runtime computes the layers in fp32, or the whole model in int8: each batch
-    with all threads. Where PyTorch does, each batch has one thread and as many are computed at
-    once as there are threads: its threads wait for each other at every layer. In fp32 layers and
-    threads are those that answer a pair soonest when the model is loaded, as measured by answers
-    of half a second together.
+    On a processor ONNX Runtime computes the layers in fp32, or the whole model in int8, each batch
+    with
+    all threads. PyTorch computes one batch a thread, all threads at once, because threads that
+    share a
+    batch wait for each other at every layer. In fp32 the fastest layers and threads for one pair
+    are
+    chosen when the model is loaded, by measuring answers for half a second.
 
     Args:
-        precision: what it computes in; `auto` takes bf16 where the hardware is faster in it. int8
-            is computed on the CPU, and of the file that `quantized` names or the folder has.
-        threads: of a CPU, that compute; 0 for as many as PyTorch would take.
-        aside: let whatever else runs on these processors go first.
-        alone: pairs are asked one by one: on a CPU `auto` takes fp32 where ONNX Runtime computes
-            it, for a lone pair is no sooner answered in bf16.
+        precision: `auto` takes bf16 if the hardware is faster in it. int8 is computed on the CPU,
+            from the file `quantized` or the one in the folder.
+        threads: computing threads of a CPU; 0 for PyTorch's default.
+        low_priority: let everything else on these processors go first.
+        single_requests: pairs are requested one by one. On a CPU `auto` then takes fp32 if ONNX
+            Runtime can compute it, because bf16 does not answer a lone pair sooner.
     """
 
     def __init__(
@@ -84,17 +86,19 @@ class Scorer:
         precision: Precision = "auto",
         device: str = "",
         threads: int = 0,
-        aside: bool = False,
+        low_priority: bool = False,
         quantized: Path | None = None,
-        alone: bool = False,
+        single_requests: bool = False,
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         self.device = torch.device("cpu" if precision == "int8" else device or accelerator or "cpu")
         self._on_cpu = self.device.type == "cpu"
         self.threads = (threads or default_threads()) if self._on_cpu else 1
-        self._pool = ThreadPoolExecutor(self.threads, "score", lower_priority if aside else None)
+        self._pool = ThreadPoolExecutor(
+            self.threads, "score", lower_priority if low_priority else None
+        )
         self._max_length = max_length
-        self._tokenizing = threading.Lock()  # a tokenizer that is set anew while it reads refuses
+        self._tokenizing = threading.Lock()  # a tokenizer fails if it is configured while it reads
         self._tokenizer, self._model = model.load_saved_model(folder)
         self._vocabulary_size = len(self._model.get_input_embeddings().weight)
         names = self._model.config.id2label
@@ -110,15 +114,15 @@ class Scorer:
             automatic = precision == "auto"
             half = precision == "bf16" or (automatic and devices.prefers_bf16(self.device))
             if self._on_cpu:
-                half = self._choose_path(half, not half or (automatic and alone))
+                half = self._choose_path(half, not half or (automatic and single_requests))
             else:
                 self._model.to(self.device, torch.bfloat16 if half else torch.float32)
             self.precision = "bf16" if half else "fp32"
-        self.scores(["a"], ["a"])  # a damaged model is refused now
+        self.scores(["a"], ["a"])  # fails now if the model is damaged
 
     def _load_quantized(self, file: Path) -> None:
         self._model, self._path = None, self._path._replace(together=True)
-        try:  # in a thread of the pool, whose priority the session's own inherit
+        try:  # in a thread of the pool: the session's threads inherit its priority
             self._session = self._pool.submit(OnnxSession, file, self.threads).result()
         except Exception as error:  # ONNX Runtime has exceptions of its own
             raise ModelError(
@@ -128,8 +132,8 @@ class Scorer:
             ) from error
 
     def _choose_path(self, half: bool, onnx: bool) -> bool:
-        """Compute with the layers and threads that are fastest, in bf16 where `half` says so, or in
-        fp32 if `onnx` and ONNX Runtime can; returns whether it is bf16."""
+        """Choose the fastest layers and threads: bf16 if `half`, or fp32 if `onnx` and ONNX Runtime
+        can compute it. Returns True for bf16."""
         paths = [self._path, self._path._replace(threads=1)]
         built: list[nn.Module] = []
         if onnx:  # in a thread of the pool, as above
@@ -145,7 +149,7 @@ class Scorer:
         return half
 
     def _fastest(self, paths: list[_Path]) -> _Path:
-        """The path by which a pair is answered soonest, of those that there is time to try."""
+        """The path that answers a pair soonest, of those that there is time to try."""
         times: list[float] = []
         spent = 0.0
         for path in paths if len(paths) > 1 else ():
@@ -161,7 +165,7 @@ class Scorer:
         self._path = path
 
     def _pair_seconds(self, threads: int) -> list[float]:
-        """The times of a few answers to a pair, after a first one, which is slow."""
+        """Measure a few answers to a pair, after a first one, which is slow."""
         ids = [0] * min(_USUAL, self._max_length)
         names = self._tokenize(["a"])[0]
 
@@ -180,20 +184,20 @@ class Scorer:
 
     @property
     def optimized(self) -> bool:
-        """Whether it computes with other layers than the model's own."""
+        """True if the model's own layers were replaced."""
         return self._path.optimized
 
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Logits of shape (pairs, classes), in the order given, of one row or more."""
+        """Return logits of shape (pairs, classes), in the given order, of one row or more."""
         seconds = itertools.repeat(None, len(sentence1)) if sentence2 is None else sentence2
         rows = zip(sentence1, seconds, strict=True)
         return np.concatenate([block.logits for block in self.stream(rows)])
 
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[ScoredPairs]:
-        """A block of results for every `window` pairs, or fewer long ones, in the order given;
-        holds two blocks at a time."""
+        """Yield results for every `window` pairs, or fewer long ones, in the given order. Two
+        blocks are in memory at a time."""
         windows = itertools.chain(map(self._begin, self._blocks(rows, window)), [None])
         # The next window is read and tokenized while the current one is computed.
         for current, _ in itertools.pairwise(windows):
@@ -201,7 +205,8 @@ class Scorer:
                 yield self._end(*current)
 
     def _blocks(self, rows: Iterable[Row], most: int) -> Iterator[list[Any]]:
-        """A tokenizer's inputs, in blocks of `most` rows or about `_CHARACTERS` characters."""
+        """Yield a tokenizer's inputs, in blocks of `most` rows or about `_CHARACTERS`
+        characters."""
         limit = checkpoints.characters_read(self._max_length)
         block: list[str | tuple[str, str]] = []
         size = 0
@@ -215,7 +220,7 @@ class Scorer:
             yield block
 
     def inputs(self, rows: Iterable[Row]) -> list[dict[str, NDArray[np.int64]]]:
-        """The model's inputs of each row, of shape (1, length)."""
+        """Return the model's inputs for each row, of shape (1, length)."""
         inputs = []
         for block in self._blocks(rows, 1):
             padded, mask = self._padded(self._tokenize(block)[0])
@@ -224,14 +229,15 @@ class Scorer:
         return inputs
 
     def free(self) -> None:
-        """Free the model and its device's memory, once what is still asked for is computed."""
+        """Free the model and its device's memory, after all pending requests are computed."""
         self._pool.shutdown()
         self._model = self._session = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _begin(self, block: list[Any]) -> tuple[list[Batch], NDArray[np.int64], NDArray[np.int64]]:
-        """Batches that are being computed, and the lengths and cut tokens of a block's rows."""
+        """Start computing a block. Returns its batches, and the lengths and cut tokens of its
+        rows."""
         columns, tokens, cut = self._tokenize(block)
         batches = _batches(tokens, self._batch_tokens(int(tokens.sum())))
         share = max(1, self._path.threads // len(batches))
@@ -242,12 +248,12 @@ class Scorer:
         return futures, tokens, cut
 
     def _batch_tokens(self, total: int) -> int:
-        """Tokens of a batch, padded, of so many in all."""
+        """Tokens of a padded batch, if all pairs together have `total`."""
         if not self._on_cpu:
             return _GPU_BATCH
         if self._path.together:
             return _SHARED_BATCH * self.threads
-        return min(_OWN_BATCH, max(_LEAST_BATCH, total // (_SHARES * self.threads)))
+        return min(_OWN_BATCH, max(_LEAST_BATCH, total // (_THREAD_BATCHES * self.threads)))
 
     def _end(
         self, batches: list[Batch], tokens: NDArray[np.int64], cut: NDArray[np.int64]
@@ -257,13 +263,14 @@ class Scorer:
             logits[places] = future.result()
         if not np.isfinite(logits).all():
             raise ModelError(
-                "The model answers with numbers that are none: its file is damaged.",
+                "The model's answers are not finite numbers: its file is damaged.",
                 "Train or download it again.",
             )
         return ScoredPairs(logits, tokens, cut)
 
-    def _tokenize(self, block: list[Any]) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
-        """The model's inputs, unpadded, their lengths, and how many tokens of each were cut."""
+    def _tokenize(self, block: list[Any]) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int64]]:
+        """Return the model's inputs, unpadded, their lengths, and how many tokens of each were
+        cut."""
         with self._tokenizing:
             columns = self._tokenizer(
                 self._cut(block),
@@ -280,7 +287,7 @@ class Scorer:
         return dict(columns), tokens, cut
 
     def _cut(self, block: list[Any]) -> list[Any]:
-        """A tokenizer's inputs without what would be truncated in any case."""
+        """Cut a tokenizer's inputs where it would truncate them in any case."""
         cut = list(block)
         for single in (True, False):
             places = [at for at, texts in enumerate(block) if isinstance(texts, str) == single]
@@ -291,7 +298,7 @@ class Scorer:
                 cut[at] = texts[0] if single else texts
         return cut
 
-    def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
+    def _compute(self, rows: Tokens, threads: int) -> NDArray[np.float32]:
         inputs, mask = self._padded(rows)
         if self._session is not None:
             arrays = {name: values.numpy() for name, values in inputs.items()}
@@ -303,11 +310,11 @@ class Scorer:
             logits = self._model(**inputs, attention_mask=mask).logits
         return logits.float().cpu().numpy()  # type: ignore[no-any-return]
 
-    def _padded(self, rows: Columns) -> tuple[dict[str, Any], torch.Tensor]:
-        """Tensors of shape (batch, longest) on the device, and the mask on the CPU, as
-        `tokenizer.pad` makes them in twenty times the time."""
+    def _padded(self, rows: Tokens) -> tuple[dict[str, Any], torch.Tensor]:
+        """Pad rows to tensors of shape (batch, longest) on the device, and make the mask on the
+        CPU. `tokenizer.pad` would take twenty times as long."""
         largest = max(itertools.chain.from_iterable(rows["input_ids"]), default=0)
-        if largest >= self._vocabulary_size:  # a GPU would be of no use any more
+        if largest >= self._vocabulary_size:  # a GPU would be unusable afterwards
             raise ModelError(
                 "The tokenizer of this model makes token {largest:,}, and its weights know "
                 "{vocabulary_size:,}, from 0.",
@@ -330,7 +337,8 @@ class Scorer:
 
 
 def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
-    """Places of the inputs, the longest first, in batches of about `budget` tokens, padded."""
+    """Group inputs by length, the longest first, into batches of about `budget` tokens, padded.
+    Returns their indices."""
     order = np.argsort(-lengths, kind="stable").tolist()
     batches = []
     while order:

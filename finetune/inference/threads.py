@@ -1,4 +1,4 @@
-"""How many threads PyTorch computes with, for one thread that asks it, and their priority."""
+"""Set the number and the priority of PyTorch's threads, for one calling thread."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TypeVar
 
 import torch
 
-_NICE = 15  # of threads that stand aside
+_NICE = 15  # of threads with low priority
 T = TypeVar("T")
 
 _changing_threads = threading.Lock()
 
 
 def set_own_threads(threads: int) -> None:
-    """Let PyTorch compute with so many threads where the calling thread asks it to. What
-    `torch.set_num_threads` sets for all threads that are still to come is put back."""
+    """Set the number of threads with which PyTorch computes for the calling thread.
+    `torch.set_num_threads` also sets it for all new threads; that is undone."""
     with _changing_threads:
         default = _in_new_thread(torch.get_num_threads)
         torch.get_num_threads()  # the first question takes the default, also after a number was set
@@ -28,7 +28,7 @@ def set_own_threads(threads: int) -> None:
 
 
 def default_threads() -> int:
-    """How many threads PyTorch computes with unless told otherwise."""
+    """PyTorch's default number of computing threads."""
     with _changing_threads:
         return _in_new_thread(torch.get_num_threads)
 
@@ -39,12 +39,13 @@ def _in_new_thread(function: Callable[[], T]) -> T:
 
 
 def take_one_thread() -> None:
-    """Compute with one thread, which lets others go first: several would wait for each other."""
+    """Compute with one thread of low priority, because several would wait for each other."""
     set_own_threads(1)
     lower_priority()
 
 
 def lower_priority() -> None:
-    """Let other threads go first. Linux alone has priorities of threads, and inherits them."""
+    """Let other threads go first. Only Linux has priorities of threads, which new threads
+    inherit."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

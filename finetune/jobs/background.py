@@ -1,4 +1,4 @@
-"""Background jobs: their kinds; how to start one, say its state and carry it out."""
+"""Background jobs: what their kinds have in common."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from filelock import FileLock, Timeout
 
@@ -22,41 +20,10 @@ from finetune.errors import JobError, StoreError
 from finetune.jobs import worker_files, workers
 from finetune.messages import message as _
 from finetune.runs import events
-from finetune.runs.events import Phase
+from finetune.runs.events import Event, Phase
 from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, JobState
-
-State = TypeVar("State", bound=JobState)
-
-
-@dataclass(frozen=True)
-class JobKind:
-    """One kind of job; its module has a function `<name>_job`, which the worker calls."""
-
-    name: str  # as `job.json` has it, and of its module
-    folders: str  # where such jobs lie below the store, as a pattern
-    limit: int = 0  # at work at a time, for all visitors; 0 where the queue decides
-    busy: str = ""  # the message when `n` of them are at work and no more may be
-
-    def carry_out(self, job: JobFolder) -> int:
-        """Do the job in this process; its exit status."""
-        module = import_module(f"finetune.jobs.{self.name}")
-        status: int = getattr(module, f"{self.name}_job")(job)
-        return status
-
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        JobKind("train", "*"),
-        JobKind("check", "checks/*", 3, _("{n} data checks are running.")),
-        JobKind("evaluate", "*/evaluations/*", 2, _("{n} models are being scored.")),
-        JobKind("predict", "batches/*", 2, _("{n} files are being predicted.")),
-        JobKind("export", "*/exports/*", 2, _("{n} models are being exported.")),
-        JobKind("push", "*/pushes/*", 4, _("{n} pushes are running.")),
-    )
-}
 
 
 @contextlib.contextmanager
@@ -72,87 +39,75 @@ def store_lock(store: RunStore) -> Iterator[None]:
         raise disk.failure(store.root, error, StoreError) from error
 
 
-def start_job(
-    store: RunStore,
-    job: JobFolder,
-    kind: str,
-    request: dict[str, Any] | None = None,
-    files: Mapping[str, Path] | None = None,
-    admit: Callable[[list[JobFolder]], None] = lambda running: None,
-    stdin: bytes = b"",
-) -> None:
-    """Start a job in an empty folder, unless it is at work already.
+class BackgroundJob(JobFolder):
+    """A job's folder, how it is started, and its work; each kind of job is a subclass."""
 
-    Args:
-        kind: a name in `KINDS`.
-        request: what is asked for, as its function reads it.
-        files: name in the folder -> a file to copy there.
-        admit: called with the jobs of this kind that are at work; raises where no more may.
-        stdin: what the worker can read once; a secret.
-    """
-    new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
-    try:
-        with disk.writing(job.folder):  # outside the lock: a large file may be copied
-            new.folder.mkdir(parents=True)
-            new.describe_job(kind, store.visitor.name, request)
-            for name, path in (files or {}).items():
-                shutil.copyfile(path, new.folder / name)
-        with store_lock(store):
-            if job_state(job).running:
-                return
-            workers.kill_worker(job)  # it has said its last word, and is just leaving
-            jobs = map(JobFolder, store.root.glob(f"{KINDS[kind].folders}/"))
-            running = [job for job in jobs if job.is_alive()]
-            if len(running) >= KINDS[kind].limit:
-                raise JobError(KINDS[kind].busy, "Try again in a minute.", n=len(running))
-            admit(running)
-            with disk.writing(job.folder):
-                job.folder.parent.mkdir(parents=True, exist_ok=True)
-                disk.remove_folder(job.folder)  # by renaming: who reaps its worker may write there
-                new.folder.rename(job.folder)
-            confinement = worker_files.of_job(kind, store.root, job, request or {})
-            workers.spawn_worker(job, stdin=stdin, confinement=confinement)
-    finally:
-        shutil.rmtree(new.folder, ignore_errors=True)
+    name: ClassVar[str]  # of the kind, as `job.json` has it
+    folders: ClassVar[str]  # where such jobs lie below the store, as a pattern
+    limit: ClassVar[int]  # at work at a time, for all visitors
+    busy: ClassVar[str]  # the message when `n` of them are at work and no more may be
+    phase: ClassVar[Phase]  # in which its work begins
+    remedy: ClassVar[str] = ""  # for an error that nobody foresaw
 
+    @property
+    def run(self) -> Run:
+        """The run in whose folder the job lies."""
+        return Run(self.folder.parent.parent)
 
-def job_state(job: JobFolder) -> JobState:
-    """How far a job is; `none` where nobody asked for it."""
-    if not job.folder.is_dir():
-        return JobState("none")
-    return current_state(job, lambda: JobState().fold(job.tail()[0]))
+    def work(self) -> Event | None:
+        """Do the job in this process; returns the last event if that is not `Finished`."""
+        raise NotImplementedError
 
+    def carry_out(self) -> int:
+        """Do the job in its own process, and write down how it ended; the exit status."""
+        try:
+            self.append(events.PhaseStarted(phase=self.phase))
+            self.append(self.work() or events.Finished(step=0, seconds=0.0))
+            return 0
+        except Exception as error:
+            self.append(events.failure_event(error, _("A file of the job"), self.remedy))
+            return 1
 
-def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
-    """What a job's events tell (`fold`), and whether its worker still lives."""
-    alive = job.is_alive()  # asked first: it may write its last event and end before the next line
-    state = fold()
-    if state.status in ENDED:
-        return state
-    if alive:
-        return replace(state, status="running")
-    ended = job.events_file.stat().st_mtime if job.events_file.exists() else 0.0
-    if job.stop_requested():
-        return replace(state, status="stopped", ended=ended, error=job.stop_reason())
-    state = replace(state, status="interrupted", ended=ended)
-    if job.kind == "train":  # the page explains it
-        return state
-    error, remedy = _("It ended unexpectedly."), _("Its log may say why. Try again.")
-    return replace(state, error=error, remedy=remedy)
+    def begin(
+        self,
+        store: RunStore,
+        request: dict[str, Any] | None = None,
+        files: Mapping[str, Path] | None = None,
+        admit: Callable[[list[JobFolder]], None] = lambda running: None,
+        stdin: bytes = b"",
+    ) -> None:
+        """Start the job in an empty folder, unless it is at work already.
 
-
-def carry_out(
-    job: JobFolder, phase: Phase, work: Callable[[], events.Event | None], remedy: str = ""
-) -> int:
-    """Do a job's work in its own process; the exit status. `work` returns the last event where that
-    is not `Finished`, and `remedy` is for an error that nobody foresaw."""
-    try:
-        job.append(events.PhaseStarted(phase=phase))
-        job.append(work() or events.Finished(step=0, seconds=0.0))
-        return 0
-    except Exception as error:
-        job.append(events.failure_event(error, _("A file of the job"), remedy))
-        return 1
+        Args:
+            request: what is asked for, as `work` reads it.
+            files: name in the folder -> a file to copy there.
+            admit: called with the jobs of this kind that are at work; raises if no more may be.
+            stdin: what the worker can read once; a secret.
+        """
+        new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
+        try:
+            with disk.writing(self.folder):  # outside the lock: a large file may be copied
+                new.folder.mkdir(parents=True)
+                new.describe_job(self.name, store.visitor.name, request)
+                for name, path in (files or {}).items():
+                    shutil.copyfile(path, new.folder / name)
+            with store_lock(store):
+                if self.state().running:
+                    return
+                workers.kill_worker(self)  # it has said its last word, and is just leaving
+                jobs = map(JobFolder, store.root.glob(f"{self.folders}/"))
+                running = [job for job in jobs if job.is_alive()]
+                if len(running) >= self.limit:
+                    raise JobError(self.busy, "Try again in a minute.", n=len(running))
+                admit(running)
+                with disk.writing(self.folder):
+                    self.folder.parent.mkdir(parents=True, exist_ok=True)
+                    disk.remove_folder(self.folder)  # by renaming: who reaps its worker may write
+                    new.folder.rename(self.folder)
+                confinement = worker_files.of_job(self.name, store.root, self, request or {})
+                workers.spawn_worker(self, stdin=stdin, confinement=confinement)
+        finally:
+            shutil.rmtree(new.folder, ignore_errors=True)
 
 
 def choose_offline(dataset: str, checkpoint: str) -> None:

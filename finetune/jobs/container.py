@@ -55,7 +55,8 @@ def main() -> int:
             break
         time.sleep(pause)
     relay.pass_on()
-    return {"finished": 0, "stopped": 0, "failed": 1}.get(run.events_summary().status, 137)
+    state = run.state()
+    return {"finished": 0, "stopped": 0, "failed": 1}[state.status] if state.end_recorded else 137
 
 
 def _look_for_stop(box: Mailbox, run: Run) -> None:

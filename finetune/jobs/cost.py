@@ -18,7 +18,7 @@ from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
 from finetune.data.classes import is_positive_plain
-from finetune.engines.base import LOCAL, read_ticket
+from finetune.engines.base import HERE, read_ticket
 from finetune.environment import devices
 from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check, memory
@@ -92,7 +92,7 @@ class Estimate:
     unclear_classes: tuple[str, ...] = ()  # two, of which nothing says which is the positive one
 
 
-def estimate_cost(store: RunStore, config: RunConfig, place: str = LOCAL) -> Estimate:
+def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Estimate:
     """What a configuration will cost, from what the store's visitor may see.
 
     Args:
@@ -169,7 +169,7 @@ class _Facts:
                 job = check.check_folder(self.store, config)
                 whole = folder == own or not config.max_train_samples
                 same = whole and _agree(config, self.config, _ROW_FIELDS)
-                report = check.latest_report(job) if same and job.id == folder.name else None
+                report = job.latest_report() if same and job.id == folder.name else None
                 if report and not report.blocked:
                     if config.checkpoint == self.config.checkpoint:
                         return report
@@ -227,7 +227,7 @@ class _Facts:
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
-                config, summary = run.config(), self.store.summary(run)
+                config, summary = run.config(), run.state()
                 there = read_ticket(run).place == place
                 if there and _is_comparable(config, summary, self.config, place):
                     same_batch = _agree(config, self.config, ["per_device_train_batch_size"])
@@ -251,7 +251,7 @@ def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, plac
     if not (summary.started and len(summary.train) > 1 and summary.samples_per_second > 0):
         return False
     on_processor = summary.started.device.startswith(("CPU", "MPS"))
-    same_kind = place != LOCAL or on_processor != bool(devices.list_accelerators())
+    same_kind = place != HERE or on_processor != bool(devices.list_accelerators())
     batch = config.per_device_train_batch_size / past.per_device_train_batch_size
     alike = 0.5 <= batch <= 2 and _agree(past, config, PACE_FIELDS)
     return alike and same_kind

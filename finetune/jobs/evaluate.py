@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.errors import JobError
 from finetune.inference import decision_rule
-from finetune.jobs import background
+from finetune.jobs.background import BackgroundJob, choose_offline
+from finetune.messages import message as _
 from finetune.runs.events import Phase
-from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root, named_run
-from finetune.runs.summary import ENDED, JobState, RunSummary
+from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED, RunSummary
 
 EvaluationKind = Literal["orders", "test"]
 
 
-def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> None:
-    """Score the run's model."""
-    check_has_ended(run)
-    background.start_job(store, _folder(run, evaluation), "evaluate")
+class EvaluationJob(BackgroundJob):
+    """The scoring of a run's model."""
+
+    name, folders, limit = "evaluate", "*/evaluations/*", 2
+    busy = _("{n} models are being scored.")
+    phase = Phase.EVALUATE
+
+    @classmethod
+    def of(cls, run: Run, evaluation: EvaluationKind) -> Self:
+        return cls(run.folder / "evaluations" / evaluation)
+
+    def start(self, store: RunStore) -> None:
+        """Score the model; raises a `JobError` unless the run has ended with one."""
+        check_has_ended(self.run)
+        self.begin(store)
+
+    def work(self) -> None:
+        score(self.run, self.id == "test")
 
 
 def check_has_ended(run: Run) -> None:
@@ -44,45 +55,9 @@ def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None
     decision_rule.write_rule(run.best, **choice, **names)
 
 
-def evaluation_state(run: Run, evaluation: EvaluationKind) -> JobState:
-    """How far it is."""
-    return background.job_state(_folder(run, evaluation))
-
-
-def _folder(run: Run, evaluation: EvaluationKind) -> JobFolder:
-    return JobFolder(run.folder / "evaluations" / evaluation)
-
-
-def evaluate_job(job: JobFolder) -> int:
-    """Score in the job's own process; the exit status."""
-    run = Run(job.folder.parent.parent)
-    return background.carry_out(job, Phase.EVALUATE, lambda: _evaluate(run, job.id == "test"))
-
-
-def _evaluate(run: Run, test: bool) -> None:
-    background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
+def score(run: Run, test: bool) -> None:
+    """Score a run's model on the sealed test set, or else on validation in both orders."""
+    choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
     from finetune.evaluation.test_set import open_test_set, score_both_orders
 
     (open_test_set if test else score_both_orders)(run)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Score a run's model from a terminal."""
-    about = "Score a run's model with the sentences swapped, or on the sealed test set."
-    parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
-    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
-    parser.add_argument("--open_test", action="store_true", help="open the test set")
-    args = parser.parse_args(arguments)
-    run = named_run(args.run, args.runs)
-    _evaluate(run, args.open_test)
-    if args.open_test:
-        opened = run.events_summary().opened[-1]
-        print(json.dumps({"step": opened.step, **opened.metrics}))
-    else:
-        from finetune.evaluation import report
-
-        analysis = report.evaluate_run(run, run.summary()).analysis
-        assert analysis.order is not None, "it was just measured"
-        print(json.dumps({"pairs": analysis.order.pairs, "changed answers": analysis.order.flips}))
-    return 0

@@ -120,7 +120,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     if finished is not None:
         del work
         accelerator.free_memory()
-        if distributed.is_main_process() and run.events_summary().paired:
+        if distributed.is_main_process() and run.state().paired:
             yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
             with _logged_only():
                 from finetune.evaluation import test_set
@@ -157,8 +157,8 @@ class _Training:
         # Only the main process knows beforehand which folder and checkpoint it is, and how often
         # the run has found that it can evaluate.
         latest = max(map(str, run.checkpoints()), default="")
-        facts = [str(run.folder), latest, run.events_summary().interval]
-        folder, checkpoint, self.interval = broadcast_object_list(facts)
+        facts = [str(run.folder), latest, run.state().eval_every]
+        folder, checkpoint, self.eval_every = broadcast_object_list(facts)
         run.folder = Path(folder)
         self.checkpoint = Path(checkpoint) if checkpoint else None
 
@@ -174,7 +174,7 @@ class _Training:
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
         self.labels = [*self.pairs.target.names]
-        now, before = self.pairs.fingerprint, run.events_summary().prepared
+        now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
             raise DataError(
@@ -188,7 +188,7 @@ class _Training:
             )
         if main_process:
             with _logged_only():  # a file that was trained on is then scored without a word
-                pair_index.write_pair_index(run, self.pairs.numbers)
+                pair_index.write_pair_index(run, self.pairs.pair_hashes)
 
     def load_model(self) -> None:
         from finetune.training import loop, model
@@ -223,6 +223,8 @@ class _Training:
         from finetune.metrics import modules
 
         names, target = [metric.name for metric in self.config.measured], self.pairs.target
+        for name in self.config.foreign_metrics:
+            print(f"warning: {name} is code, and runs on this machine with your rights", flush=True)
         with self.accelerator.main_process_first():
             self.metric = modules.ScoreModules(names, target.size, target.positive)
 
@@ -246,7 +248,7 @@ class _Training:
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
-            data=pairs.origin | {"either_order": self.batches.either_order},
+            data=pairs.facts | {"either_order": self.batches.either_order},
             majority=majority_scores(
                 counts["train"], counts["validation"], pairs.target.positive, config.measured
             ),
@@ -256,7 +258,7 @@ class _Training:
     def measure_baselines(self) -> Iterator[events.Event]:
         """Score the baselines on the validation pairs, which are kept beside their logits."""
         run, config = self.run, self.config
-        measured = run.events_summary().baselines.keys() - {MAJORITY}
+        measured = run.state().baselines.keys() - {MAJORITY}
         if measured or not distributed.is_main_process():
             return
         yield events.PhaseStarted(phase=Phase.BASELINES)
@@ -275,13 +277,13 @@ class _Training:
         """The loop's events."""
         from finetune.training import loop
 
-        self.pairs = dataclasses.replace(self.pairs, splits={}, numbers={})  # unmaps the texts
+        self.pairs = dataclasses.replace(self.pairs, splits={}, pair_hashes={})  # unmaps the texts
         self.stop.looping = True
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
         yield from loop.fit(
             self.config, self.accelerator, self.classifier, self.batches, self.metric,
-            self._hooks(), self.checkpoint, self.interval,
+            self._hooks(), self.checkpoint, self.eval_every,
         )  # fmt: skip
 
     def _hooks(self) -> Hooks:

@@ -6,36 +6,31 @@ first 100 rows in `head.json`, and the added columns, counts and scores in `repo
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import secrets
 import shutil
-import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners, uploads
-from finetune.arguments import add_arguments
-from finetune.config import READING_FIELDS
-from finetune.data.tables import ReadOptions
-from finetune.engines.registry import LOCAL, RAY
 from finetune.errors import DataError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
+from finetune.jobs.background import BackgroundJob
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root, named_run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 if TYPE_CHECKING:
-    from finetune.inference.files import WindowScorer
+    pass
 
 KEPT = 5  # of each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
@@ -49,8 +44,12 @@ class PredictionState(JobState):
     report: dict[str, Any] = field(default_factory=dict)  # its figures; empty until it ends
 
 
-class PredictionJob(JobFolder):
-    """One prediction job's folder."""
+class PredictionJob(BackgroundJob):
+    """The prediction of one file."""
+
+    name, folders, limit = "predict", "batches/*", 2
+    busy = _("{n} files are being predicted.")
+    phase = Phase.PREDICT
 
     def prediction_request(self) -> PredictionRequest:
         """What was asked for."""
@@ -71,13 +70,55 @@ class PredictionJob(JobFolder):
         """The file with the predictions; None while there is none."""
         return next(iter(self.folder.glob("result.*")), None)
 
+    def state(self) -> PredictionState:
+        """How far it is."""
+        return PredictionState(
+            **vars(super().state()),
+            head=disk.read_json(self.folder / "head.json").get("rows", []),
+            report=disk.read_json(self.folder / "report.json"),
+        )
+
+    def cancel(self) -> None:
+        """Ask the job to end; the rows predicted by then are kept."""
+        self.request_stop()
+        workers.end_worker(self, 10, 20)
+
+    def work(self) -> events.Event | None:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
+        from finetune.inference.files import PredictionStopped, predict_file
+        from finetune.inference.result_files import result_suffix
+
+        began, progress = time.monotonic(), background.EventProgress(self, Phase.PREDICT)
+
+        def on_progress(done: int, total: int) -> None:
+            progress(Phase.PREDICT, "", done, total)
+            if self.stop_requested():
+                raise PredictionStopped
+
+        def write(name: str, content: dict[str, Any]) -> None:
+            text = json.dumps(content, ensure_ascii=False, default=str)
+            disk.write_atomically(self.folder / name, text)
+
+        request = self.prediction_request()
+        report, complete = predict_file(
+            Run(self.folder.parent.parent / request.run),
+            request,
+            self.input,
+            self.folder / f"result{result_suffix(self.input)}",
+            on_progress,
+            lambda rows: write("head.json", {"rows": rows}),
+        )
+        seconds = time.monotonic() - began
+        write("report.json", report | {"seconds": seconds})
+        return None if complete else events.Stopped(step=0, seconds=seconds)
+
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
     """Predict a copy of a file."""
     run = store.get(request.run)
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
-    trained = run.events_summary().columns
+    trained = run.state().columns
     request = check_columns(request, path, trained, run.config().encoding)
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
@@ -89,7 +130,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
     files = {f"input{uploads.file_suffix(request.file)}": path}
-    background.start_job(store, job, "predict", asdict(request), files, admit)
+    job.begin(store, asdict(request), files, admit)
     return job
 
 
@@ -119,121 +160,3 @@ def newest_predictions(store: RunStore) -> list[PredictionJob]:
     jobs = [PredictionJob(path.parent) for path in (store.root / "batches").glob("*/job.json")]
     owned = [job for job in jobs if store.visitor.owns(job.owner)]
     return sorted(owned, key=lambda job: job.created, reverse=True)
-
-
-def prediction_state(job: PredictionJob) -> PredictionState:
-    """How far it is."""
-    return PredictionState(
-        **vars(background.job_state(job)),
-        head=disk.read_json(job.folder / "head.json").get("rows", []),
-        report=disk.read_json(job.folder / "report.json"),
-    )
-
-
-def cancel_prediction(job: PredictionJob) -> None:
-    """Ask a job to end; the rows predicted by then are kept."""
-    job.request_stop()
-    workers.end_worker(job, 10, 20)
-
-
-def predict_job(folder: JobFolder) -> int:
-    """Predict in the job's own process; the exit status."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
-    from finetune.inference.files import Cancelled, predict_file
-    from finetune.inference.result_files import result_suffix
-
-    job, began = PredictionJob(folder.folder), time.monotonic()
-    progress = background.EventProgress(job, Phase.PREDICT)
-
-    def on_progress(done: int, total: int) -> None:
-        progress(Phase.PREDICT, "", done, total)
-        if job.stop_requested():
-            raise Cancelled
-
-    def write(name: str, content: dict[str, Any]) -> None:
-        text = json.dumps(content, ensure_ascii=False, default=str)
-        disk.write_atomically(job.folder / name, text)
-
-    def work() -> events.Event | None:
-        request = job.prediction_request()
-        run = Run(job.folder.parent.parent / request.run)
-        result = job.folder / f"result{result_suffix(job.input)}"
-        report, complete = predict_file(
-            run, request, job.input, result, on_progress,
-            lambda rows: write("head.json", {"rows": rows}),
-        )  # fmt: skip
-        seconds = time.monotonic() - began
-        write("report.json", report | {"seconds": seconds})
-        return None if complete else events.Stopped(step=0, seconds=seconds)
-
-    return background.carry_out(job, Phase.PREDICT, work)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Predict a file from a terminal."""
-    about = (
-        "Predict every row of a file with a run's model. The result has the file's columns as they "
-        "are, then prediction, a probability_ of each class, trained_on and error; if the file has "
-        "one of these, all those added end in _2 (or _3, ...)."
-    )
-    parser = argparse.ArgumentParser("python -m finetune predict", description=about)
-    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
-    parser.add_argument("--runs", type=Path, default=default_root())
-    formats = "CSV, TSV, JSONL, JSON (these also as .gz), Parquet, XLSX, XLS or ODS"
-    parser.add_argument("--file", type=Path, required=True, help=formats)
-    result = "where the result goes; its ending says as what: .csv, .tsv, .jsonl, .json, .parquet"
-    parser.add_argument("--out", type=Path, required=True, help=result)
-    for name in ("sentence1", "sentence2", "label"):
-        about = "by the name that the run was trained on, or guessed, if absent"
-        parser.add_argument(f"--{name}_column", default="", help=about)
-    add_arguments(parser, READING_FIELDS, absent=False)
-    for name in ("both_orders", "calibrated"):
-        parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument(
-        "--threshold", action=argparse.BooleanOptionalAction, default=True,
-        help="use the threshold saved with the model (default)",
-    )  # fmt: skip
-    about = "where rows are scored; all machines of a Ray cluster share the folder of the runs"
-    parser.add_argument("--engine", choices=(LOCAL, RAY), default=LOCAL, help=about)
-    parser.add_argument("--address", default="", help="of the cluster; RAY_ADDRESS if absent")
-    args = parser.parse_args(arguments)
-    from tqdm import tqdm
-
-    from finetune.inference.files import predict_file
-    from finetune.inference.result_files import ERROR, SUFFIXES
-
-    if args.out.suffix.lower() not in SUFFIXES:
-        parser.error(f"--out is {args.out}: end its name in one of {', '.join(SUFFIXES)}")
-    if args.out.resolve() == args.file.resolve():
-        parser.error(f"--out is {args.out}, the file to predict: name another one")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    run = named_run(args.run, args.runs)
-    request = PredictionRequest(
-        run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
-        args.both_orders, args.threshold, args.calibrated,
-        **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
-    )  # fmt: skip
-    trained = run.events_summary().columns
-    request = check_columns(request, args.file, trained, run.config().encoding)
-    with tqdm(unit="row") as bar, _scorer(run, args.engine, args.address) as scorer:
-        report, _ = predict_file(
-            run, request, args.file, args.out,
-            lambda done, total: bar.update(done - bar.n), scorer=scorer,
-        )  # fmt: skip
-    if report["columns"][-1] != ERROR:
-        names = ", ".join(report["columns"])
-        print(f"{args.file} keeps its own columns; those added are {names}", file=sys.stderr)
-    print(json.dumps(report, indent=2, ensure_ascii=False))
-    return 0
-
-
-def _scorer(run: Run, engine: str, address: str) -> AbstractContextManager[WindowScorer]:
-    """What scores the rows, as it was asked for."""
-    if engine == LOCAL:
-        from finetune.inference.files import LocalScorer
-
-        return nullcontext(LocalScorer(run))
-    from finetune.engines.options import make_ticket
-    from finetune.engines.ray_files import scorer_on_cluster
-
-    return scorer_on_cluster(run, make_ticket(RAY, {"address": address}))

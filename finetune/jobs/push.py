@@ -12,18 +12,18 @@ import shutil
 import sys
 import traceback
 from dataclasses import dataclass, field
+from typing import Self
 
 from finetune.disk import read_as, write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
 from finetune.hub.publish import Pushed, PushProgress
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.jobs import background, service
+from finetune.jobs.background import BackgroundJob
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
@@ -55,83 +55,67 @@ class Approvals:
         return [text for name, run_id, text in self._shown if name in names and run_id == run.id]
 
 
-def start_push(
-    store: RunStore, run: Run, request: PushRequest, token: str | None, approvals: Approvals
-) -> None:
-    """Begin to push. A repository that holds something is updated where a check has shown it to the
-    visitor for this run, or a push of theirs has put the run there; a demo Space is billed where a
-    check has shown the price."""
-    job, former = _folder(run), push_state(run)
-    approved = {*approvals.of(store, run), *job.request.get("approved", [])}
-    if former.pushed is not None:
-        approved.add(former.progress.full)
-    content = {"push": dataclasses.asdict(request), "approved": sorted(approved)}
-    background.start_job(store, job, "push", content, stdin=f"{token or ''}\n".encode())
+class PushJob(BackgroundJob):
+    """The latest push of a run."""
 
+    name, folders, limit = "push", "*/pushes/*", 4
+    busy = _("{n} pushes are running.")
+    phase = Phase.CHECK_HUB
 
-def push_state(run: Run) -> PushState:
-    """How far the latest push of a run is; status `none` where there was none."""
-    job = _folder(run)
-    state = PushState(
-        **vars(background.job_state(job)),
-        progress=read_as(PushProgress, job.folder / "progress.json") or PushProgress(),
-        pushed=read_as(Pushed, job.folder / "result.json"),
-    )
-    if state.status == "interrupted":
-        state.error, state.remedy = _interrupted(state.progress)
-    state.cancelling = state.running and job.stop_requested()
-    return state
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        return cls(run.folder / "pushes" / "latest")
 
+    def start(
+        self, store: RunStore, request: PushRequest, token: str | None, approvals: Approvals
+    ) -> None:
+        """Begin to push. A repository that holds something is updated if a check has shown it to
+        the visitor for this run, or a push of theirs has put the run there; a demo Space is billed
+        if a check has shown the price."""
+        former = self.state()
+        approved = {*approvals.of(store, self.run), *self.request.get("approved", [])}
+        if former.pushed is not None:
+            approved.add(former.progress.full)
+        content = {"push": dataclasses.asdict(request), "approved": sorted(approved)}
+        self.begin(store, content, stdin=f"{token or ''}\n".encode())
 
-def _interrupted(progress: PushProgress) -> tuple[str, str]:
-    """What is known of a push whose worker was killed, and what to do."""
-    if progress.phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
-        return (
-            _("It ended unexpectedly after it was committed to {full}.", full=progress.full),
-            _("Push again to load it back and compare."),
+    def state(self) -> PushState:
+        """How far it is; status `none` if there was none."""
+        state = PushState(
+            **vars(super().state()),
+            progress=read_as(PushProgress, self.folder / "progress.json") or PushProgress(),
+            pushed=read_as(Pushed, self.folder / "result.json"),
         )
-    if progress.phase == Phase.COMMIT:
-        return (
-            _("It ended unexpectedly; the commit to {full} may have arrived.", full=progress.full),
-            _("Look into the repository, and push again if it has not arrived."),
-        )
-    return _("It ended unexpectedly; nothing was committed."), _("Push again.")
+        if state.status == "interrupted":
+            state.error, state.remedy = _interrupted(state.progress)
+        state.cancelling = state.running and self.stop_requested()
+        return state
 
+    def cancel(self) -> None:
+        """Ask a push for its end; it ends before its commit or not at all."""
+        if self.state().running:
+            self.request_stop()
 
-def cancel_push(run: Run) -> None:
-    """Ask a push for its end; it ends before its commit or not at all."""
-    if push_state(run).running:
-        _folder(run).request_stop()
+    def forget_failed(self) -> None:
+        """Drop a push that came to nothing: somebody looks anew whether it can be done."""
+        if self.state().status in ("failed", "stopped", "interrupted"):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
+    def work(self) -> events.Event | None:
+        token = sys.stdin.readline().strip() or None
 
-def forget_failed_push(run: Run) -> None:
-    """Drop a push that came to nothing: somebody looks anew whether it can be done."""
-    if push_state(run).status in ("failed", "stopped", "interrupted"):
-        shutil.rmtree(_folder(run).folder, ignore_errors=True)
+        def write(name: str, content: PushProgress | Pushed) -> None:
+            write_atomically(self.folder / name, json.dumps(encode(dataclasses.asdict(content))))
 
-
-def _folder(run: Run) -> JobFolder:
-    return JobFolder(run.folder / "pushes" / "latest")
-
-
-def push_job(job: JobFolder) -> int:
-    """Push in the job's own process; the exit status."""
-    token = sys.stdin.readline().strip() or None
-
-    def write(name: str, content: PushProgress | Pushed) -> None:
-        write_atomically(job.folder / name, json.dumps(encode(dataclasses.asdict(content))))
-
-    def work() -> events.Event | None:
         try:
-            run, request = Run(job.folder.parent.parent), PushRequest(**job.request["push"])
             pushed = publish.push_run(
-                run,
-                service.run_summary(RunStore(run.folder.parent), run),
-                request,
+                self.run,
+                self.run.state(),
+                PushRequest(**self.request["push"]),
                 token,
                 lambda progress: write("progress.json", progress),
-                job.stop_requested,
-                job.request["approved"],
+                self.stop_requested,
+                self.request["approved"],
             )
             write("result.json", pushed)
         except Cancelled as error:
@@ -147,4 +131,17 @@ def push_job(job: JobFolder) -> int:
             ) from None
         return None
 
-    return background.carry_out(job, Phase.CHECK_HUB, work)
+
+def _interrupted(progress: PushProgress) -> tuple[str, str]:
+    """What is known of a push whose worker was killed, and what to do."""
+    if progress.phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
+        return (
+            _("It ended unexpectedly after it was committed to {full}.", full=progress.full),
+            _("Push again to load it back and compare."),
+        )
+    if progress.phase == Phase.COMMIT:
+        return (
+            _("It ended unexpectedly; the commit to {full} may have arrived.", full=progress.full),
+            _("Look into the repository, and push again if it has not arrived."),
+        )
+    return _("It ended unexpectedly; nothing was committed."), _("Push again.")

@@ -17,9 +17,9 @@ from finetune.errors import StoreError
 from finetune.evaluation import report
 from finetune.inference import decision_rule
 from finetune.jobs import service
-from finetune.jobs.scheduler import Queue
 from finetune.metrics.catalog import HEADLINE, OPTIONAL, STANDARD
 from finetune.runs import grids
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run, default_title
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -103,7 +103,7 @@ def run_rows(store: RunStore) -> list[RunRow]:
         if row is None or cached_version != version or run.id in waiting:
             row = run_row(store, run)
             # What a process or the queue says may change without a file of the run.
-            if row.status in ENDED and row.status == store.summary(run).status:
+            if row.status in ENDED and run.state().end_recorded:
                 _ended_rows[run.folder] = version, row
         rows.append(row)
     return rows
@@ -111,7 +111,7 @@ def run_rows(store: RunStore) -> list[RunRow]:
 
 def run_row(store: RunStore, run: Run) -> RunRow:
     """The row of one run."""
-    summary, about = service.run_summary(store, run), run.about()
+    summary, about = run.state(), run.about()
     values: dict[str, Any] = {"damaged": True}
     with contextlib.suppress(StoreError):
         settings = run.config()

@@ -1,16 +1,8 @@
-"""The queue of runs, and what starts them when a device is free.
-
-    <root>/.queue/<turn>.<order>-<run id>   a run that waits; holds its owner's name
-    <root>/.queue/turn.json                 who has had the present turn (owner -> its number)
-
-Owners take turns: each run of an owner has the turn after that of their run before it, the first
-the present turn (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996).
-"""
+"""Starts what waits in the queue of runs when a device is free."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -18,20 +10,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from finetune import disk, owners
 from finetune.engines.base import read_ticket, resume
-from finetune.engines.registry import HUB_JOB, LOCAL, PLACES, is_remote
+from finetune.engines.registry import engine_of, is_remote
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.jobs import tokens, webhook, worker_files, workers
-from finetune.jobs.background import current_state, store_lock
+from finetune.jobs.background import store_lock
 from finetune.messages import message
 from finetune.runs import events
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -39,72 +30,6 @@ from finetune.runs.summary import ENDED
 _HOUR, _DAY, _WEEK = 3600.0, 24 * 3600.0, 7 * 24 * 3600.0
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
-
-
-class _Entry(NamedTuple):
-    turn: int
-    order: int
-    run_id: str
-    path: Path
-
-    @property
-    def owner(self) -> str:
-        with contextlib.suppress(OSError):  # its worker may take it out at this moment
-            return self.path.read_text(encoding="utf-8")
-        return ""
-
-
-class Queue:
-    """The queue of the store at `root`."""
-
-    def __init__(self, root: Path) -> None:
-        self._folder = root / ".queue"
-        self._turn_file = self._folder / "turn.json"
-
-    def waiting(self) -> list[str]:
-        """The ids that wait, the next first."""
-        return [entry.run_id for entry in self._entries()]
-
-    def add(self, run_id: str, owner: str = "") -> None:
-        """Put a run at the end of its owner's turns; one that waits is moved."""
-        entries, had_turn = self._entries(), disk.read_json(self._turn_file)
-        order = max((entry.order for entry in entries), default=0) + 1
-        now = max(had_turn.values(), default=0)
-        theirs = [entry.turn + 1 for entry in entries if entry.owner == owner]
-        turn = max([now + (owner in had_turn), *theirs])
-        path = self._folder / f"{turn}.{order}-{run_id}"
-        with disk.writing(f"The queue {self._folder}"):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            if former := self._find(run_id):
-                os.replace(former.path, path)
-            path.write_text(owner, encoding="utf-8")
-
-    def remove(self, run_id: str) -> None:
-        """Take a run out, if it waits."""
-        if entry := self._find(run_id):
-            entry.path.unlink(missing_ok=True)
-
-    def begin(self, run_id: str) -> None:
-        """Take out a run that has a worker now: its owner has had this turn."""
-        if entry := self._find(run_id):
-            had_turn = disk.read_json(self._turn_file).items()
-            turns = {owner: turn for owner, turn in had_turn if turn == entry.turn}
-            with contextlib.suppress(StoreError):  # a full disk: the next turn is a little unfair
-                text = json.dumps(turns | {entry.owner: entry.turn})
-                disk.write_atomically(self._turn_file, text)
-            entry.path.unlink(missing_ok=True)
-
-    def _find(self, run_id: str) -> _Entry | None:
-        return next((entry for entry in self._entries() if entry.run_id == run_id), None)
-
-    def _entries(self) -> list[_Entry]:
-        entries = []
-        for path in self._folder.glob("*-*"):
-            place, _, run_id = path.name.partition("-")
-            turn, _, order = place.partition(".")
-            if turn.isdecimal() and order.isdecimal():
-                entries.append(_Entry(int(turn), int(order), run_id, path))
-        return sorted(entries)
 
 
 def dispatch_queue(store: RunStore) -> None:
@@ -136,7 +61,7 @@ def _start_waiting(store: RunStore) -> None:
             queue.remove(run_id)
             continue
         if run.is_alive():
-            if store.summary(run).status not in ENDED:  # a terminal was faster
+            if not run.state().end_recorded:  # a terminal was faster
                 queue.remove(run_id)
             continue  # else its former worker is just leaving
         if busy and not is_remote(run):
@@ -165,14 +90,14 @@ def _fail(run: Run, error: FinetuneError) -> None:
 def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
     """The accelerators a run would get now: none by name where all are its, or on another engine;
     None while its engine has no place."""
-    accelerators, config, engine = (
+    accelerators, config, name = (
         devices.list_accelerators(),
         run.config(),
         read_ticket(run).engine,
     )
-    others = [other for other in running if read_ticket(other).engine == engine]
-    if engine != LOCAL:
-        return () if len(others) < PLACES.get(engine, 1) else None
+    others = [other for other in running if read_ticket(other).engine == name]
+    if (places := engine_of(run).places) is not None:
+        return () if len(others) < places else None
     if len(accelerators) < 2:
         return None if others else ()
     taken: set[str] = set()
@@ -189,7 +114,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
-    if not read_ticket(run).job and store.summary(run).count > 0:  # else it is followed again
+    if not read_ticket(run).job and run.state().count > 0:  # else it is followed again
         resume(run)
     confinement = worker_files.of_run(run)
     if is_remote(run):
@@ -215,10 +140,10 @@ def _stop_overdue(store: RunStore) -> None:
     limit = owners.Limits().run_minutes
     reason = message("It was worked on for {n} minutes, as long as a run may be.", n=limit)
     for run in running_runs(store):
-        summary = store.summary(run)
-        if not run.owner or run.stop_requested() or summary.status in ENDED:
+        summary = run.state()
+        if not run.owner or run.stop_requested() or summary.end_recorded:
             continue
-        if read_ticket(run).engine != HUB_JOB and summary.worked_by(time.time()) > 60 * limit:
+        if not engine_of(run).is_billed and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
             if not is_remote(run):  # else its worker passes it on
                 workers.end_worker(run)
@@ -316,7 +241,7 @@ class Scheduler(threading.Thread):
     def _take_up(self, run: Run) -> None:
         """What an app that starts does for a run."""
         # Read now, so that nobody waits for it when the page opens.
-        finished = self._store.summary(run).status == "finished"
+        finished = run.state().status == "finished"
         if finished and not run.is_alive():  # its worker may have been killed before it did so
             shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
         if read_ticket(run).job and not (run.is_alive() or owners.is_shared()):
@@ -346,7 +271,6 @@ class Scheduler(threading.Thread):
         running = running_runs(self._store)
         ids = {run.id for run in running}
         for run in self._at_work:
-            if run.id not in ids and run.folder.is_dir():
-                state = current_state(run, partial(self._store.summary, run))
+            if run.id not in ids and run.folder.is_dir() and (state := run.state()).status in ENDED:
                 webhook.announce(run, state)
         self._at_work = running

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
 from finetune.engines.base import Ticket, read_ticket, write_ticket
-from finetune.engines.options import HubJobOptions, check_config
-from finetune.engines.registry import LOCAL
+from finetune.engines.billed import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, tokens, workers
-from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.scheduler import Queue
+from finetune.jobs.background import store_lock
 from finetune.messages import message as _
-from finetune.metrics.catalog import METRICS
 from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import RunSummary
 from finetune.training import distributed
 
 RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
@@ -51,7 +48,7 @@ def start_runs(
         ticket: the engine that carries them out; this machine if None.
         token: of the Hub, for an engine that asks it.
     """
-    if ticket is not None and ticket.engine != LOCAL:
+    if ticket is not None and registry.find_engine(ticket.engine).is_remote:
         configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
     check_start(store, configs, ticket)
@@ -76,7 +73,7 @@ def check_start(
     """See that `start_runs` would take these; raises what it would raise."""
     _check_visitors_ticket(store, ticket)
     for config in configs:
-        check_config(config, ticket or Ticket())
+        registry.check_config(config, ticket or Ticket())
         _check(store, config)
     _check_share(store, len(configs), len(configs))
 
@@ -87,7 +84,7 @@ def _check(store: RunStore, config: RunConfig) -> None:
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
         _check_visitors_config(store, config)
-    report = check.check_state(check.check_folder(store, config)).report
+    report = check.check_folder(store, config).state().report
     if report is not None and report.blocked:
         finding = report.blocked[0]
         raise DataError(finding.title, "{action} See Data.", action=finding.action)
@@ -101,7 +98,7 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
             "is {report_to}, and the account here is not its visitors'; choose none or tensorboard",
             report_to=config.report_to,
         )
-    if foreign := [name for name in config.added_metrics if name not in METRICS]:
+    if foreign := config.foreign_metrics:
         problems["metrics"] = _(
             "names {name}, a module, which is code and runs nowhere but on one's own machine",
             name=foreign[0],
@@ -118,9 +115,9 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
 
 
 def _check_visitors_ticket(store: RunStore, ticket: Ticket | None) -> None:
-    """See that a visitor names no cluster: the app's owner does, by RAY_ADDRESS."""
-    if ticket is not None and ticket.options.get("address") and not store.visitor.alone:
-        raise ConfigError({"address": _("cannot be named here; leave it empty")})
+    """See that a visitor's ticket has nothing that only the app's owner may set."""
+    if ticket is not None and not store.visitor.alone:
+        registry.check_visitors_options(ticket)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
@@ -158,20 +155,20 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         )
 
 
-def resume_price(run: Run) -> HubJobOptions | None:
+def resume_price(run: Run) -> BilledOptions | None:
     """What the job takes and costs that a run would go on with; None where no new one is billed."""
     ticket = read_ticket(run)
-    if ticket.job or not ticket.options.get("price") or registry.may_be_under_way(run):
+    if ticket.job or registry.may_be_under_way(run):
         return None
-    return HubJobOptions(**ticket.options)
+    return registry.billed_options(ticket)
 
 
 def move_run(store: RunStore, run: Run, ticket: Ticket, token: str = "") -> None:
     """Let a run that is not under way go on with another ticket."""
     config = run.config()
-    check_config(config, ticket)
+    registry.check_config(config, ticket)
     registry.end_unheard(run, token)
-    if ticket.engine != LOCAL:
+    if registry.find_engine(ticket.engine).is_remote:
         run.replace_config(cost.with_checkpoints(store, config))
     write_ticket(run, ticket.after(read_ticket(run)))
 
@@ -192,7 +189,7 @@ def resume_run(
     """
     with store_lock(store):
         run = store.get(run.id)
-        summary = run_summary(store, run)
+        summary = run.state()
         if summary.status not in RESUMABLE:
             raise JobError(
                 "The run is {status}.",
@@ -238,28 +235,28 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
     `reason` says why where no person asked."""
     with store_lock(store):
         Queue(store.root).remove(run.id)
-        summary = store.summary(run)
-        if run.is_alive() and summary.status not in ENDED:
+        state = run.state()
+        if run.is_alive() and not state.end_recorded:
             run.request_stop(discard, reason)
             if not registry.is_remote(run):  # else its worker passes it on, and fetches the model
                 workers.end_worker(run)
-        elif summary.status not in ENDED and read_ticket(run).job:  # nobody follows it just now
+        elif not state.end_recorded and read_ticket(run).job:  # nobody follows it just now
             run.request_stop(discard, reason)
             Queue(store.root).add(run.id, run.owner)
-        elif summary.status == "waiting":  # it never began
+        elif not state.count:  # it never began
             run.append(events.Stopped(step=0, seconds=0.0))
         elif discard:  # the click came just after the end, and must not undo it
             raise JobError(
                 "The run has ended: it is {status}.",
                 "Delete it if you do not want its model.",
-                status=run_summary(store, run).status,
+                status=run.state().status,
             )
 
 
 def delete_run(store: RunStore, run: Run, token: str = "") -> None:
     """Remove a run, its model, its events and its log; one that trains is ended first. What it has
     on other engines is removed too: with the token kept for it, or else with `token`."""
-    if registry.is_remote(run) or registry.has_bucket(run):
+    if registry.is_remote(run) or registry.that_keep(run):
         followed = run.is_alive()
         workers.kill_worker(run)
         try:
@@ -281,24 +278,12 @@ def delete_run(store: RunStore, run: Run, token: str = "") -> None:
 def active_run(store: RunStore) -> Run | None:
     """The visitor's run that is training, or else is the next of theirs to, or None."""
     for run in store.runs():
-        if run.is_alive() and store.summary(run).status not in ENDED:
+        if run.is_alive() and not run.state().end_recorded:
             return run
     for run_id in Queue(store.root).waiting():
         with contextlib.suppress(NoSuchRun):  # another visitor's
             return store.get(run_id)
     return None
-
-
-def run_summary(store: RunStore, run: Run) -> RunSummary:
-    """The state of a run: its events, whether its worker lives, and the queue.
-
-    A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
-    """
-    if run.id in Queue(store.root).waiting():
-        summary = store.summary(run)
-        if summary.status in ENDED or not run.is_alive():
-            return replace(summary, status="waiting", error="", remedy="")
-    return current_state(run, lambda: store.summary(run))
 
 
 def queue_place(store: RunStore, run: Run) -> tuple[int, int]:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import html
 import http.client
-import ipaddress
 import json
 import logging
 import os
-import socket
-import ssl
 import threading
+import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +25,13 @@ TIMEOUT = 5.0  # seconds
 _log = logging.getLogger("finetune.jobs.webhook")
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Turns a redirect into an error: a POST that is redirected arrives without its body."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def announce(run: Run, summary: RunSummary) -> None:
     """Send that a run has ended, in a thread; a failure is logged, and that is all."""
     address = os.environ.get(VARIABLE, "")
@@ -38,28 +43,23 @@ def _try(address: str, run: Run, summary: RunSummary) -> None:
         send(address, run, summary)
     except (OSError, ValueError, http.client.HTTPException) as error:
         # Not the address: whoever knows it may write to the owner's chat.
-        _log.warning("%s: %s of %s was not sent: %s", VARIABLE, summary.status, run.id, error)
+        said = error if isinstance(error, OSError) else "it is no address of https:// or http://"
+        _log.warning("%s: %s of %s was not sent: %s", VARIABLE, summary.status, run.id, said)
 
 
 def send(address: str, run: Run, summary: RunSummary) -> None:
-    """Post the news of a run to an address.
+    """Post the news of a run to an http or https address, also one of the owner's network.
 
     Raises:
-        ValueError, OSError, HTTPException: when the address may not be used or does not take it.
+        OSError: if the address does not take it.
+        ValueError, HTTPException: if it is not an address.
     """
     parts = urlsplit(address)
-    if parts.scheme != "https" or not parts.hostname:
-        raise ValueError("the address has to begin with https://")
-    connection = _Connection(parts.hostname, parts.port or 443, timeout=TIMEOUT)
-    try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        body = json.dumps(message(parts.hostname, run, summary))
-        connection.request("POST", target, body, {"Content-Type": "application/json"})
-        status = connection.getresponse().status  # nothing is followed
-        if not 200 <= status < 300:
-            raise ValueError(f"the answer was {status}")
-    finally:
-        connection.close()
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("the address has to begin with https:// or http://")
+    body = json.dumps(message(parts.hostname or "", run, summary)).encode()
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    urllib.request.build_opener(_NoRedirects).open(request, timeout=TIMEOUT).close()
 
 
 def message(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
@@ -78,29 +78,3 @@ def message(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
         "run": run.id, "name": name, "status": summary.status, "text": text,
         **{metric.name: scores.get(metric.name) for metric in STANDARD},
     }  # fmt: skip
-
-
-class _Connection(http.client.HTTPSConnection):
-    """A connection to an address that was looked at, never to a name that is resolved again."""
-
-    def connect(self) -> None:
-        address = public_address(self.host, self.port)
-        plain = socket.create_connection((address, self.port), self.timeout)
-        context = ssl.create_default_context()
-        self.sock = context.wrap_socket(plain, server_hostname=self.host)
-
-
-def public_address(host: str, port: int) -> str:
-    """An address of a host that has none but public ones.
-
-    Raises:
-        ValueError: when one is private, loopback, link-local or otherwise not public.
-    """
-    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]) for entry in entries]
-    for text in addresses:
-        address = ipaddress.ip_address(text.partition("%")[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        if not address.is_global or address.is_multicast:
-            raise ValueError(f"{text} is not a public address")
-    return addresses[0]

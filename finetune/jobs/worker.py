@@ -16,7 +16,6 @@ from finetune import disk
 from finetune.environment import caches
 from finetune.environment.confinement import Confinement
 from finetune.jobs import workers
-from finetune.jobs.background import KINDS
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
 
@@ -29,6 +28,53 @@ _IMPORTED = (  # the first is what the first optimizer would import
 )  # fmt: skip
 
 
+def _train(folder: Path) -> int:
+    from finetune.jobs.train import train_job
+
+    return train_job(folder)
+
+
+def _check(folder: Path) -> int:
+    from finetune.jobs.check import CheckJob
+
+    return CheckJob(folder).carry_out()
+
+
+def _evaluate(folder: Path) -> int:
+    from finetune.jobs.evaluate import EvaluationJob
+
+    return EvaluationJob(folder).carry_out()
+
+
+def _predict(folder: Path) -> int:
+    from finetune.jobs.predict import PredictionJob
+
+    return PredictionJob(folder).carry_out()
+
+
+def _export(folder: Path) -> int:
+    from finetune.jobs.export import ExportJob
+
+    return ExportJob(folder).carry_out()
+
+
+def _push(folder: Path) -> int:
+    from finetune.jobs.push import PushJob
+
+    return PushJob(folder).carry_out()
+
+
+# Kind of job -> carries out that of a folder, importing what only this kind needs.
+JOBS = {
+    "train": _train,
+    "check": _check,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "export": _export,
+    "push": _push,
+}
+
+
 def main(folder: str) -> int:
     """Carry out the job of a folder; the exit status."""
     caches.ensure_cache_folder()
@@ -37,7 +83,7 @@ def main(folder: str) -> int:
     if job.id != workers.WARM_FOLDER:
         if confinement is not None:
             confinement.enter()  # before it reads what a visitor has brought
-        return KINDS[job.kind].carry_out(job)
+        return JOBS[job.kind](job.folder)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in _IMPORTED:
@@ -49,7 +95,7 @@ def main(folder: str) -> int:
     log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
-    return KINDS["train"].carry_out(run)
+    return JOBS["train"](run.folder)
 
 
 def wait_for_run(folder: Path, parent: int, own: Confinement | None = None) -> Run | None:

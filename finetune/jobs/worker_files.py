@@ -7,16 +7,13 @@ of the same run may have written.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import needed_files
-from finetune.engines import spending
-from finetune.engines.base import read_ticket
-from finetune.engines.registry import HUB_JOB, RAY
+from finetune.engines import registry, spending
 from finetune.environment.confinement import Confinement, of_children
 from finetune.errors import FinetuneError
 from finetune.runs.job_folder import JobFolder
@@ -26,18 +23,17 @@ from finetune.runs.run import Run
 def of_run(run: Run) -> Confinement | None:
     """What a training run's worker may use; None for all that the app may.
 
-    A worker that follows a run on the owner's Ray cluster is not confined: whoever reaches a
-    cluster has its machines.
+    A worker that follows a run on another engine is confined if the engine says so.
     """
-    engine = read_ticket(run).engine
-    if not owners.is_shared() or (engine == RAY and os.environ.get("RAY_ADDRESS")):
+    engine = registry.engine_of(run)
+    if not owners.is_shared() or not engine.confines_follower():
         return None
     root = run.folder.parent
     found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
     with contextlib.suppress(FinetuneError):
         found |= needed_files.of_checkpoint(run.config().checkpoint)
         found |= of_children() if run.config().num_processes > 1 else Confinement()
-    if engine == HUB_JOB:
+    if engine.is_billed:
         found |= Confinement(writes=tuple(map(str, spending.files(root))))
     return found
 

@@ -29,7 +29,6 @@ from finetune.runs import events
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED
 
 WORKER = "finetune.jobs.worker"  # the module that a worker runs
 STOP_PATIENCE, STOP_LIMIT = 4.0, 180.0  # seconds until SIGTERM, and until SIGKILL
@@ -175,8 +174,8 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
 
 def _discard_unended(run: Run) -> None:
     """Discard a run whose worker was killed before it did so, and say so in its events."""
-    summary = run.events_summary()
-    if summary.status not in ENDED:
+    summary = run.state()
+    if not summary.end_recorded:
         seconds = summary.worked_by(time.time())
         run.append(events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=True))
         run.discard()
@@ -207,7 +206,7 @@ def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
     if handle is None:
         yield False
         return
-    os.set_inheritable(handle, True)  # `distributed.exec_launcher` keeps it, and says so
+    os.set_inheritable(handle, True)  # `ranks.launch_if_several` keeps it, and says so
     os.environ[LOCKED] = folder
     try:
         if former != folder:

@@ -31,7 +31,7 @@ from finetune.tasks.base import Target
 
 
 class Phase(StrEnum):
-    """What a job is doing. An event may add a name: of a dataset, a checkpoint, a split.
+    """A part of a job's work. Its event may add the name of a dataset, a checkpoint or a split.
 
     Attributes:
         text: for the page.
@@ -79,12 +79,12 @@ def _without_nulls(scores: Any) -> Any:
     return {name: score for name, score in scores.items() if score is not None}
 
 
-# Score -> value; a number that is not finite is null in JSON, and left out when read.
+# Score -> value. A number that is not finite is null in JSON, and skipped when read.
 Scores = Annotated[dict[str, float], BeforeValidator(_without_nulls)]
 
 
 class Event(BaseModel):
-    """The common part: when it happened."""
+    """The base of all events."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -109,7 +109,7 @@ class PhaseStarted(Event):
 
 
 class Progressed(Event):
-    """How much of a phase is done; `total` is 0 while unknown."""
+    """Progress of a phase; `total` is 0 while unknown."""
 
     event: Literal["progress"] = "progress"
     done: int
@@ -126,7 +126,7 @@ class Head(BaseModel):
 
     @property
     def text(self) -> str:
-        """What became of the checkpoint's own output layer; empty if it had none of that size."""
+        """The fate of the checkpoint's own output layer; empty if it had none of that size."""
         if not self.known:
             return ""
         if not self.rows:
@@ -151,8 +151,8 @@ class _PairFacts(BaseModel, extra="allow", strict=True):
     columns: dict[Literal["sentence1", "sentence2", "label"], str] = {}
     positive_label: str = ""
     positive_assumed: bool = False
-    rows: dict[str, int] = {}  # by split, as what follows
-    splits: dict[str, str] = {}  # what the source calls each
+    rows: dict[str, int] = {}  # by split, as in the fields below
+    splits: dict[str, str] = {}  # the source's name of each
     left_out: dict[str, dict[str, int]] = {}  # rows by reason
     unreadable: dict[str, int] = {}
     leaked: dict[str, int] = {}
@@ -184,14 +184,15 @@ class Prepared(Event):
 
     @property
     def target(self) -> Target:
-        """What is answered."""
+        """What the model answers."""
         name = self.data.get("positive_label")
         positive = self.labels.index(name) if name in self.labels else min(1, len(self.labels) - 1)
         return Target(tuple(self.labels), positive)
 
 
 class FirstBatch(Event):
-    """The first training batch as the model reads it: its first examples, long ones in part."""
+    """The first training batch as the model reads it: its first examples, shortened if they are
+    long."""
 
     event: Literal["first_batch"] = "first_batch"
     shapes: dict[str, list[int]]  # tensor -> its sizes, such as [8, 67]
@@ -204,7 +205,7 @@ class FirstBatch(Event):
     token_type_ids: list[list[int]] = []
     labels: list[str] = []
     special: list[str] = []  # tokens that the tokenizer has added, such as [CLS]
-    form: str = ""  # how an example is put together: `[CLS] sentence1 [SEP] sentence2 [SEP]`
+    form: str = ""  # of an example, such as `[CLS] sentence1 [SEP] sentence2 [SEP]`
 
 
 class Stepped(Event):
@@ -217,7 +218,7 @@ class Stepped(Event):
     loss: float
     learning_rate: float
     samples_per_second: float
-    grad_norm: float | None = None  # before clipping; None where gradients are not clipped
+    grad_norm: float | None = None  # before clipping; None if gradients are not clipped
 
 
 class EvaluationsPlanned(Event):
@@ -241,7 +242,7 @@ class Evaluated(Event):
 
 
 class BaselinesMeasured(Event):
-    """What other means reach on the same validation pairs: baseline -> score -> value."""
+    """Scores of the baselines on the same validation pairs: baseline -> score -> value."""
 
     event: Literal["baselines"] = "baselines"
     baselines: dict[str, Scores]
@@ -258,21 +259,22 @@ class TestSetOpened(Event):
 
 
 class Saved(Event):
-    """The model of `step` lies in the run folder's `best/`, loadable by `from_pretrained`."""
+    """The model of `step` was saved in the run folder's `best/`, loadable by `from_pretrained`."""
 
     event: Literal["saved"] = "saved"
     step: int
 
 
 class Resumed(Event):
-    """The run goes on from its checkpoint of `step`; what came after that is done again."""
+    """The run continues from its checkpoint of `step`; later steps are repeated."""
 
     event: Literal["resumed"] = "resumed"
     step: int
 
 
 class Stopped(Event):
-    """The job ended because someone asked, or for a `reason`; a `discarded` run keeps no model."""
+    """The job was stopped by a person, or by the app for a `reason`. A `discarded` run keeps no
+    model."""
 
     event: Literal["stopped"] = "stopped"
     step: int
@@ -282,7 +284,7 @@ class Stopped(Event):
 
 
 class Failed(Event):
-    """The job ended by an error."""
+    """The job ended with an error."""
 
     event: Literal["failed"] = "failed"
     error: Text
@@ -290,7 +292,7 @@ class Failed(Event):
 
 
 class Finished(Event):
-    """The job went to its end; a run ends `early` when its score has stopped rising."""
+    """The job completed. A run ends `early` if its score has stopped rising."""
 
     event: Literal["finished"] = "finished"
     step: int
@@ -311,7 +313,7 @@ def _reader() -> TypeAdapter[Event]:
 
 
 def from_json(line: str | bytes) -> Event | None:
-    """The event of one line; None where it is damaged or of a later version."""
+    """Parse the event in a line; None if it is damaged or of a later version."""
     try:
         return _reader().validate_json(line, strict=True)
     except ValidationError:
@@ -321,8 +323,8 @@ def from_json(line: str | bytes) -> Event | None:
 def failure_event(
     error: Exception, files: str, remedy: str, full_remedy: str = disk.ELSEWHERE
 ) -> Failed:
-    """The event of an error; the log has the traceback of one that nobody foresaw. Where the disk
-    is full, `files` cannot be written, and `full_remedy` ends the remedy."""
+    """Make the event of an error, and log the traceback if the error is unexpected. If the disk is
+    full, `files` cannot be written, and `full_remedy` ends the remedy."""
     if not isinstance(error, FinetuneError) and disk.is_full(error):
         error = disk.failure(files, error, StoreError, full_remedy)
     if isinstance(error, FinetuneError):

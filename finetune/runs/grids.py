@@ -1,4 +1,5 @@
-"""Several runs from one form, with other seeds or over a grid, and the spread of their scores."""
+"""Plan several runs from one form, by seeds or over a grid, and compute the spread of their
+scores."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.run import default_title
 
-# The fields of a grid -> what they are called in the names of its runs.
+# Fields of a grid -> abbreviations in the names of its runs.
 GRID = {
     "learning_rate": "lr",
     "per_device_train_batch_size": "batch",
@@ -26,7 +27,7 @@ MOST = 100  # runs from one click
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to be made; `group` is shared by those that differ by the seed alone, else empty."""
+    """A run to create; runs that differ only in their seed share a `group`."""
 
     config: RunConfig
     group: str = ""
@@ -35,14 +36,14 @@ class PlannedRun:
 def plan_runs(
     base: RunConfig, seeds: int = 1, grid: Mapping[str, str] | None = None
 ) -> list[PlannedRun]:
-    """The runs of a form, those of one group together.
+    """Plan the runs of a form; runs of one group stand together.
 
     Args:
         seeds: runs of each configuration, with `seed`, `seed` + 1 and so on.
-        grid: field of `GRID` -> values with commas between; empty for the base's own.
+        grid: field of `GRID` -> values separated by commas; empty for the base's own value.
 
     Raises:
-        ConfigError: naming every value that cannot be used, or more than `MOST` runs.
+        ConfigError: if values are invalid (it names each) or there are more than `MOST` runs.
     """
     axes: dict[str, list[Any]] = {}
     problems: dict[str, str] = {}
@@ -78,7 +79,7 @@ def plan_runs(
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """A score over the `count` runs of a group that have it."""
+    """The spread of a score over the `count` runs of a group that have it."""
 
     count: int
     mean: float
@@ -87,7 +88,7 @@ class SeedSpread:
 
 
 def seed_spread(scores: Iterable[float | None]) -> SeedSpread | None:
-    """Mean and standard deviation of the scores there are; None where there is none."""
+    """Mean and standard deviation of the scores that are not None; None if there are none."""
     values = [score for score in scores if score is not None]
     if not values:
         return None

@@ -1,4 +1,4 @@
-"""A background job's folder: what training runs and all other jobs have in common.
+"""A background job's folder: the part that training runs and all other jobs share.
 
 <folder>/
     job.json        format, kind, owner and request; written once
@@ -6,7 +6,7 @@
     events.jsonl    append-only; the job's state is a fold over it
     console.log     the worker's output
     .lock           held by the worker while it lives; the kernel releases it when it dies
-    .rank-lock      the same of the first of several processes of one training run
+    .rank-lock      the same, held by the first of several processes of a training run
     STOP            asks the worker to stop
 """
 
@@ -16,18 +16,25 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from finetune import disk
 from finetune.disk import write_atomically
 from finetune.errors import StoreError
-from finetune.messages import decode, encode, message
+from finetune.messages import decode, encode
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event
+from finetune.runs.summary import ENDED, JobState
+
+State = TypeVar("State", bound=JobState)
 
 FORMAT = 2  # of a job's folder; version 0.1 of the app wrote folders without a number
+_CHUNK = 4 * 2**20  # bytes of events folded at a time
 
 
 class PathInside:
@@ -41,7 +48,7 @@ class PathInside:
 
 
 class JobFolder:
-    """One job's folder. Cheap to make; holds nothing but the path."""
+    """A job's folder. Cheap to create: it holds only the path."""
 
     events_file = PathInside("events.jsonl")
     log_file = PathInside("console.log")
@@ -58,18 +65,18 @@ class JobFolder:
         return self.folder.name
 
     def describe_job(self, kind: str, owner: str, request: dict[str, Any] | None = None) -> None:
-        """Write down what the job is (a kind of `jobs.background.KINDS`) and whose."""
+        """Record the job's kind (one of `jobs.worker.JOBS`), owner and request."""
         record = {"format": FORMAT, "kind": kind, "owner": owner, "request": request or {}}
         write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
 
     @property
     def kind(self) -> str:
-        """What kind of job it is; empty where that cannot be read."""
+        """The kind of the job; "" if it cannot be read."""
         return str(self._description().get("kind", ""))
 
     @property
     def owner(self) -> str:
-        """Who asked for it; empty on one's own machine."""
+        """The owner of the job; "" outside a shared app."""
         return str(self._description().get("owner", ""))
 
     @property
@@ -84,25 +91,26 @@ class JobFolder:
             return {}
 
     def is_alive(self) -> bool:
-        """Whether the job's worker lives: from before it is started until its last process ends."""
+        """True while the job's worker lives, from just before its start until its last process
+        ends."""
         return _is_held(self.lock_file) or _is_held(self.rank_lock_file)
 
     def check_writable(self) -> None:
-        """Called before this process writes what counts; raises where it may not any more."""
+        """Hook before important writes; raises if this process may no longer write."""
 
     def append(self, event: Event) -> None:
-        """Add one event."""
+        """Append an event."""
         self.append_line(event.model_dump_json().encode())
 
     def append_line(self, line: bytes) -> None:
-        """Add an event's line."""
+        """Append the JSON line of an event."""
         self.check_writable()
-        otherwise = message("the model saved last is kept")
+        otherwise = _("the model saved last is kept")
         with disk.writing(self.events_file, StoreError, otherwise):
             disk.append_line(self.events_file, line)
 
     def tail(self, offset: int = 0, limit: int = -1) -> tuple[list[Event], int]:
-        """The events in `limit` bytes after `offset`, and the offset to ask from next time.
+        """Return the events in `limit` bytes after `offset`, and the offset for the next call.
 
         A last line without its newline is still being written and is left for the next call.
         """
@@ -116,19 +124,44 @@ class JobFolder:
         parsed = map(events.from_json, whole.split(b"\n"))
         return [event for event in parsed if event is not None], offset + len(whole)
 
+    def state(self) -> JobState:
+        """How far the job is; status `none` if nobody asked for it."""
+        if not self.folder.is_dir():
+            return JobState("none")
+        state = self._state_as(JobState)
+        if state.status == "interrupted":
+            state.error = _("It ended unexpectedly.")
+            state.remedy = _("Its log may say why. Try again.")
+        return state
+
+    def _state_as(self, kind: type[State]) -> State:
+        """What the job's events tell, and whether its worker lives. A dead worker without a last
+        event was interrupted; or stopped, if a stop was asked for."""
+        alive = self.is_alive()  # asked first: the worker may write its last event and end now
+        state = _fold_of(self, kind).read(self)
+        if state.end_recorded:
+            return state
+        if alive:
+            return replace(state, status="running")
+        ended = self.events_file.stat().st_mtime if self.events_file.exists() else 0.0
+        if self.stop_requested():
+            return replace(state, status="stopped", ended=ended, error=self.stop_reason())
+        return replace(state, status="interrupted", ended=ended)
+
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
-        """Ask the worker to stop at its next step; `reason` says why where no person asked."""
+        """Ask the worker to stop at its next step; the `reason` is that of the app if no person
+        asked."""
         write_atomically(self.stop_file, json.dumps({"discard": discard, "reason": encode(reason)}))
 
     def stop_requested(self) -> bool:
-        """Whether someone asked this job to stop, or has removed it."""
+        """True if someone asked this job to stop, or has removed it."""
         return self.stop_file.exists() or not self.folder.is_dir()
 
     def discard_requested(self) -> bool:
         return disk.read_json(self.stop_file).get("discard") is True
 
     def stop_reason(self) -> str:
-        """Why it was asked to stop; empty where a person did."""
+        """Why the app asked the job to stop; "" if a person did."""
         reason: str = decode(disk.read_json(self.stop_file).get("reason", ""))
         return reason
 
@@ -144,8 +177,48 @@ class JobFolder:
         return self.log_file.stat().st_size if self.log_file.exists() else 0
 
 
+class _Fold(Generic[State]):
+    """The state that a job's events tell, as far as they were read."""
+
+    def __init__(self, kind: type[State]) -> None:
+        self._kind = kind
+        self._lock = threading.Lock()  # one a job: a long one holds up nobody else
+        self._file, self._offset, self._state = (0, 0), 0, kind()
+
+    def read(self, job: JobFolder) -> State:
+        """Fold what is new; a copy of the state."""
+        with self._lock:
+            try:
+                status = job.events_file.stat()
+            except OSError:
+                return self._kind()
+            file = status.st_dev, status.st_ino
+            if file != self._file or status.st_size < self._offset:  # of another job in this folder
+                self._file, self._offset, self._state = file, 0, self._kind()
+            fresh, end = job.tail(self._offset, _CHUNK)
+            while end > self._offset:
+                self._state.fold(fresh)
+                self._offset = end
+                fresh, end = job.tail(self._offset, _CHUNK)
+            return replace(self._state, end_recorded=self._state.status in ENDED)
+
+
+_folds: dict[tuple[Path, type[JobState]], _Fold[Any]] = {}
+
+
+def _fold_of(job: JobFolder, kind: type[State]) -> _Fold[State]:
+    return _folds.setdefault((job.folder, kind), _Fold(kind))
+
+
+def forget_state(job: JobFolder) -> None:
+    """Drop what was read of the events of a job that is removed."""
+    for key in [key for key in list(_folds) if key[0] == job.folder]:
+        _folds.pop(key, None)
+
+
 def hold_lock(path: Path) -> int | None:
-    """A descriptor that holds a lock until every process that has it ends; None if it is held."""
+    """Return a descriptor that holds a lock until every process with it ends; None if the lock is
+    taken."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + 1  # `is_alive` holds it too, for an instant
     while time.monotonic() < deadline:

@@ -1,9 +1,9 @@
-"""Which pairs a run has seen: hashes of its training and validation pairs, in its folder.
+"""Index of the pairs that a run has seen: hashes of its training and validation pairs.
 
     seen/train        the training pairs, sorted, 8 bytes each (little-endian)
-    seen/validation   the validation pairs, by which the kept model is chosen
+    seen/validation   the validation pairs, by which the best model is chosen
 
-They never leave the machine: `best/`, which is pushed, has none of them.
+The hashes never leave the machine: `best/`, which is pushed, does not contain them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class PairIndex:
     hashes: dict[str, Integers]
 
     def among(self, split: str, hashes: Integers) -> NDArray[np.bool_]:
-        """Which pairs are in a split, of shape (pairs,), by their `pair_hashes`."""
+        """Mask of the pairs that are in a split, shape (pairs,), from their `pair_hashes`."""
         positions = np.searchsorted(self.hashes[split], hashes)
         return np.searchsorted(self.hashes[split], hashes, "right") > positions
 
 
 def write_pair_index(run: Run, hashes: Mapping[str, Integers]) -> None:
-    """Write down what a run will have seen: the `pair_hashes` of each of the `SPLITS`."""
+    """Write the `pair_hashes` of each of the `SPLITS` to the run's folder."""
     folder = run.folder / "seen"
     folder.mkdir(exist_ok=True)
     for split in SPLITS:
@@ -45,7 +45,7 @@ def write_pair_index(run: Run, hashes: Mapping[str, Integers]) -> None:
 
 
 def read_pair_index(run: Run) -> PairIndex | None:
-    """What a run has seen; None where it was not written down."""
+    """Read the index of the pairs that a run has seen; None if there is none."""
     try:
         return PairIndex({name: np.fromfile(run.folder / "seen" / name, _HASH) for name in SPLITS})
     except OSError:
@@ -53,8 +53,8 @@ def read_pair_index(run: Run) -> PairIndex | None:
 
 
 def pair_hashes(first: Sequence[Any], second: Sequence[Any] | None) -> Integers:
-    """A hash a pair of a file's cells, the same in either order, as the data checks compare pairs;
-    `second` is None for single sentences."""
+    """Hash each pair of a file's cells, the same in either order, as the data checks do. `second`
+    is None for single sentences."""
     hashes, others = (
         np.array([text_hashes.text_hash(text_hashes.clean_sentence(cell)) for cell in cells], int)
         for cells in (first, second or [None] * len(first))

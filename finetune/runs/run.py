@@ -4,11 +4,11 @@
     config.json     the RunConfig; a move to another engine may set its save_steps
     engine.json     where it is carried out, unless here (`engines.base.Ticket`)
     about.json      title, tags and note (`RunMetadata`)
-    checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
+    checkpoints/    state to continue from, one folder a step; removed when the run has finished
     best/           the best model so far, a plain `from_pretrained` folder
     predictions/    validation logits of each evaluation, one .npz a step
     seen/           hashes of the training and validation pairs (`pair_index`)
-    tensorboard/    event files, where report_to asks for them
+    tensorboard/    event files, if report_to asks for them
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
+from finetune.runs.queue import Queue
 from finetune.runs.summary import RunSummary
 
 TICKET = "engine.json"
@@ -38,34 +39,34 @@ _LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags to
 
 
 class RunMetadata(BaseModel, frozen=True, defer_build=True):
-    """What belongs to a run beside its configuration: the contents of `about.json`."""
+    """Facts about a run besides its configuration: the contents of `about.json`."""
 
     group: str = ""  # shared by runs that repeat one configuration with other seeds
     created: float = 0.0  # seconds since the epoch
-    pairs: str = ""  # what the person calls the files of an upload it is trained on
+    pairs: str = ""  # the person's names of the uploaded files it is trained on
     study: str = ""  # the search whose trial it is
-    searched: int = 0  # trials among which a search that is over has picked its hyperparameters
+    searched: int = 0  # trials of the finished search that has chosen its hyperparameters
     number: int = 1  # counts the runs that would have the same title
-    name: str = ""  # what the person calls it
+    name: str = ""  # given by the person
     tags: tuple[str, ...] = ()
     note: str = ""
 
 
 def parse_tags(text: str) -> tuple[str, ...]:
-    """The tags of a line: words with commas between, each once."""
+    """Split tags at commas; each is returned once."""
     words = (" ".join(word.split()) for word in text.split(","))
     return tuple(dict.fromkeys(filter(None, words)))
 
 
 class Run(JobFolder):
-    """One training run."""
+    """A training run."""
 
     predictions = PathInside("predictions")
     checkpoints_folder = PathInside("checkpoints")
     unfinished_checkpoint = PathInside("checkpoints/.being-written")
 
     def config(self) -> RunConfig:
-        """The run's configuration; raises `StoreError` where it cannot be read."""
+        """Read the run's configuration; StoreError if it cannot be read."""
         if not self.folder.is_dir():
             raise NoSuchRun
         if self._description().get("format") != FORMAT:
@@ -85,12 +86,12 @@ class Run(JobFolder):
             ) from error
 
     def replace_config(self, config: RunConfig) -> None:
-        """Write another configuration, of the same training."""
+        """Replace the configuration by another one of the same training."""
         write_atomically(self.folder / "config.json", config.to_json())
 
     def pinned_config(self) -> RunConfig:
         """The configuration, a Hub dataset at the commit that the run first read."""
-        prepared = self.events_summary().prepared
+        prepared = self.state().prepared
         revision = prepared.data.get("revision") if prepared is not None else ""
         return self.config().changed(**{"dataset_revision": revision} if revision else {})
 
@@ -101,7 +102,7 @@ class Run(JobFolder):
             return RunMetadata()
 
     def describe(self, **values: Any) -> RunMetadata:
-        """Change what a person says of the run: `name`, `tags`, `note`."""
+        """Change the run's `name`, `tags` or `note`; ConfigError if one is too long."""
         changed = self.about().model_copy(update=values)
         sizes = {name: len("".join(getattr(changed, name))) for name in _LIMITS}
         problems = {
@@ -117,8 +118,8 @@ class Run(JobFolder):
         return changed
 
     def title(self, public: bool = False) -> str:
-        """The run's name, or its checkpoint and pairs with a number where an older run has the
-        same; a `public` title leaves out the names of a person's files."""
+        """The run's name, or its checkpoint and pairs, with a number if an older run has the same
+        title. A `public` title omits the names of a person's files."""
         about = self.about()
         if about.name:
             return about.name
@@ -129,40 +130,40 @@ class Run(JobFolder):
         return f"{title} #{about.number}" if about.number > 1 else title
 
     def exists(self) -> bool:
-        """Whether the run is there: a library may have made the folder of a deleted one again."""
+        """True if the run is there. A library may have created the folder of a deleted run
+        again."""
         return (self.folder / "config.json").is_file()
 
-    def events_summary(self) -> RunSummary:
-        """The fold over all of the run's events."""
-        return RunSummary().fold(self.tail()[0])
+    def state(self) -> RunSummary:
+        """The state of the run: what its events tell, whether its worker lives, and the queue.
 
-    def summary(self) -> RunSummary:
-        """The fold over all of the run's events, about the model that lies in `best/`."""
-        return self.with_kept_model(self.events_summary())
-
-    def with_kept_model(self, summary: RunSummary) -> RunSummary:
-        """A copy about the model in `best/`, which after a crash may be of a later step than the
-        last checkpoint: the run comes by it again."""
-        step = self.kept_step()
-        unnamed = step is None and self.has_model()
-        return replace(summary, saved_step=summary.saved_step if unnamed else step)
+        It is about the model in `best/`, which after a crash may be of a later step than the last
+        checkpoint: the run comes by it again.
+        """
+        waits = self.id in Queue(self.folder.parent).waiting()  # before its worker takes it out
+        state, step = self._state_as(RunSummary), self.kept_step()
+        if step is not None or not self.has_model():
+            state.saved_step = step
+        if waits and state.status != "running":
+            return replace(state, status="waiting", error="", remedy="", ended=0.0)
+        return state
 
     @property
     def metrics(self) -> dict[str, float]:
         """The kept model's validation accuracy, F1 and loss; empty before the first evaluation."""
-        best = self.events_summary().best
+        best = self.state().best
         return dict(best.metrics) if best else {}
 
     @property
     def best(self) -> Path:
-        """The best model; the former one, where a crash came while it was replaced."""
+        """The folder of the best model; the former one if a crash interrupted its replacement."""
         return disk.standing(self.folder / "best")
 
     def has_model(self) -> bool:
         return (self.best / "config.json").exists()
 
     def kept_step(self) -> int | None:
-        """Optimizer steps that the model in `best/` has taken; None where it does not say it."""
+        """Optimizer steps that the model in `best/` has taken; None if unknown."""
         return saved_step(self.best)
 
     def discard(self) -> None:
@@ -177,12 +178,13 @@ class Run(JobFolder):
         return []
 
     def checkpoint_step(self) -> int:
-        """The step that the run would go on from: its last checkpoint's, or 0."""
+        """The step to continue from: that of the last checkpoint, or 0."""
         checkpoints = self.checkpoints()
         return int(checkpoints[-1].stem.rpartition("-")[2]) if checkpoints else 0
 
     def begin_checkpoint(self) -> Path:
-        """An empty folder to write a checkpoint into; a deleted run's folder is not made again."""
+        """Create an empty folder to write a checkpoint into. The folder of a deleted run is not
+        created again."""
         self.check_writable()
         shutil.rmtree(self.unfinished_checkpoint, ignore_errors=True)
         self.checkpoints_folder.mkdir(exist_ok=True)
@@ -190,10 +192,10 @@ class Run(JobFolder):
         return self.unfinished_checkpoint
 
     def end_checkpoint(self, step: int, keep: int) -> None:
-        """Make what was written the checkpoint of `step`; older ones beyond `keep` are removed.
+        """Make the written files the checkpoint of `step`, and remove older ones beyond `keep`.
 
-        Everything is on the disk before the name is there: after a power cut a checkpoint is
-        whole or absent.
+        All files are on the disk before the name is: after a power cut a checkpoint is complete or
+        absent.
         """
         name = f"step-{step:09d}.{time.time_ns()}"  # the same step may be written again
         disk.sync_folder(self.unfinished_checkpoint)
@@ -204,7 +206,8 @@ class Run(JobFolder):
             shutil.rmtree(old, ignore_errors=True)
 
     def resume(self) -> int:
-        """Note that the run goes on, from its last checkpoint or its beginning; that step."""
+        """Record that the run continues, from its last checkpoint or its beginning; returns that
+        step."""
         step = self.checkpoint_step()
         self.stop_file.unlink(missing_ok=True)
         self.append(events.Resumed(step=step))
@@ -212,7 +215,7 @@ class Run(JobFolder):
 
 
 def saved_step(folder: Path) -> int | None:
-    """Optimizer steps that the model in a folder has taken; None where it does not say it."""
+    """Optimizer steps that the model in a folder has taken; None if unknown."""
     try:
         notes = disk.read_cached(folder / "config.json", disk.parse_object).get(NOTES)
     except OSError:
@@ -222,6 +225,7 @@ def saved_step(folder: Path) -> int | None:
 
 
 def default_title(config: RunConfig, pairs: str = "") -> str:
-    """A configuration's name, or its checkpoint and pairs; `pairs` names the files of an upload."""
+    """The name of a configuration, or its checkpoint and pairs; `pairs` names the files of an
+    upload."""
     dataset = (pairs or "own files") if is_upload(config.dataset) else config.dataset
     return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} \u00b7 {dataset}"

@@ -1,10 +1,10 @@
-"""The store of runs: a folder of run folders, and what of it a visitor may see.
+"""The store of runs: a folder of run folders, as far as a visitor may see them.
 
 <root>/
     <run id>/       a run (`run`)
-    .queue/         which runs wait
+    .queue/         the waiting runs
     checks/, batches/   other jobs (`job_folder`)
-    data/, uploads/ pairs read once, and files that were brought
+    data/, uploads/ cached pairs, and uploaded files
     .warm/          a worker that waits for a run
 """
 
@@ -17,7 +17,6 @@ import re
 import secrets
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -30,19 +29,17 @@ from finetune.environment import project
 from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import DataError, NoSuchRun, StoreError
 from finetune.owners import LOCAL_USER, Visitor
-from finetune.runs.job_folder import JobFolder
+from finetune.runs.job_folder import JobFolder, forget_state
 from finetune.runs.run import TICKET, Run, RunMetadata, default_title
-from finetune.runs.summary import RunSummary
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
-_CHUNK = 4 * 2**20  # bytes of events folded at a time
 _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwise
 
 
 def default_root() -> Path:
-    """`FINETUNE_RUNS`; else the first that can be written of a Space's mounted bucket, `runs/`
-    beside the app, the user's cache, and a temporary folder. On a Space `FINETUNE_RUNS`, too, is
-    passed over where it cannot be written."""
+    """Return `FINETUNE_RUNS`, or the first writable folder of: `runs/` in a Space's mounted bucket,
+    `runs/` beside the app, the user's cache, a temporary folder. On a Space `FINETUNE_RUNS` must be
+    writable, too."""
     candidates = [
         project.ROOT / "runs",
         user_cache() / "finetune" / "runs",
@@ -61,7 +58,7 @@ def default_root() -> Path:
 
 
 def named_run(name: Path, root: Path) -> Run:
-    """The run that a command names, by its folder or by its id below `root`; raises NoSuchRun."""
+    """Find a run by its folder, or by its id below `root`; NoSuchRun if there is none."""
     with contextlib.suppress(OSError):  # a name that no folder can have
         folder = name if name.is_dir() else root / name
         if folder.is_dir():
@@ -70,8 +67,8 @@ def named_run(name: Path, root: Path) -> Run:
 
 
 def as_run(run: Run | Path | str) -> Run:
-    """A run that a program names by itself, by its folder, or by its id in the default folder of
-    runs; raises NoSuchRun."""
+    """Find a run by its folder, or by its id in the default folder; NoSuchRun if there is none. A
+    `Run` is returned as it is."""
     if isinstance(run, Run):
         return run
     if not isinstance(run, str | Path) or not str(run):
@@ -80,49 +77,46 @@ def as_run(run: Run | Path | str) -> Run:
 
 
 def new_id() -> str:
-    """An id that nobody can guess; ids sort by when they were made."""
+    """Make an id that nobody can guess. Ids sort by the time they were made."""
     return f"{datetime.now():%Y%m%d-%H%M%S-%f}{secrets.token_urlsafe(9)}"
 
 
 class RunStore:
-    """The runs below one root that a visitor may see; of a new store all of them."""
+    """The runs below a root that a visitor may see; all runs if no visitor is given."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.visitor = LOCAL_USER
-        self._folded: dict[str, tuple[int, RunSummary]] = {}
-        self._locks: dict[str, threading.Lock] = {}  # one a run: a long one holds up nobody else
 
     def for_visitor(self, visitor: Visitor) -> RunStore:
-        """The same store with only this visitor's runs and uploads; shares what was read."""
+        """A view of this store with only a visitor's runs and uploads."""
         view = copy.copy(self)
         view.visitor = visitor
         return view
 
     @property
     def everyone(self) -> RunStore:
-        """The same store with everybody's runs."""
+        """A view of this store with everybody's runs."""
         return self if self.visitor.alone else self.for_visitor(LOCAL_USER)
 
     @property
     def uploads(self) -> uploads.Uploads:
         return uploads.Uploads(
-            self.root / "uploads", self.visitor, self._datasets, self.batch_input_bytes
+            self.root / "uploads",
+            self.visitor,
+            lambda: {config.dataset for config, _ in self._readable_runs()},
+            self.batch_input_bytes,
         )
 
     def batch_input_bytes(self) -> int:
-        """Bytes of the files that the visitor has brought to be predicted."""
+        """Bytes of the files that the visitor uploaded to be predicted."""
         paths = self.root.glob("batches/*/input.*")
         return sum(_size(p) for p in paths if self.visitor.owns(JobFolder(p.parent).owner))
 
     def uploaded_bytes(self) -> int:
-        """Bytes of the files that all visitors have brought."""
+        """Bytes of the files that all visitors uploaded."""
         patterns = ("uploads/*/*", "batches/*/input.*")
         return sum(_size(path) for pattern in patterns for path in self.root.glob(pattern))
-
-    def _datasets(self) -> set[str]:
-        """What the visitor's runs are trained on."""
-        return {config.dataset for config, _ in self._readable_runs()}
 
     def _readable_runs(self) -> Iterator[tuple[RunConfig, RunMetadata]]:
         for run in self.runs():
@@ -130,23 +124,23 @@ class RunStore:
                 yield run.config(), run.about()
 
     def create(self, config: RunConfig, run_id: str = "", group: str = "", ticket: str = "") -> Run:
-        """A new run folder with its configuration; there whole or not at all.
+        """Create a run folder with its configuration, completely or not at all.
 
         Args:
-            ticket: the contents of its `engine.json`; it has none if empty.
+            ticket: the contents of its `engine.json`; "" for none.
         """
         run = Run(self.root / (run_id or new_id()))
         pairs = ""
         if is_upload(config.dataset):
-            with contextlib.suppress(DataError):  # its files are gone: the training says so
+            with contextlib.suppress(DataError):  # its files are gone; training reports it
                 pairs = ", ".join(self.uploads.file_names(config.dataset).values())
         title = default_title(config, pairs)
-        alike = (
+        same_title = (
             about.number
             for other, about in self._readable_runs()
             if default_title(other, about.pairs) == title
         )
-        number = max(alike, default=0) + 1
+        number = max(same_title, default=0) + 1
         about = RunMetadata(group=group, created=time.time(), pairs=pairs, number=number)
         aside = JobFolder(run.folder.with_name(f".new-{run.id}"))
         try:
@@ -163,14 +157,15 @@ class RunStore:
         return run
 
     def get(self, run_id: object) -> Run:
-        """The run of that id; raises NoSuchRun for a path or another visitor's run, too."""
+        """Return the run with this id; NoSuchRun if there is none, also for a path or another
+        visitor's run."""
         run = self._visible_run(run_id) if isinstance(run_id, str) else None
         if run is None:
             raise NoSuchRun
         return run
 
     def runs(self) -> list[Run]:
-        """Every run, the newest first."""
+        """All visible runs, the newest first."""
         try:
             names = sorted(os.listdir(self.root), reverse=True)
         except OSError:
@@ -183,17 +178,6 @@ class RunStore:
             return None
         return run if self.visitor.alone or self.visitor.owns(run.owner) else None
 
-    def summary(self, run: Run) -> RunSummary:
-        """The fold over the run's events; reads only what is new since this store last looked."""
-        with self._locks.setdefault(run.id, threading.Lock()):
-            offset, summary = self._folded.get(run.id, (0, RunSummary()))
-            fresh, end = run.tail(offset, _CHUNK)
-            while end > offset:
-                summary, offset = summary.fold(fresh), end
-                fresh, end = run.tail(offset, _CHUNK)
-            self._folded[run.id] = offset, summary
-            return run.with_kept_model(summary)
-
     def delete(self, run: Run) -> None:
         """Remove a run's folder."""
         folder = self.get(run.id).folder
@@ -201,8 +185,7 @@ class RunStore:
         with disk.writing(f"The run folder {folder}"):
             folder.rename(aside)  # gone at once, also for a worker that still writes into it
         shutil.rmtree(aside, ignore_errors=True)
-        self._folded.pop(run.id, None)
-        self._locks.pop(run.id, None)
+        forget_state(run)
 
 
 def _size(path: Path) -> int:

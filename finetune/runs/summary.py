@@ -16,11 +16,11 @@ Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", 
 
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed", "interrupted"})
 MAJORITY = "majority class"
-KEPT = 2000  # measurements held of a run; the whole curve is in its events
+MAX_POINTS = 2000  # measurements of a run in memory; the whole curve is in its events
 
 
 class ColumnNames(NamedTuple):
-    """What the person calls the columns of a dataset; `sentence2` is empty for single sentences."""
+    """The person's names of a dataset's columns; `sentence2` is empty for single sentences."""
 
     sentence1: str = "sentence1"
     sentence2: str = "sentence2"
@@ -33,30 +33,31 @@ class ColumnNames(NamedTuple):
 
 @dataclass
 class JobState:
-    """How far a background job is; `status` is `none` where nobody asked for it."""
+    """The progress of a background job; `status` is `none` if nobody asked for it."""
 
     status: Status = "waiting"
     phase: str = ""
     detail: str = ""
-    done: int = 0  # of whatever the phase counts
+    done: int = 0  # in the unit of the phase
     total: int = 0  # 0 while unknown
     error: str = ""  # why it failed, or why the app stopped it
     remedy: str = ""
-    began: float = 0.0  # in seconds since the epoch; 0 before, as `ended`
+    began: float = 0.0  # in seconds since the epoch, as `ended`; 0 if it has not
     ended: float = 0.0
+    end_recorded: bool = False  # whether its events say that it has ended; a killed worker's do not
 
     @property
     def running(self) -> bool:
         return self.status == "running"
 
     def fold(self, stream: Iterable[Event]) -> Self:
-        """Take in a stream of events; returns this state."""
+        """Apply a stream of events; returns this state."""
         for event in stream:
             self.apply(event)
         return self
 
     def apply(self, event: Event) -> None:
-        """Take in the next event."""
+        """Apply the next event."""
         match event:
             case events.Started() | events.PhaseStarted():
                 self.status = "running"
@@ -76,17 +77,17 @@ class JobState:
 
 
 class LossCurve(list[events.Stepped]):
-    """The measurements of a run, evenly thinned to `KEPT`; the latest is always there."""
+    """The measurements of a run, evenly thinned to `MAX_POINTS`; the latest is always there."""
 
     _stride = 1
     _appended = 0
 
     def append(self, point: events.Stepped) -> None:
         if self and (self._appended - 1) % self._stride:
-            self.pop()  # it was there as the latest only
+            self.pop()  # was there only as the latest
         super().append(point)
         self._appended += 1
-        if len(self) > KEPT:
+        if len(self) > MAX_POINTS:
             del self[1::2]
             self._stride *= 2
 
@@ -103,15 +104,15 @@ class RunSummary(JobState):
     validation: list[events.Evaluated] = field(default_factory=list)  # from the first step on
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     opened: tuple[events.TestSetOpened, ...] = ()
-    # Step -> an evaluation that was the best so far, also if it is to be done again.
+    # Step -> an evaluation that was the best so far, also if a resumed run repeats it.
     bests: dict[int, events.Evaluated] = field(default_factory=dict)
-    saved_step: int | None = None  # of the model kept; None where there is none
-    interval: int = 0  # steps between evaluations; 0 while the run measures what it can afford
+    saved_step: int | None = None  # of the saved model; None if there is none
+    eval_every: int = 0  # steps between evaluations; 0 while the run measures what it can afford
     paused: float = 0.0  # seconds between steps, for evaluations and saving
     paused_at: float = 0.0  # when such a pause began; 0 while it trains
     reached: int = 0  # the last step of an evaluation, a model or the run's end
-    trained: float = 0.0  # seconds it was worked on before `since`
-    since: float = 0.0  # when its worker took it up; 0 while it has none
+    trained: float = 0.0  # seconds of work before `since`
+    since: float = 0.0  # when its worker began; 0 while it has none
     latest: float = 0.0  # when its worker was last heard of
     early: bool = False
     discarded: bool = False
@@ -124,43 +125,44 @@ class RunSummary(JobState):
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps the whole run takes; 0 while unknown."""
+        """Optimizer steps of the whole run; 0 while unknown."""
         return self.prepared.total_steps if self.prepared else 0
 
     @property
     def columns(self) -> ColumnNames:
-        """The columns that it was trained on; ours while unknown."""
+        """The columns that the run was trained on; the default names while unknown."""
         return ColumnNames(**(self.prepared.data.get("columns", {}) if self.prepared else {}))
 
     @property
     def classes(self) -> int:
-        """How many classes the pairs have; 0 while unknown."""
+        """The number of classes; 0 while unknown."""
         return len(self.prepared.labels) if self.prepared else 0
 
     @property
     def paired(self) -> bool:
-        """Whether the model reads two sentences; True while unknown."""
+        """True if the model reads two sentences; True while unknown."""
         return bool(self.columns.sentence2)
 
     @property
     def best(self) -> events.Evaluated | None:
-        """The evaluation of the kept model, or the best so far where no model is kept."""
+        """The evaluation of the saved model, or the best so far if no model is saved."""
         if self.saved_step is not None:
             return self.bests.get(self.saved_step)
         return next((scored for scored in reversed(self.validation) if scored.best), None)
 
     @property
     def worked(self) -> float:
-        """Seconds it was worked on, as far as its events tell."""
+        """Seconds that the run was worked on, according to its events."""
         return self.worked_by(self.latest)
 
     def worked_by(self, moment: float) -> float:
-        """Seconds it was worked on at a moment (seconds since the epoch), pauses left out."""
+        """Seconds that the run was worked on at a moment (seconds since the epoch), without
+        pauses."""
         return self.trained + (max(0.0, moment - self.since) if self.since else 0.0)
 
     @property
     def samples_per_second(self) -> float:
-        """Median of the last twenty measurements: one slow interval does not move it."""
+        """Median of the last twenty measurements, so that a single slow one does not change it."""
         return median([point.samples_per_second for point in self.train[-20:]] or [0.0])
 
     @property
@@ -176,22 +178,24 @@ class RunSummary(JobState):
 
     @property
     def evaluation_seconds(self) -> float:
-        """How long an evaluation keeps it from training, with what is saved after it."""
+        """Seconds that training pauses for an evaluation and for saving after it."""
         if self.validation and self.paused:
             return self.paused / len(self.validation)
         return self.curve[-1].seconds if self.curve else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """Time still ahead at the present speed, with evaluations; None if unknown."""
+        """Seconds left at the present speed, including evaluations; None if unknown."""
         prepared, rate = self.prepared, self.samples_per_second
         if len(self.train) < 2 or not (rate and prepared and prepared.steps_per_epoch):
             return None
         steps = max(0, self.total_steps - self.step)
         training = steps * prepared.train_examples / prepared.steps_per_epoch / rate
-        if not self.interval:  # then they will take a tenth at most
+        if not self.eval_every:  # evaluations will take a tenth at most
             return training + min(training / 10, 10 * self.evaluation_seconds)
-        ahead = -(-self.total_steps // self.interval) - self.step // self.interval if steps else 0
+        ahead = (
+            -(-self.total_steps // self.eval_every) - self.step // self.eval_every if steps else 0
+        )
         return training + ahead * self.evaluation_seconds
 
     def apply(self, event: Event) -> None:
@@ -218,7 +222,7 @@ class RunSummary(JobState):
             case events.PhaseStarted():
                 self._measure_pause(event)
             case events.EvaluationsPlanned():
-                self.interval = event.interval
+                self.eval_every = event.interval
             case events.Evaluated() if not event.step:
                 self.untrained = event
             case events.Evaluated():
@@ -255,7 +259,7 @@ class RunSummary(JobState):
             self.paused_at = self.paused_at or event.time
 
     def _resume(self, event: events.Resumed) -> None:
-        """Forget what came after the checkpoint, which is done again."""
+        """Forget everything after the checkpoint, because it is repeated."""
         self.paused_at = 0.0
         self.train = LossCurve(point for point in self.train if point.step <= event.step)
         kept = [scored for scored in self.validation if scored.step <= event.step]

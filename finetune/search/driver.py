@@ -18,7 +18,6 @@ from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.engines import registry
 from finetune.engines.base import Ticket, read_ticket
-from finetune.engines.registry import HUB_JOB
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
 from finetune.jobs import cost, service, tokens
 from finetune.messages import encode
@@ -73,14 +72,14 @@ def begin_search(
     Raises:
         FinetuneError: where the first trial could not begin, as `service.start_run` says it, where
             the space holds values that cannot be trained with, or where a search that is billed has
-            no limit of dollars.
+            no limit of trials.
     """
     ticket = ticket or Ticket()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
         raise ConfigError({"parallel": problem})
     check_space(space, config)
-    limits.check_dollars(budget, ticket)
-    if ticket.engine == HUB_JOB:
+    limits.check_price(budget, ticket)
+    if registry.find_engine(ticket.engine).needs_token:
         registry.open_engine(ticket, token)
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
@@ -104,7 +103,7 @@ def lacks_token(study: Study) -> bool:
     """Whether its trials need a token of the Hub that is not known any more: it is kept in memory,
     and the app was started again."""
     ticket = study.settings.ticket
-    if ticket.engine == HUB_JOB:
+    if registry.find_engine(ticket.engine).needs_token:
         try:
             registry.open_engine(ticket, tokens.kept(study.id))
         except PublishError:
@@ -116,7 +115,7 @@ def go_on(store: RunStore, study: Study, token: str) -> None:
     """Let a search that lacks its token go on, and its trials at work."""
     for trial in study.trials():
         run = None if trial.state.is_finished() else trial_run(store, trial)
-        if run is not None and service.run_summary(store, run).status == "interrupted":
+        if run is not None and run.state().status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
     tokens.keep(study.id, token)  # last: with it the search draws in place of the others
 
@@ -190,7 +189,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     if run is None:  # it was deleted
         _fail(study, trial)
         return False
-    summary = service.run_summary(store, run)
+    summary = run.state()
     writable, scores = study.writable(trial), parts(summary, study.metric)
     for part, score in scores.items():
         if part not in trial.intermediate_values:
@@ -285,12 +284,12 @@ def may_draw(store: RunStore, study: Study) -> bool:
     trials, budget = study.trials(), study.settings.budget
     if any(map(study.is_without_run, trials)):
         return False
-    failed = [t.state == TrialState.FAIL for t in trials if t.state != TrialState.WAITING]
+    drawn = [t for t in trials if t.state != TrialState.WAITING]
+    failed = [t.state == TrialState.FAIL for t in drawn]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
-    if budget.dollars and not limits.has_dollars(store, study, 1):
-        return False
-    counted = [t for t in trials if t.state not in (TrialState.FAIL, TrialState.WAITING)]
+    billed = limits.trial_price(study.settings.ticket) > 0  # a failed trial may have cost its price
+    counted = [t for t in drawn if billed or t.state != TrialState.FAIL]
     minutes = sum(limits.trial_seconds(store, trial) for trial in trials) / 60
     used = ((len(counted), budget.trials), (minutes, budget.minutes))
     return all(amount < limit for amount, limit in used if limit)

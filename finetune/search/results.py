@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import functools
-import io
-import itertools
 import math
-import random
 import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from finetune.config import Range
-from finetune.data import tables
-from finetune.engines import spending
+from finetune.data import csv_cells
 from finetune.errors import JobError
 from finetune.jobs import service, tokens
 from finetune.messages import decode
-from finetune.metrics.catalog import metric_name
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, limits, space
 from finetune.search.driver import parts
-from finetune.search.study import ERROR, PARTS, REPEATS, Study, trial_run
+from finetune.search.study import ERROR, PARTS, Study, trial_run
 
 _ENOUGH = 20  # trials with a score, below which nothing is said of importance
-_RESAMPLED = 40  # drawings of trials, for its intervals
-_BEST, _OTHER = "#d55e00", "#0072b2"  # colours of the picture
 _PATIENCE = 60.0  # seconds in which a trial that is just being drawn has begun
 
 
@@ -61,7 +54,7 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         run = trial_run(store, trial)
         curve = dict(trial.intermediate_values)
         if run is not None:
-            curve |= parts(service.run_summary(store, run), study.metric)
+            curve |= parts(run.state(), study.metric)
         choose = min if study.minimize else max
         score = trial.value if trial.state == TrialState.COMPLETE else None
         if score is None and curve:
@@ -87,67 +80,39 @@ def best_trial(rows: list[TrialRow], minimize: bool = False) -> TrialRow | None:
 
 def class_count(store: RunStore, rows: Sequence[TrialRow]) -> int:
     """How many classes the pairs of a search have; 0 before its first run has read them."""
-    summaries = (service.run_summary(store, store.get(row.run_id)) for row in rows if row.run_id)
+    summaries = (store.get(row.run_id).state() for row in rows if row.run_id)
     return next((summary.classes for summary in summaries if summary.classes), 0)
 
 
-class Importance(NamedTuple):
-    """The share of a field in the scores' variance, and the ends of its 90% interval."""
-
-    share: float
-    low: float
-    high: float
-
-
-def importance(study: Study) -> dict[str, Importance] | None:
-    """How much each field matters, most first; None where too few trials have ended to say, and
-    empty where their scores are as good as equal.
-
-    Shares are of a functional analysis of variance (fANOVA: Hutter, Hoos and Leyton-Brown, ICML
-    2014), intervals of the same on trials drawn anew with replacement.
-    """
-    count = len(_finished(study))
-    if count < _ENOUGH or len(study.settings.space) < 2:
-        return None
-    return _importance(study, count)
-
-
-def _finished(study: Study) -> list[Any]:
+def importance(study: Study) -> dict[str, float] | None:
+    """Return the share of each field in the variance of the scores, largest first, by Optuna's
+    fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014). None if too few trials have finished, empty
+    if all scores are equal."""
     from optuna.trial import TrialState
 
-    drawn = [trial for trial in study.trials() if trial.params]  # see `Study.outside`
-    return [trial for trial in drawn if trial.state == TrialState.COMPLETE]
+    fields = [*study.settings.space]
+    finished = [
+        trial
+        for trial in study.trials()
+        if trial.state == TrialState.COMPLETE and trial.params  # see `Study.outside`
+    ]
+    if len(finished) < _ENOUGH or len(fields) < 2:
+        return None
+    if len({trial.value for trial in finished}) < 2:
+        return {}
+    return _importance(study, len(finished))
 
 
 @functools.lru_cache(maxsize=32)
-def _importance(study: Study, count: int) -> dict[str, Importance]:
-    """Of the first `count` trials that have finished; kept, for it takes a second."""
-    done, draw = _finished(study)[:count], random.Random(0)
-    drawn = [_shares(draw.choices(done, k=count), trees=16) for _ in range(_RESAMPLED)]
-    again = [shares for shares in drawn if shares]
-    if len(again) < _RESAMPLED / 2:
-        return {}
-    found = {}
-    for name, share in _shares(done, trees=64).items():
-        values = [shares.get(name, 0.0) for shares in again]
-        low, *_between, high = statistics.quantiles(values, n=20, method="inclusive")
-        found[name] = Importance(share, low, high)
-    return found
+def _importance(study: Study, _finished: int) -> dict[str, float]:
+    """Cached for the number of finished trials: takes up to a second."""
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-
-def _shares(trials: Sequence[Any], trees: int) -> dict[str, float]:
-    """The share of each field; empty where the scores do not differ."""
-    import optuna
-
-    if len({trial.value for trial in trials}) < 2:
-        return {}
-    from optuna.importance import FanovaImportanceEvaluator
-
-    study = optuna.create_study()
-    study.add_trials(trials)
-    evaluator = FanovaImportanceEvaluator(seed=0, n_trees=trees)
-    shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in shares.items()}
+    return get_param_importances(
+        study.optuna_study,
+        evaluator=FanovaImportanceEvaluator(seed=0),
+        params=[*study.settings.space],
+    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +121,6 @@ class Progress:
 
     over: bool
     repeating: bool  # whether its best trial is being repeated, or was
-    dollars: float | None  # that are left; None where nothing is billed
     lacks_token: bool  # see `driver.lacks_token`
     seconds: float | None = None  # of training that are left, by the trials so far; None if unknown
 
@@ -166,9 +130,8 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
     ended = [row for row in rows if row.state in ("finished", "pruned")]
     settings, budget = study.settings, study.settings.budget
     spent = sum(row.seconds for row in rows)
-    dollars = max(0.0, limits.dollars_left(store, study)) if budget.dollars else None
     lacks_token = not study.is_stopped and driver.lacks_token(study)
-    reached = Progress(study.is_over, bool(_repeating(store, study)), dollars, lacks_token)
+    reached = Progress(study.is_over, bool(_repeating(store, study)), lacks_token)
     if study.is_stopped:  # what is at work goes on, but nobody knows for how long
         return reached
     typical = statistics.fmean(row.seconds for row in ended) if ended else 0.0
@@ -193,7 +156,7 @@ def repeats(store: RunStore, study: Study) -> SeedSpread | None:
     finished = [
         summary.best.metrics.get(study.metric)
         for run in _repeating(store, study)
-        if (summary := service.run_summary(store, run)).status == "finished" and summary.best
+        if (summary := run.state()).status == "finished" and summary.best
     ]
     return grids.seed_spread(finished)
 
@@ -219,23 +182,13 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         token: of the Hub, where that of the search is not known any more.
 
     Raises:
-        JobError: where no trial has finished, where it is repeated already, or where its budget of
-            dollars has no room for the runs.
+        JobError: where no trial has finished, or where it is repeated already.
     """
     best, ticket = best_trial(list_trials(store, study), study.minimize), study.settings.ticket
     if best is None:
         raise JobError("No trial of the search has finished.", "Wait for the first one.")
     if not best.run_id:
         raise JobError("The run of the best trial was deleted.", "Search again.")
-    price = limits.trial_price(ticket)
-    if price and not limits.has_dollars(store, study, seeds):
-        raise JobError(
-            "{n} runs may cost ${most:.2f}, and the search has less left of its ${dollars:.2f}.",
-            "Open the best run and train it again with other seeds from the form.",
-            n=seeds,
-            most=spending.rounded_up(seeds * price),
-            dollars=study.settings.budget.dollars,
-        )
     if _repeating(store, study):
         raise JobError("The best trial is repeated already.", "Its runs are among the others.")
     config = store.get(best.run_id).config()
@@ -247,8 +200,6 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
     ]
     token = tokens.kept(study.id) or token
     runs = service.start_runs(store, configs, [study.id] * seeds, ticket, token)
-    again = [*study.optuna_study.user_attrs.get(REPEATS, []), *(run.id for run in runs)]
-    study.optuna_study.set_user_attr(REPEATS, again)
     searched = store.get(best.run_id).about().searched
     for run in runs:
         run.describe(searched=searched)
@@ -283,7 +234,7 @@ def trials_csv(store: RunStore, study: Study) -> str:
         values = [row.values.get(name, "") for name in fields]
         curve = [row.curve.get(part, "") for part in parts_done]
         table.append([row.number, row.run_id, row.state, row.score, *values, *curve])
-    return tables.to_csv(table)
+    return csv_cells.to_csv(table)
 
 
 def has_position(study: Study, row: TrialRow) -> bool:
@@ -303,47 +254,3 @@ def position(study: Study, name: str, value: object) -> float:
         return 100 * (at - low) / ((high - low) or 1.0)
     values = [*drawn] if isinstance(drawn, tuple) else []
     return 100 * values.index(value) / max(1, len(values) - 1) if value in values else 0.0
-
-
-def trials_png(store: RunStore, study: Study) -> bytes:
-    """Best so far, learning curves, trials across their hyperparameters, and what matters."""
-    from matplotlib.figure import Figure
-
-    rows = list_trials(store, study)
-    scored = [row for row in rows if row.score is not None]
-    figure = Figure(figsize=(9, 6.4), dpi=120, layout="constrained")
-    (best, curves), (across, shares) = figure.subplots(2, 2)
-    choose = min if study.minimize else max
-    finished = [row for row in scored if row.state == "finished"]
-    values = list(itertools.accumulate([row.score or 0.0 for row in finished], choose))
-    metric = metric_name(study.metric, class_count(store, rows))
-    best.set_title(f"Best {metric} so far", loc="left")
-    best.step([row.number for row in finished], values, where="post", color=_BEST)
-    best.set_xlabel("trial")
-    curves.set_title("Learning curves", loc="left")
-    curves.set_xlabel("tenth of the trial")
-    fields = list(study.settings.space)
-    across.set_title("Trials across their hyperparameters", loc="left")
-    across.set_xticks(range(len(fields)), fields, rotation=20, ha="right")
-    across.set_ylabel("place in the range, %")
-    winner = best_trial(rows, study.minimize)
-    for row in sorted(scored, key=lambda row: row is winner):
-        alpha = 0.3 if row.state == "pruned" else 0.9
-        look: Any = {"color": _BEST if row is winner else _OTHER, "alpha": alpha}
-        points = sorted(row.curve.items())
-        curves.plot([part for part, _ in points], [score for _, score in points], **look)
-        if has_position(study, row):
-            across.plot([position(study, name, row.values[name]) for name in fields], **look)
-    found = dict(reversed((importance(study) or {}).items()))
-    shares.set_title("Importance and its 90% interval", loc="left")
-    for place, share in enumerate(found.values()):
-        shares.barh(place, share.share, color=_OTHER)
-        shares.plot((share.low, share.high), (place, place), color=_BEST)
-    shares.set_yticks(range(len(found)), list(found))
-    if not found:
-        shares.text(0.5, 0.5, "nothing can be said of it yet", ha="center", va="center")
-    for axes in (best, curves, across, shares):
-        axes.grid(color="#e2e8f0")
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import Choices, Range, RunConfig, knobs
+from finetune.config import Choices, Range, RunConfig, hyperparameters
 from finetune.errors import ConfigError
 from finetune.messages import message as _
 
@@ -23,7 +23,7 @@ DEFAULT = (
 
 def searchable() -> Space:
     """Every field that a search may draw, with what it draws from unless told otherwise."""
-    return {name: knob.search for name, knob in knobs().items() if knob.search}
+    return {name: field.search for name, field in hyperparameters().items() if field.search}
 
 
 def default_space() -> Space:
@@ -78,7 +78,7 @@ def check_space(space: Space, config: RunConfig) -> None:
 
 def _read(name: str, text: str) -> Range | Choices:
     if ".." in text:
-        if knobs()[name].kind is str:
+        if hyperparameters()[name].kind is str:
             raise ConfigError({name: _("has no range: give values with commas between")})
         low, high = (_value(name, part) for part in text.split("..", 1))
         if not low < high:
@@ -135,7 +135,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     for name, drawn in space.items():
         if not isinstance(drawn, Range):
             made[name] = CategoricalDistribution(drawn)
-        elif knobs()[name].kind is int:
+        elif hyperparameters()[name].kind is int:
             made[name] = IntDistribution(int(drawn.low), int(drawn.high), drawn.log)
         else:
             made[name] = FloatDistribution(drawn.low, drawn.high, drawn.log)
@@ -164,12 +164,10 @@ class Budget:
     Attributes:
         trials: runs that go to their end or are pruned.
         minutes: of training, all trials together, after which no trial begins.
-        dollars: of an engine that is billed.
     """
 
     trials: int = 20
     minutes: float = 0.0
-    dollars: float = 0.0
 
     def __post_init__(self) -> None:
         problems = {
@@ -178,6 +176,6 @@ class Budget:
             if (problem := number_problem(value, 0, whole=name == "trials"))
         }
         if not problems and not any(vars(self).values()):
-            problems["trials"] = _("is 0: give a number of trials, minutes or dollars")
+            problems["trials"] = _("is 0: give a number of trials or minutes")
         if problems:
             raise ConfigError(problems)

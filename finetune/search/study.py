@@ -41,7 +41,6 @@ SECONDS = "seconds"  # that of one that has ended: how long it was worked on
 ERROR = "error"  # that of one that failed or waits for room: why, as `messages.encode` has it
 FORM = "form"  # that of one that has the form's values
 PRUNED = "pruned"  # that of one that the search stops
-REPEATS = "repeats"  # the attribute of a study: ids of the runs that repeat its best trial
 PARTS = 10  # of a trial, after each of which it is scored and may be pruned
 # A trial among the worst quarter so far is pruned, once so many trials have gone to their end and
 # so many of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the
@@ -220,6 +219,9 @@ class Study:
         return optuna.trial.Trial(self.optuna_study, trial._trial_id)
 
 
+_opened = functools.lru_cache(maxsize=256)(Study)  # its journal is read on and not anew
+
+
 def make_pruner() -> optuna.pruners.BasePruner:
     """What ends trials that are behind."""
     import optuna
@@ -257,15 +259,13 @@ def create_study(
 
 def studies(store: RunStore) -> list[Study]:
     """The visitor's studies, the newest first."""
-    folders = sorted(store.root.glob("studies/*/"), reverse=True)
-    found = [_opened(folder) for folder in folders if (folder / "study.json").exists()]
-    return [study for study in found if _is_visible(store, study)]
-
-
-@functools.lru_cache(maxsize=256)
-def _opened(folder: Path) -> Study:
-    """A study, whose journal is read on and not anew."""
-    return Study(folder)
+    found = []
+    for path in sorted(store.root.glob("studies/*/study.json"), reverse=True):
+        study = _opened(path.parent)
+        with contextlib.suppress(StoreError):  # one that is damaged is its owner's on their machine
+            if store.visitor.alone or store.visitor.owns(study.settings.owner):
+                found.append(study)
+    return found
 
 
 def find_study(store: RunStore, study_id: str) -> Study:
@@ -274,13 +274,6 @@ def find_study(store: RunStore, study_id: str) -> Study:
         if study.id == study_id:
             return study
     raise JobError("There is no such search.", "Choose one from the list.")
-
-
-def _is_visible(store: RunStore, study: Study) -> bool:
-    try:
-        return store.visitor.alone or store.visitor.owns(study.settings.owner)
-    except StoreError:
-        return store.visitor.alone
 
 
 def trial_run(store: RunStore, trial: optuna.trial.FrozenTrial) -> Run | None:

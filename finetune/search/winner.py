@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from finetune.errors import StoreError
 from finetune.evaluation import picking, report
-from finetune.jobs import service
 from finetune.metrics.intervals import Interval
 from finetune.runs.store import RunStore
 from finetune.search.results import TrialRow
@@ -33,7 +32,7 @@ def expected_score(
         return None
     with contextlib.suppress(StoreError):
         runs = [store.get(row.run_id) for row in rows if row.run_id and row.curve]
-        trials = [(run, service.run_summary(store, run)) for run in runs]
+        trials = [(run, run.state()) for run in runs]
         run, summary = next(trial for trial in trials if trial[0].id == best.run_id)
         picked, scored = picking.run_picking(run, summary, trials), summary.best
         if picked is not None and scored is not None:

@@ -6,15 +6,11 @@
 from __future__ import annotations
 
 import os
-import sys
-from typing import NoReturn
 
 from finetune import owners
 from finetune.config import RunConfig
-from finetune.environment import project
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.runs.run import Run
 
 
 def is_single_process() -> bool:
@@ -54,30 +50,6 @@ def _unusable(name: str) -> str:
             reason=reason.rstrip("."),
         )
     return ""
-
-
-def launch_command(run: Run) -> list[str]:
-    """The command line that carries out `run` in several processes."""
-    config = run.config()
-    words = [sys.executable, "-m", "accelerate.commands.launch"]
-    if config.num_processes > 1:
-        words += ["--num_processes", str(config.num_processes)]
-    if config.accelerate_config:
-        words += ["--config_file", config.accelerate_config]
-    else:
-        # --multi_gpu is Accelerate's word for torch's own launcher, with or without a GPU.
-        words += ["--multi_gpu", "--num_machines", "1"]
-        words += ["--mixed_precision", "no", "--dynamo_backend", "no"]  # RunConfig decides
-    words += ["--main_process_port", "0"]  # any free one
-    return [*words, "--module", "finetune", "train", "--run", str(run.folder.resolve())]
-
-
-def exec_launcher(run: Run) -> NoReturn:
-    """Replace this process by the launcher of several; its pid, noted as the worker's, stays."""
-    path = project.python_path()
-    threads = max(1, (os.cpu_count() or 1) // run.config().num_processes)
-    words = launch_command(run)
-    os.execve(words[0], words, {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path})
 
 
 def is_lost_rank_error(error: BaseException) -> bool:

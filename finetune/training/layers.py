@@ -76,9 +76,9 @@ def put_layers(model: Any, layers: Sequence[nn.Module]) -> list[nn.Module]:
     return own
 
 
-def answers_alike(model: Any, layers: Sequence[nn.Module], mask_function: MaskFunction) -> bool:
-    """Whether a model gives random tokens the logits that it gives them with its own layers; all
-    in fp32. It has its own again afterwards."""
+def gives_same_logits(model: Any, layers: Sequence[nn.Module], mask_function: MaskFunction) -> bool:
+    """True if replacing the layers leaves the logits of random tokens unchanged, in fp32. Restores
+    the model's own layers."""
     lengths = torch.tensor([[3], [7], [11], [16], [19], [24]])
     mask = (torch.arange(24) < lengths).long()
     draw = torch.Generator().manual_seed(0)
@@ -139,5 +139,5 @@ def compute_first_token_only(model: Any) -> None:
     if not parts or model.config._attn_implementation not in ("eager", "sdpa"):
         return
     last = LastLayer(parts[-1], model.config.num_attention_heads)
-    if answers_alike(model, [*stack[:-1], last], lambda mask: mask):
+    if gives_same_logits(model, [*stack[:-1], last], lambda mask: mask):
         stack[-1].forward = last.forward

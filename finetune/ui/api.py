@@ -173,7 +173,7 @@ class Api:
         """End a batch; what is judged by then is kept."""
         with self._store_of(request) as store:
             job = predict.get_prediction(store, batch_id)
-            predict.cancel_prediction(job)
+            job.cancel()
             return _batch(job)
 
     def publish(
@@ -204,7 +204,7 @@ class Api:
             if not token and store.visitor.alone:
                 token = client.stored_token() or ""
             push = push_plan.PushRequest(repository, private, update=update)
-            summary = service.run_summary(store, run)
+            summary = run.state()
             try:
                 return asdict(publish.push_run(run, summary, push, token or None))
             except publish.RepositoryExists as error:
@@ -259,7 +259,7 @@ class Api:
 
 
 def _batch(job: PredictionJob) -> dict:
-    state = predict.prediction_state(job)
+    state = job.state()
     return {
         "id": job.id,
         "status": state.status,
@@ -273,7 +273,7 @@ def _batch(job: PredictionJob) -> dict:
 
 def _status(store: RunStore, run_id: str) -> dict:
     run = store.get(run_id)
-    summary = service.run_summary(store, run)
+    summary = run.state()
     return {
         **asdict(run_table.run_row(store, run)),
         "columns": summary.columns._asdict(),

@@ -56,7 +56,7 @@ def build(store: RunStore) -> gr.Blocks:
                 side = gr.HTML(js_on_load=elements.TAB_LINKS)
                 auth.sign_in_button()
         page.load(head_side, None, side, **feedback.QUICK)
-        for notice in _notices(store):
+        for notice in notices(store):
             gr.HTML(notice)
         tabs = _Tabs(store)
         tabs.draw()
@@ -145,7 +145,7 @@ def head_side() -> Markup:
     return macro("head.html", "side")(signed_in, *map(number, ",."))
 
 
-def _notices(store: RunStore) -> list[str]:
+def notices(store: RunStore) -> list[str]:
     """What a visitor of a Space should know of it, for the head of the page."""
     if (described := space.describe_space(store.root)) is None:
         return []

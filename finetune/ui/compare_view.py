@@ -12,7 +12,7 @@ from finetune import config
 from finetune.errors import NoSuchRun, StoreError
 from finetune.evaluation import picking, report
 from finetune.evaluation.report import RunEvaluation
-from finetune.jobs import run_table, service
+from finetune.jobs import run_table
 from finetune.jobs.run_table import RunRow
 from finetune.metrics.catalog import HEADLINE, LOSS
 from finetune.runs.run import Run
@@ -35,7 +35,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     except NoSuchRun as error:
         return feedback.show_errors(error)
     listed = run_table.name_by_difference([run_table.run_row(store, run) for run in runs])
-    summaries = [service.run_summary(store, run) for run in runs]
+    summaries = [run.state() for run in runs]
     expected = map(_expected_f1, runs, summaries)
     compared: list[_Compared] = list(zip(runs, listed, summaries, expected, strict=True))
     compared.sort(key=_ranked, reverse=True)
@@ -69,7 +69,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
-        knobs=config.knobs(),
+        hyperparameters=config.hyperparameters(),
         columns=_differing_columns(rows, classes),
         cell=run_view.cell_text,
         charts=drawn,

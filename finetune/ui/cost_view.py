@@ -15,6 +15,7 @@ from finetune.environment import devices
 from finetune.errors import DataError
 from finetune.evaluation import baselines
 from finetune.jobs.cost import Estimate
+from finetune.runs.run import default_title
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
 from finetune.ui import theme
@@ -31,9 +32,11 @@ def costs(
     seconds: float | None = None,
     files: Mapping[str, str] | None = None,
     runs_folder: str = "",
+    title: str = "",
 ) -> Markup:
     """The estimate a line each, values that are seldom right, and the command that does the same,
-    with the `files` and the `runs_folder`; `seconds` are of all `runs` that the click queues."""
+    with the `files` and the `runs_folder`; `seconds` are of all `runs` that the click queues.
+    `title` says what is trained on what."""
     return render(
         "costs.html",
         estimate=estimate,
@@ -42,10 +45,11 @@ def costs(
         seconds=seconds,
         machine_memory=0 if devices.list_accelerators() else psutil.virtual_memory().total,
         unusual=[
-            (name, getattr(config, name), *knob.usual)
-            for name, knob in run_config.knobs().items()
-            if knob.usual and not knob.usual[0] <= getattr(config, name) <= knob.usual[1]
+            (name, getattr(config, name), *field.usual_range)
+            for name, field in run_config.hyperparameters().items()
+            if (ends := field.usual_range) and not ends[0] <= getattr(config, name) <= ends[1]
         ],
+        title=title or default_title(config),
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=rough_duration,

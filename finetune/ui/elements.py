@@ -74,7 +74,7 @@ def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.B
     return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
 
 
-def number_box(value: float, **options: Any) -> gr.Textbox:
+def number_box(value: float | str, **options: Any) -> gr.Textbox:
     """A box for a number, as the person types it. A number field would read "1,000" as 1 in a
     German browser and say nothing, and "0,0001" as 1 in an English one."""
     return gr.Textbox(str(value), max_lines=1, **options)

@@ -1,12 +1,13 @@
-"""Where runs are carried out, what that costs, and the consent to it: a part of the Train tab."""
+"""Where runs are carried out, what that costs, and the consent to it: a part of the Train tab.
+
+The controls are drawn from the options and the capabilities of the engines.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,9 +15,8 @@ import gradio as gr
 
 from finetune import owners
 from finetune.engines import registry, spending
-from finetune.engines.base import Ticket
-from finetune.engines.options import HubJobOptions, make_ticket
-from finetune.engines.registry import HUB_JOB, LOCAL, RAY
+from finetune.engines.base import HERE, EngineOptions, Ticket
+from finetune.engines.billed import BilledEngine, BilledOptions
 from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
@@ -26,119 +26,117 @@ from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
-_USUAL = "t4-small"  # the flavor to begin with, where it is offered
 _SHOWN, _HIDDEN = [["ft-engine"], ["ft-engine", "ft-unseen"]]
+_BILLED = "job"  # owns the options that all billed engines have
 
 
 class Choice(NamedTuple):
-    """The values of the controls, in the order of `EngineForm.inputs`."""
+    """What is chosen in the form."""
 
-    engine: str = LOCAL
-    flavor: str = ""
-    minutes: Any = 0  # numbers as they were typed
-    dollars_a_run: Any = 0
-    dollars_a_day: Any = 0
-    address: str = ""  # of a Ray cluster
-    nodes: Any = 1
+    engine: str = HERE
+    values: Mapping[str, Any] = MappingProxyType({})  # by option, numbers as they were typed
     agreed: bool = False
-    prices: Mapping[str, float] = MappingProxyType({})  # US dollars an hour by flavor, as shown
+    prices: Mapping[str, float] = MappingProxyType({})  # US dollars an hour by machine, as shown
     typed: str = ""  # a token
+
+    @property
+    def machine(self) -> str:
+        """The kind of machine that is chosen, if the engine has several."""
+        return str(self.values.get("flavor") or "")
 
     def ticket(self, former: Ticket | None = None) -> Ticket:
         """The ticket that was chosen, with the options that the page does not show as they were in
         the `former` one; raises ConfigError for options that are wrong."""
-        kept = former.options if former and former.engine == self.engine else {}
-        if self.engine == RAY:
-            return make_ticket(RAY, kept | {"address": self.address or "", "nodes": self.nodes})
-        if self.engine != HUB_JOB:
-            return make_ticket(self.engine or LOCAL, {})
-        names = ("flavor", "minutes", "dollars_a_run", "dollars_a_day")
-        values = kept | {name: elements.decimal(getattr(self, name)) for name in names}
-        price = (self.prices or {}).get(self.flavor or "", 0.0)
-        return make_ticket(HUB_JOB, values | {"flavor": self.flavor or "", "price": price})
+        engine = registry.find_engine(self.engine)
+        values = dict(former.options) if former and former.engine == self.engine else {}
+        for name, value in self.values.items():
+            if engine.Options.model_fields[name].annotation is str:
+                values[name] = value or ""
+            else:
+                values[name] = elements.decimal(value)
+        if engine.is_billed:
+            values["price"] = (self.prices or {}).get(self.machine, 0.0)
+        return registry.make_ticket(self.engine or HERE, values)
 
 
 @dataclass
 class EngineForm:
-    """The choice of an engine, and of a Hugging Face Job's machine and limits."""
+    """The choice of an engine, of its options, and the consent to its price."""
 
     store: RunStore
 
     def draw(self) -> None:
-        """Lay out the controls where it is called, and wire those that need no others."""
-        offered = {**registry.LABELS}
-        if owners.is_shared() and not os.environ.get("RAY_ADDRESS"):
-            del offered[RAY]  # a visitor names no address
-        labels = [(gettext(label), name) for name, label in offered.items()]
+        """Draw the controls and wire the events that need only them."""
+        offered = [engine for engine in registry.engines().values() if engine.is_offered()]
+        labels = [(gettext(engine.label), engine.name) for engine in offered]
         self.engine = gr.Dropdown(
-            labels, value=LOCAL, label=gettext("Train on"), elem_id="engine", interactive=True
+            labels, value=HERE, label=gettext("Train on"), elem_id="engine", interactive=True
         )
-        self._draw_job()
-        self._draw_cluster()
-        self.warning = elements.notice("engine-warning")
-        self.prices = gr.State({})
-        self.inputs: list[Any] = [
-            self.engine, self.flavor, self.minutes, self.a_run, self.a_day, self.address,
-            self.nodes, self.agreed, self.prices, self.token,
-        ]  # fmt: skip
-        self.outputs = elements.components(self)
-        self._wire()
-
-    def _draw_job(self) -> None:
-        usual = HubJobOptions()
-        with gr.Column(elem_id="job-options", elem_classes=_HIDDEN) as self.options:
-            with gr.Row():
-                self.flavor = gr.Dropdown(
-                    [], label=gettext("Machine"), elem_id="flavor", interactive=True,
-                    allow_custom_value=True, min_width=200, scale=2,
-                )  # fmt: skip
-                self.minutes = elements.number_box(
-                    usual.minutes, label=gettext("Minutes at most"), elem_id="job-minutes",
-                    min_width=130,
-                )  # fmt: skip
-            with gr.Row():
-                self.a_run = elements.number_box(
-                    usual.dollars_a_run, label=gettext("Dollars a run at most"),
-                    elem_id="dollars-run", min_width=130,
-                )  # fmt: skip
-                self.a_day = elements.number_box(
-                    usual.dollars_a_day, label=gettext("Dollars a day at most"),
-                    elem_id="dollars-day", min_width=130,
-                )  # fmt: skip
-            info = gettext("One that may run jobs; empty for that of `hf auth login`.")
-            if auth.has_sign_in():
-                info = gettext("One that may run jobs; empty for your sign-in.")
-            self.token = gr.Textbox(
-                label=gettext("Token for the job"), info=info, type="password",
-                elem_id="job-token", max_lines=1,
-            )  # fmt: skip
+        self.elsewhere = next((engine.name for engine in offered if engine.is_remote), HERE)
+        self.controls: dict[tuple[str, str], Any] = {}  # (engine, or _BILLED; option) -> control
+        billed = [engine.name for engine in offered if engine.is_billed]
+        self.groups = [self._draw_options(_BILLED, BilledOptions, [*BilledOptions.shown()])]
+        shown = [billed]  # the engines with which each of the groups is shown
+        with gr.Column(elem_id="job-access", elem_classes=_HIDDEN) as group:
+            self._draw_token()
+        self.groups.append(group)
+        shown.append([engine.name for engine in offered if engine.needs_token])
+        with gr.Column(elem_id="job-consent", elem_classes=_HIDDEN) as group:
             self.price = elements.notice("job-price")
             self.agreed = gr.Checkbox(False, label=gettext("I agree to pay"), elem_id="job-agreed")
+        self.groups.append(group)
+        shown.append(billed)
+        for engine in offered:
+            common = BilledOptions.model_fields if engine.is_billed else ()
+            if own := [name for name in engine.Options.shown() if name not in common]:
+                self.groups.append(self._draw_options(engine.name, engine.Options, own))
+                shown.append([engine.name])
+        self.warning = elements.notice("engine-warning")
+        self.prices = gr.State({})
+        self.boxes = [*self.controls.values()]
+        self.inputs: list[Any] = [
+            self.engine, *self.boxes, self.agreed, self.prices, self.token,
+        ]  # fmt: skip
+        self.outputs = elements.components(self)
+        self._wire(shown)
 
-    def _draw_cluster(self) -> None:
-        with gr.Row(elem_id="ray-options", elem_classes=_HIDDEN) as self.cluster:
-            self.address = gr.Textbox(
-                label=gettext("Address of the cluster"), placeholder="HOST:6379", max_lines=1,
-                elem_id="ray-address", info=gettext("Empty for that of RAY_ADDRESS."),
-                visible=not owners.is_shared(), min_width=200,
-            )  # fmt: skip
-            self.nodes = elements.number_box(
-                1, label=gettext("Machines"), elem_id="ray-nodes", min_width=130,
-                info=gettext("Over which its processes are spread."),
-            )  # fmt: skip
+    def _draw_options(self, owner: str, options: type[EngineOptions], names: list[str]) -> Any:
+        """A group of controls, two in a row."""
+        with gr.Column(elem_id=f"{owner}-options", elem_classes=_HIDDEN) as group:
+            for start in range(0, len(names), 2):
+                with gr.Row():
+                    for name in names[start : start + 2]:
+                        self.controls[owner, name] = _control(owner, options, name)
+        return group
 
-    def _wire(self) -> None:
+    def _draw_token(self) -> None:
+        info = gettext("One that may run jobs; empty for that of `hf auth login`.")
+        if auth.has_sign_in():
+            info = gettext("One that may run jobs; empty for your sign-in.")
+        self.token = gr.Textbox(
+            label=gettext("Token for the job"), info=info, type="password",
+            elem_id="job-token", max_lines=1,
+        )  # fmt: skip
+
+    def _wire(self, shown: list[list[str]]) -> None:
         updates = json.dumps([gr.update(elem_classes=classes) for classes in (_HIDDEN, _SHOWN)])
-        own = f"(engine) => ['{HUB_JOB}', '{RAY}'].map((name) => ({updates})[+(engine === name)])"
-        shown = [self.options, self.cluster]
-        self.engine.change(None, self.engine, shown, js=own, **feedback.QUICK)
+        own = f"(engine) => {json.dumps(shown)}.map((n) => ({updates})[+n.includes(engine)])"
+        self.engine.change(None, self.engine, self.groups, js=own, **feedback.QUICK)
+        machine = self.controls[_BILLED, "flavor"]
         asking = [self.engine.change, self.token.change]
-        inputs = [self.engine, self.token, self.flavor]
+        inputs = [self.engine, self.token, machine]
         gr.on(asking, self.on_engine, inputs, self.outputs, **feedback.LATEST)
-        boxes = (self.flavor, self.minutes, self.a_run, self.a_day, self.address, self.nodes)
         # What is agreed to is the price that is shown.
-        self.changes = [self.engine.change, *(box.change for box in boxes)]
+        self.changes = [self.engine.change, *(box.change for box in self.boxes)]
         gr.on(self.changes, None, None, self.agreed, js="() => false", **feedback.QUICK)
+
+    def read(self, values: Sequence[Any]) -> Choice:
+        """The choice that the values of `inputs` make."""
+        engine, *typed, agreed, prices, token = values
+        owners_of = {engine, _BILLED} if registry.find_engine(engine).is_billed else {engine}
+        named = zip(self.controls, typed, strict=True)
+        options = {name: value for (owner, name), value in named if owner in owners_of}
+        return Choice(engine, options, agreed, prices, token)
 
     @reports_errors_in("price")
     def on_engine(
@@ -151,30 +149,33 @@ class EngineForm:
     ) -> Updates:
         """Another engine was chosen, or a token typed: its machines with their prices. The `chosen`
         machine stays."""
-        shown = {self.price: "", self.warning: _missing_ray() if engine == RAY else ""}
-        if engine != HUB_JOB:
+        kind = registry.find_engine(engine)
+        fact, command = kind.missing()
+        warning = feedback.note(f"{gettext(fact)} {command}") if fact else ""
+        shown = {self.price: "", self.warning: warning}
+        if not issubclass(kind, BilledEngine):
             return shown
         try:
-            from finetune.engines.hub_jobs import HubJobs
-
-            flavors = HubJobs(auth.hub_token(store, typed, oauth)).flavors()
+            token = auth.hub_token(store, typed, oauth) if kind.needs_token else ""
+            machines = kind(token or "").machines()
         except Exception as error:
             return shown | {self.price: feedback.show_errors(error)}
-        names = [flavor.name for flavor in flavors]
-        usual = _USUAL if _USUAL in names else next(iter(names), None)
+        names = [machine.name for machine in machines]
+        usual = kind.usual_machine if kind.usual_machine in names else next(iter(names), None)
         changed: dict[str, Any] = {} if chosen in names else {"value": usual}
-        choices = [(f"{f.name} \u00b7 ${f.price:.2f}/h \u00b7 {f.label}", f.name) for f in flavors]
+        choices = [(f"{m.name} \u00b7 ${m.price:.2f}/h \u00b7 {m.label}", m.name) for m in machines]
         return shown | {
-            self.flavor: gr.update(choices=choices, **changed),
-            self.prices: {flavor.name: flavor.price for flavor in flavors},
+            self.controls[_BILLED, "flavor"]: gr.update(choices=choices, **changed),
+            self.prices: {machine.name: machine.price for machine in machines},
         }
 
     def priced(self, store: RunStore, choice: Choice, estimate: Estimate, runs: int) -> Updates:
         """What the chosen machine will take and cost for so many runs, and what one agrees to."""
-        if choice.engine != HUB_JOB or choice.flavor not in (choice.prices or {}):
+        engine = registry.find_engine(choice.engine)
+        if not issubclass(engine, BilledEngine) or choice.machine not in (choice.prices or {}):
             return {}
         try:
-            options = HubJobOptions(**choice.ticket().options)
+            options = engine.options(choice.ticket())
         except Exception as error:
             return {self.price: feedback.show_errors(error)}
         seconds = estimate.time.seconds if estimate.time else None
@@ -196,18 +197,33 @@ class EngineForm:
     def checked(self, choice: Choice, former: Ticket | None = None) -> Ticket:
         """The chosen ticket, after the `former` one of the run if it has one; raises `JobError`
         where a price was not agreed to."""
-        ticket = choice.ticket(former)
-        if ticket.engine == HUB_JOB and not (choice.agreed and choice.flavor in choice.prices):
+        ticket, engine = choice.ticket(former), registry.find_engine(choice.engine)
+        if engine.is_billed and not (choice.agreed and choice.machine in choice.prices):
             raise JobError(
-                "A Hugging Face Job is billed to your account.",
+                "A {engine} is billed to your account.",
                 "Choose a machine and tick that you agree to its price.",
+                engine=engine.label,
             )
         return ticket
 
 
-def _missing_ray() -> str:
-    """What to do where Ray is not installed; empty where it is."""
-    if find_spec("ray") is not None:
-        return ""
-    fact = gettext("Ray is not installed here.")
-    return feedback.note(f"{fact} pip install -r finetune/engines/requirements-ray.txt")
+def _control(owner: str, options: type[EngineOptions], name: str) -> Any:
+    """The control of an option."""
+    shown, field = options.shown()[name], options.model_fields[name]
+    common: dict[str, Any] = {
+        "label": gettext(shown.label),
+        "info": gettext(shown.info) if shown.info else None,
+        "elem_id": f"{owner}-{name}",
+    }
+    if (owner, name) == (_BILLED, "flavor"):
+        common["elem_id"] = name
+        return gr.Dropdown(
+            [], interactive=True, allow_custom_value=True, min_width=200, scale=2, **common
+        )
+    if field.annotation in (int, float):
+        return elements.number_box(field.default, min_width=130, **common)
+    engine = registry.find_engine(owner)
+    return gr.Textbox(
+        field.default, placeholder=shown.placeholder or None, max_lines=1, min_width=200,
+        visible=not (owners.is_shared() and name in engine.owners_options), **common,
+    )  # fmt: skip

@@ -15,14 +15,15 @@ from finetune import owners
 from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.data.check_report import shorten
+from finetune.messages import message
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
 
-NAMES = tuple(run_config.knobs())
+NAMES = tuple(run_config.hyperparameters())
 # Set by a flag, a file or a program; shown once a configuration that sets one is in the form.
-EXPERT = tuple(name for name, knob in run_config.knobs().items() if knob.group == "Expert")
+EXPERT = run_config.fields_of("Expert")
 READING = tuple(name for name in READING_FIELDS if name != "sheet")
 _SUGGESTED = {
     "delimiter": (",", ";", "tab", "|"),
@@ -30,14 +31,26 @@ _SUGGESTED = {
     "encoding": ("utf-8", "utf-16", "cp1252", "cp1250", "cp1251", "cp1254", "mac_roman", "cp932",
                  "euc_jp", "cp949", "gb18030", "big5"),
 }  # fmt: skip
+# Field -> the value for which its box is empty, and what the empty box says then.
+_EMPTY = {
+    "num_train_epochs": (0, message("Automatic")),
+    "max_steps": (-1, message("No limit")),
+    "warmup_steps": (0, message("By the warmup ratio")),
+    "max_grad_norm": (0.0, message("Off")),
+    "dropout": (-1.0, message("As in the checkpoint")),
+    "eval_steps": (-1, message("Automatic")),
+    "save_steps": (0, message("Automatic")),
+    "early_stopping_patience": (0, message("Off")),
+    "pad_to_multiple_of": (-1, message("Automatic")),
+}
 UPLOADS = 10  # offered by a dataset chooser, the newest
 Controls = dict[str, gr.components.Component]  # by field name
 
 
 def draw_common() -> Controls:
     """Draw the fields that every run is chosen by."""
-    common = [name for name, knob in run_config.knobs().items() if knob.group == "Common"]
-    wide = [name for name in common if run_config.knobs()[name].kind is str]
+    common = run_config.fields_of("Common")
+    wide = [name for name in common if run_config.hyperparameters()[name].kind is str]
     controls = {name: _control(name) for name in wide}
     return controls | _draw_in_pairs([name for name in common if name not in wide])
 
@@ -50,7 +63,7 @@ def draw_search() -> None:
         elem_id="find-knob",
         max_lines=1,
     )
-    names = [f"{name} {run_config.knobs()[name].label}" for name in DATA_FIELDS[1:]]
+    names = [f"{name} {run_config.hyperparameters()[name].label}" for name in DATA_FIELDS[1:]]
     text = Markup('<p role="status" hidden data-elsewhere="{}">{}</p>')
     gr.HTML(text.format(json.dumps(names), gettext("settings shown:")), elem_id="knobs-shown")
     elsewhere = gr.Button(gettext("More under Data"), elem_id="knobs-elsewhere", size="sm")
@@ -61,14 +74,17 @@ def draw_search() -> None:
 def draw_advanced(drawn: Controls) -> Controls:
     """Draw all controls but those that are `drawn`; all of them, as declared."""
     groups: dict[str, list[str]] = {}
-    for name, knob in run_config.knobs().items():
+    for name, field in run_config.hyperparameters().items():
         if name not in drawn:
-            groups.setdefault(knob.group, []).append(name)
+            groups.setdefault(field.group, []).append(name)
     # Hidden values with which the browser marks the controls that differ from the preset.
     word = Markup("<p>{}</p>").format(gettext("preset:"))
     gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
     for name in run_config.PRESETS:  # by the name that is shown, in any language
-        values = json.dumps(run_config.preset(name))
+        preset = run_config.preset(name)
+        values = json.dumps(
+            {field: "" if _shown(field, value) == "" else value for field, value in preset.items()}
+        )
         data = Markup('<p data-preset="{}">{}</p>').format(values, name)
         gr.HTML(data, elem_classes="ft-unseen")
     controls = dict(drawn)
@@ -116,12 +132,12 @@ def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
 
 
 def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
-    knob, default = run_config.knobs()[name], getattr(RunConfig(), name)
+    field, default = run_config.hyperparameters()[name], getattr(RunConfig(), name)
     is_column = name.endswith("_column")
     common: dict[str, Any] = {
         "value": default,
-        "label": knob.label,
-        "info": f"`{name}` {knob.help}",
+        "label": field.label,
+        "info": f"`{name}` {field.help}",
         "elem_id": f"{prefix}{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
@@ -137,25 +153,30 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         unset = gettext("guessed") if guessed else gettext("default")
         choices = [(value, value) for value in _SUGGESTED.get(name, ())]
         return gr.Dropdown([(unset, ""), *choices], allow_custom_value=True, **common)
-    if knob.choices:
-        return gr.Dropdown(list(knob.choices), **common)
-    if knob.kind is bool:
+    if field.choices:
+        return gr.Dropdown(list(field.choices), **common)
+    if field.kind is bool:
         return gr.Checkbox(**common)
-    if knob.kind is str:
+    if field.kind is str:
         names = " ".join(metric.name for metric in OPTIONAL) if name == "metrics" else None
         return gr.Textbox(max_lines=1, placeholder=names, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
-    return elements.number_box(**common)
+    placeholder = gettext(_EMPTY[name][1]) if name in _EMPTY else None
+    return elements.number_box(**common | {"value": _shown(name, default)}, placeholder=placeholder)
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return a field's value as its control shows it."""
+    if run_config.hyperparameters()[name].kind not in (int, float):
+        return value
+    return "" if name in _EMPTY and value == _EMPTY[name][0] else str(value)
 
 
 def choosing_preset() -> str:
     """JavaScript that turns a preset's name into its values, in the order of the form: in the
     browser, so that no late answer of the server takes back what was typed since."""
     presets = {
-        name: {
-            field: str(value) if run_config.knobs()[field].kind in (int, float) else value
-            for field, value in run_config.preset(name).items()
-        }
+        name: {field: _shown(field, value) for field, value in run_config.preset(name).items()}
         for name in run_config.PRESETS
     }
     return f"(name) => Object.values({json.dumps(presets)}[name])"
@@ -184,13 +205,16 @@ def _file_names(files: Mapping[str, str]) -> str:
 def read(values: Sequence[Any], names: Sequence[str] = NAMES) -> RunConfig:
     """The configuration of the values of some controls; a ConfigError names each that cannot be
     read."""
-    knobs, given = run_config.knobs(), dict(zip(names, values, strict=True))
     return RunConfig(
-        **{
-            name: elements.decimal(value) if knobs[name].kind is float else value
-            for name, value in given.items()
-        }
+        **{name: _given(name, value) for name, value in zip(names, values, strict=True)}
     )
+
+
+def _given(name: str, value: Any) -> Any:
+    """Return the value of a field from what its control has, the reverse of `_shown`."""
+    if name in _EMPTY and not str(value).strip():
+        return _EMPTY[name][0]
+    return elements.decimal(value) if run_config.hyperparameters()[name].kind is float else value
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:
@@ -198,8 +222,9 @@ def filled(store: RunStore, config: RunConfig) -> list[Any]:
     choices = datasets(store, config.dataset)
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
-    values = config.to_dict() | {"dataset": dataset}
+    values = {name: _shown(name, value) for name, value in config.to_dict().items()}
+    values |= {"dataset": dataset}
     for name in EXPERT:
-        if values[name] != getattr(RunConfig(), name):
+        if getattr(config, name) != getattr(RunConfig(), name):
             values[name] = gr.update(value=values[name], visible=True)
     return [*(values[name] for name in NAMES), pairs]

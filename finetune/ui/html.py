@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from finetune.config import NO_COLUMN
 from finetune.data.check_report import shorten
-from finetune.engines.spending import rounded_down, rounded_up
+from finetune.engines.spending import rounded_up
 from finetune.messages import message
 from finetune.metrics.catalog import HEADLINE, STANDARD, metric_name, metric_title
 from finetune.runs.events import Phase
@@ -57,7 +57,6 @@ def environment() -> Environment:
     templates.globals["standard"] = [metric.name for metric in STANDARD]
     filters = (
         fixed, exact, count, size, number, code, measure, in_words, shorten, printable, rounded_up,
-        rounded_down,
     )  # fmt: skip
     for function in filters:
         templates.filters[function.__name__] = function

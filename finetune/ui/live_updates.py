@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -89,7 +88,7 @@ def _wait(least: int) -> int:
 
 def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
     """Draw anew those parts whose mark has changed."""
-    summary = service.run_summary(store, run)
+    summary = run.state()
     place = service.queue_place(store, run) if summary.status == "waiting" else (0, 0)
     try:
         dataset, damaged = run.config().dataset, ""
@@ -97,7 +96,10 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         dataset, damaged = "", feedback.show_errors(error)
     now = moment(summary, dataset)
     state = (summary.status, place, run.stop_requested())
-    rule_file = _changed(run.best / "config.json")
+    rule_file = 0  # when it was written
+    with contextlib.suppress(OSError):
+        rule_file = (run.best / "config.json").stat().st_mtime_ns
+    gone = gettext("The app does not answer. What runs goes on; this page tries again by itself.")
     batch, total, ended = summary.first_batch, summary.total_steps, summary.status in ENDED
     # Part -> what it depends on, and how it is drawn.
     current: dict[str, tuple[Any, Any]] = {
@@ -124,7 +126,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         "lesson": (now, lambda: lesson(now)),
         "batch": (batch.time if batch else 0, lambda: first_batch(batch)),
         "log": (run.log_size(), run.log_tail),
-        "gone": ("", _gone),
+        "gone": ("", lambda: gone),
         "state": (state, lambda: summary.status),
     }
     drawing.ended = ended
@@ -132,17 +134,6 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         mark = f"{hash(basis):x}"
         if name not in drawing.parts or drawing.parts[name][0] != mark:
             drawing.parts[name] = (mark, draw())
-
-
-def _changed(path: Path) -> int:
-    """When a file was written; 0 where there is none."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_mtime_ns
-    return 0
-
-
-def _gone() -> str:
-    return gettext("The app does not answer. What runs goes on; this page tries again by itself.")
 
 
 def moment(summary: RunSummary, dataset: str = "") -> str:

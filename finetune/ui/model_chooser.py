@@ -43,7 +43,7 @@ def choices(
     options, settled = [], []
     for run in store.runs():
         if run.has_model():
-            summary = service.run_summary(store, run)
+            summary = run.state()
             if summary.status in ENDED:
                 settled.append(run.id)
             metric, score = HEADLINE.name, gettext("not scored")
@@ -65,7 +65,7 @@ def newest(store: RunStore) -> str | None:
 def columns(store: RunStore, run_id: str | None) -> ColumnNames:
     """The columns that a run of the visitor's was trained on; ours where it is not there."""
     with suppress(FinetuneError):
-        return service.run_summary(store, store.get(run_id)).columns
+        return store.get(run_id).state().columns
     return ColumnNames()
 
 
@@ -88,5 +88,5 @@ class Models:
         training = torch.cuda.is_available() and service.active_run(self.store.everyone)
         device = "cpu" if training else ""
         run = store.get(run_id)
-        paired = service.run_summary(store, run).paired
+        paired = run.state().paired
         return self._cache.using(run.best, checkpoints.length_of(run.folder), paired, device)

@@ -25,7 +25,8 @@ from starlette.routing import Route
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
-from finetune.jobs import export, predict, service
+from finetune.jobs import predict, service
+from finetune.jobs.export import ExportJob
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import results
@@ -61,11 +62,11 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
     return {
         "routes": [
             *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
-            Route("/finetune/watch/{run_id}", own(_watch)),
-            Route("/finetune/news/{run_id:path}", own(_news)),
-            Route("/finetune/runs/{run_id}/{kind}", own(_run_download)),
-            Route("/finetune/searches/{study_id}/{kind}", own(_search_download)),
-            Route("/finetune/batches/{batch_id}/result", own(_batch_result)),
+            Route("/finetune/watch/{run_id}", own(watch)),
+            Route("/finetune/news/{run_id:path}", own(news)),
+            Route("/finetune/runs/{run_id}/{kind}", own(run_download)),
+            Route("/finetune/searches/{study_id}/trials.csv", own(search_download)),
+            Route("/finetune/batches/{batch_id}/result", own(batch_result)),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
             Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
         ],
@@ -80,7 +81,7 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
     return PlainTextResponse(message, 404)
 
 
-def _watch(store: RunStore, request: Request) -> Response:
+def watch(store: RunStore, request: Request) -> Response:
     """The parts of a run's live view that the browser does not have yet."""
     LocalContext.request.set(request)  # type: ignore[arg-type]  # its language is the answer's
     run = (store.everyone if store.visitor.admin else store).get(request.path_params["run_id"])
@@ -91,19 +92,20 @@ def _watch(store: RunStore, request: Request) -> Response:
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)
 
 
-def _news(store: RunStore, request: Request) -> Response:
+def news(store: RunStore, request: Request) -> Response:
     """How the run goes that a browser has asked about before, or else the visitor's that trains."""
     LocalContext.request.set(request)  # type: ignore[arg-type]
     run_id, headers = request.path_params["run_id"], {"cache-control": "no-store"}
     run = store.get(run_id) if run_id else service.active_run(store)
     if run is None:
         return Response(status_code=204, headers=headers)
-    summary = service.run_summary(store, run)
+    summary = run.state()
     news = {"run": run.id, "name": run.title(), "title": run_view.brief(run, summary)}
     return JSONResponse(news | {"ended": summary.status in ENDED}, headers=headers)
 
 
-def _run_download(store: RunStore, request: Request) -> Response:
+def run_download(store: RunStore, request: Request) -> Response:
+    """A file of a run."""
     run, kind = store.get(request.path_params["run_id"]), request.path_params["kind"]
     content: Iterable[str | bytes]
     match kind:
@@ -112,29 +114,26 @@ def _run_download(store: RunStore, request: Request) -> Response:
         case "script.zip":
             content = script_bundle.script_zip(run, store)
         case "onnx.zip":
-            content = export.export_zip(run, service.run_summary(store, run))
+            content = ExportJob.of(run).zipped()
         case "events.csv":
             content = downloads.events_csv(run)
         case "config.json":
             content = [run.config().to_json()]
         case "corrected.csv":
-            prepared = run.events_summary().prepared
+            prepared = run.state().prepared
             content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]
         case _:
             raise StoreError("There is no such file.")
     return _attachment(content, f"{run.id}-{kind}")
 
 
-def _search_download(store: RunStore, request: Request) -> Response:
-    study, kind = find_study(store, request.path_params["study_id"]), request.path_params["kind"]
-    if kind == "trials.csv":
-        return _attachment([results.trials_csv(store, study)], f"{study.id}-{kind}")
-    if kind == "trials.png":
-        return _attachment([results.trials_png(store, study)], f"{study.id}-{kind}")
-    raise StoreError("There is no such file.")
+def search_download(store: RunStore, request: Request) -> Response:
+    """The table of a search."""
+    study = find_study(store, request.path_params["study_id"])
+    return _attachment([results.trials_csv(store, study)], f"{study.id}-trials.csv")
 
 
-def _batch_result(store: RunStore, request: Request) -> Response:
+def batch_result(store: RunStore, request: Request) -> Response:
     """A judged file, as far as it is written."""
     batch = predict.get_prediction(store, request.path_params["batch_id"])
     if batch.result is None:

@@ -11,11 +11,11 @@ from markupsafe import Markup
 
 from finetune import config, owners
 from finetune.config import RunConfig
-from finetune.engines import spending
+from finetune.engines import registry, spending
 from finetune.engines.base import read_ticket
-from finetune.engines.registry import LABELS, LOCAL
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
+from finetune.evaluation.in_ten import in_ten
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
@@ -48,7 +48,7 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
     Args:
         queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
     """
-    ticket = read_ticket(run)
+    ticket, engine = read_ticket(run), registry.engine_of(run)
     return render(
         "run_bar.html",
         headline=_headline(summary, queue_place),
@@ -56,9 +56,9 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
         duration=duration,
-        engine=LABELS.get(ticket.engine, ticket.engine),
-        ticket=ticket if ticket.engine != LOCAL else None,
-        spent=spending.spent_on(run) if ticket.engine != LOCAL else 0.0,
+        engine=engine.label or ticket.engine,
+        ticket=ticket if engine.is_remote else None,
+        spent=spending.spent_on(run) if engine.is_remote else 0.0,
         settled=summary.status in ENDED and not ticket.may_be_at_work,
     )
 
@@ -69,7 +69,7 @@ def action(run: Run, summary: RunSummary) -> Markup:
     return render(
         "run_action.html",
         ended=summary.status in ENDED,
-        remote=ticket.engine != LOCAL,
+        remote=registry.is_remote(run),
         attached=bool(ticket.job),  # that job is followed to its end first
         # One that waits to go on has still the file that stopped it before.
         stopping=run.stop_requested() and summary.status != "waiting",
@@ -97,12 +97,13 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
     """How the run ended and what to do next; empty while it goes on."""
     if summary.status not in ENDED:
         return Markup()
-    judged, advised = None, None
+    judged, advised, ten = None, None, None
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
         if summary.saved_step is not None:
             judged = report.run_verdict(run, summary)
             advised = advice.advise(summary, run.config(), judged)
-    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised}
+            ten = in_ten(report.evaluate_run(run, summary).analysis, summary.baselines)
+    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised, "ten": ten}
     return render("run_verdict.html", **values)
 
 
@@ -167,7 +168,7 @@ def configuration(run: Run) -> Markup:
     except StoreError as error:
         return feedback.show_errors(error)
     draw = macro("run_details.html", "configuration")
-    return draw(values, RunConfig().to_dict(), config.knobs())
+    return draw(values, RunConfig().to_dict(), config.hyperparameters())
 
 
 def rows(store: RunStore) -> list[RunRow]:
@@ -207,7 +208,7 @@ def table(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
         columns=columns,
-        knobs=config.knobs(),
+        hyperparameters=config.hyperparameters(),
         same=same,
         by=by,
         descending=descending,

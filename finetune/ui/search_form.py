@@ -17,7 +17,7 @@ from finetune.ui.cost_view import rough_duration
 from finetune.ui.i18n import gettext
 
 FIELDS = tuple(searchable())
-COUNT = len(FIELDS) + 5  # of the controls
+COUNT = len(FIELDS) + 4  # of the controls
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class SearchForm:
     """The controls, and what else is drawn with them."""
 
     inputs: list[Any]
+    trials: gr.Textbox
     accordion: gr.Accordion
     time: gr.HTML  # how long the search will take
     begin: gr.Button
@@ -40,9 +41,9 @@ def draw() -> SearchForm:
     with gr.Accordion(gettext("Search"), open=False, elem_id="search") as accordion:
         elements.note(
             gettext(
-                "Many runs with other hyperparameters, each learning from those before it; those "
-                "among the worst quarter end early. The first is the form as it is. They wait in "
-                "the queue as any other run."
+                "Train many times with other hyperparameters; each run learns from those before "
+                "it. The worst quarter is stopped early. The first run is the form as it is. All "
+                "wait in the queue like any other run."
             )
         )
         info = gettext("A range, or values with commas between; empty leaves it as in the form.")
@@ -59,10 +60,6 @@ def draw() -> SearchForm:
                 0, label=gettext("Minutes of training"), elem_id="search-minutes",
                 info=gettext("0 for no limit."), min_width=130,
             )  # fmt: skip
-            dollars = elements.number_box(
-                0, label=gettext("Dollars at most"), elem_id="search-dollars",
-                info=gettext("0 for no limit."), min_width=130,
-            )  # fmt: skip
             parallel = elements.number_box(
                 1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
             )
@@ -72,14 +69,14 @@ def draw() -> SearchForm:
         )  # fmt: skip
         expected = gr.HTML(elem_id="search-time", elem_classes="ft-if-said")
         button = gr.Button(gettext("Search"), elem_id="begin-search")
-    inputs = [*boxes, trials, minutes, dollars, parallel, keep]
-    return SearchForm(inputs, accordion, expected, button)
+    inputs = [*boxes, trials, minutes, parallel, keep]
+    return SearchForm(inputs, trials, accordion, expected, button)
 
 
 def _box(name: str) -> gr.Textbox:
     usual = describe(searchable()[name])
     return gr.Textbox(
-        usual if name in DEFAULT else "", label=run_config.knobs()[name].label,
+        usual if name in DEFAULT else "", label=run_config.hyperparameters()[name].label,
         elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
     )  # fmt: skip
 
@@ -88,18 +85,19 @@ def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
     """The space, the budget, and further options of `begin_search`; raises ConfigError."""
     texts = dict(zip(FIELDS, values, strict=False))
     space = read_space({name: str(text) for name, text in texts.items() if str(text or "").strip()})
-    trials, minutes, dollars, parallel, keep = values[len(FIELDS) : COUNT]
+    trials, minutes, parallel, keep = values[len(FIELDS) : COUNT]
     options = {"parallel": elements.number(parallel, whole=True), "keep_pruned": bool(keep)}
-    limits = elements.number(trials, whole=True), *map(elements.number, (minutes, dollars))
-    return space, Budget(*limits), options
+    budget = Budget(elements.number(trials, whole=True), elements.number(minutes))
+    return space, budget, options
 
 
-def expected(seconds: float | None, budget: Budget, billed: bool, apart: str = "") -> Markup:
+def expected(seconds: float | None, budget: Budget, price: float, apart: str = "") -> Markup:
     """What a search will do: how long it takes, what it costs if it is billed, and whether its
     first trial lies outside of what is searched.
 
     Args:
         seconds: of training, None if unknown.
+        price: US dollars that a trial costs at most; 0 if it is not billed.
         apart: the values that lie outside.
     """
     texts, limit = [], 60 * budget.minutes
@@ -114,8 +112,8 @@ def expected(seconds: float | None, budget: Budget, billed: bool, apart: str = "
         texts.append(text)
     elif budget.trials:
         texts.append(gettext("How long it takes is known after a run like it."))
-    if billed:
-        most = spending.rounded_up(budget.dollars)
+    if price:
+        most = spending.rounded_up(budget.trials * price)
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
     if apart:
         text = gettext(

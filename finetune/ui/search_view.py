@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from finetune.config import knobs
+from finetune.config import hyperparameters
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
 from finetune.metrics.catalog import ACCURACY, HEADLINE
 from finetune.runs.store import RunStore
-from finetune.search import results, winner
+from finetune.search import limits, results, winner
 from finetune.search.results import TrialRow
 from finetune.search.study import PARTS, Study, find_study, studies
 from finetune.ui import charts, feedback
@@ -43,6 +43,8 @@ def page(store: RunStore, study_id: str) -> Markup:
     spread = results.repeats(store, study)
     metric = measure(study.metric, results.class_count(store, rows))
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
+    # Trials that failed, or have no place in the queue, for a reason that is known.
+    refused = [row for row in rows if row.reason and row.state in ("failed", "waiting")]
     return render(
         "search.html",
         study=study,
@@ -53,15 +55,16 @@ def page(store: RunStore, study_id: str) -> Markup:
         counts=counts,
         best=best,
         expected=winner.expected_score(store, study, rows, best),
-        refused=_refused(rows),
+        refused=refused[-1] if refused else None,
         repeats=spread,
         alike=results.alike(rows, best, spread),
         rows=[*scored, *(row for row in rows if row.score is None)],
         fields=list(study.settings.space),
-        knobs=knobs(),
+        hyperparameters=hyperparameters(),
         value_text=_short_value,
         duration=duration,
         importance=results.importance(study),
+        price=limits.trial_price(study.settings.ticket),
         best_chart=_best_chart(study, rows, metric),
         curves=_curves(rows, best),
         parallel=parallel_lines(study, scored),
@@ -71,12 +74,6 @@ def page(store: RunStore, study_id: str) -> Markup:
 def _short_value(value: object) -> str:
     """A value in a table, a drawn one with three digits."""
     return value_text(float(f"{value:.3g}") if isinstance(value, float) else value)
-
-
-def _refused(rows: Sequence[TrialRow]) -> TrialRow | None:
-    """The last trial that failed, or has no place in the queue, for a reason that is known."""
-    refused = [row for row in rows if row.reason and row.state in ("failed", "waiting")]
-    return refused[-1] if refused else None
 
 
 def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:

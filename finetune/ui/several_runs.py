@@ -31,7 +31,7 @@ def draw() -> list[Any]:
         )  # fmt: skip
         grid = [
             gr.Textbox(
-                label=run_config.knobs()[name].label, elem_id=f"grid-{name}",
+                label=run_config.hyperparameters()[name].label, elem_id=f"grid-{name}",
                 max_lines=1, min_width=165,
                 info=gettext("With commas between; empty for the form's own."),
             )

@@ -92,14 +92,13 @@ def texts(examples: int, truth: Any) -> pa.Table:
 def measure(store: RunStore) -> dict[str, float]:
     """Seconds and MB of studying both runs and comparing them."""
     from finetune.evaluation import examples, report
-    from finetune.jobs import service
     from finetune.runs.summary import JobState
     from finetune.tasks.base import DecisionRule
     from finetune.ui import compare_view, evaluation_view
 
     second, first = store.runs()
     began = time.perf_counter()
-    summary = service.run_summary(store, first)
+    summary = first.state()
     study = report.evaluate_run(first, summary)
     drawn = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
     rows = examples.select_examples(study, "wrong", search="berlin")

@@ -31,7 +31,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines import supervisor
-from finetune.engines.base import LOCAL, Placement, Ticket, write_ticket
+from finetune.engines.base import HERE, Engine, Placement, Ticket, write_ticket
 from finetune.engines.frames import Frame
 from finetune.jobs import scheduler, service
 from finetune.runs import events
@@ -85,7 +85,7 @@ def measure_training(store: RunStore, steps: int, rounds: int) -> float:
 def _until_ended(store: RunStore, run: Run) -> None:
     def ended() -> bool:
         scheduler.dispatch_queue(store)
-        return service.run_summary(store, run).status in ENDED and not run.is_alive()
+        return run.state().status in ENDED and not run.is_alive()
 
     pages.wait(ended, 1.0, 300)  # seldom: it shares the processor with what it measures
 
@@ -103,7 +103,7 @@ def measure_beginning(store: RunStore, rounds: int) -> None:
         for name, value in hub.environment(Path(home)).items():
             patch.setenv(name, value)
         hub.add_user(TOKEN, "ada")
-        tickets = {LOCAL: Ticket(), "hub-job": let_jobs_train(hub, patch, TOKEN)}
+        tickets = {HERE: Ticket(), "hub-job": let_jobs_train(hub, patch, TOKEN)}
         for name, ticket in tickets.items():
             begun, late = [], []
             for _ in range(rounds):
@@ -122,7 +122,7 @@ def _begun(store: RunStore, ticket: Ticket) -> tuple[float, list[float]]:
     clicked, offset, first = time.time(), 0, 0.0
     delays: list[float] = []
     run = service.start_run(store, RunConfig(max_steps=60, logging_steps=1, eval_steps=60), ticket)
-    while service.run_summary(store, run).status not in ENDED:
+    while run.state().status not in ENDED:
         news, offset = run.tail(offset)
         now = time.time()
         for event in news:
@@ -135,7 +135,7 @@ def _begun(store: RunStore, ticket: Ticket) -> tuple[float, list[float]]:
     return first, delays
 
 
-class SimulatedJob:
+class SimulatedJob(Engine):
     """An engine whose attempts only write: ten steps a second, for some seconds."""
 
     name = "hub-job"

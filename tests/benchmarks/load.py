@@ -36,9 +36,9 @@ import numpy as np
 import psutil
 
 from finetune.config import RunConfig
-from finetune.jobs import service, workers
-from finetune.jobs.scheduler import Queue
+from finetune.jobs import workers
 from finetune.runs import events
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine, odd_calls
@@ -85,9 +85,9 @@ def sweep_memory(folder: Path, sweeps: int) -> None:
 
 def _measure(store: RunStore, app: psutil.Process, url: str, args: argparse.Namespace) -> None:
     model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
-    pages.wait(lambda: service.run_summary(store, model).status == "finished", 0.05, 180)
+    pages.wait(lambda: model.state().status == "finished", 0.05, 180)
     run = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
-    pages.wait(lambda: service.run_summary(store, run).step > 60, 0.05, 180)
+    pages.wait(lambda: run.state().step > 60, 0.05, 180)
     first = Crowd(url, run.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
         pages.wait(lambda: bool(first.answers), 0.05, 120)

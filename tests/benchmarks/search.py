@@ -29,7 +29,7 @@ from pathlib import Path
 import optuna
 
 from finetune.config import RunConfig
-from finetune.jobs import scheduler, service, workers
+from finetune.jobs import scheduler, workers
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget, default_space, distributions
@@ -84,7 +84,7 @@ def _search(config: RunConfig, trials: int, steps: int, chance: bool) -> list[Sc
             rows = results.list_trials(store, study)
             ended = [row for row in rows if row.state in ("finished", "pruned")]
             if len(ended) > len(found):
-                runs = [service.run_summary(store, store.get(row.run_id)) for row in ended]
+                runs = [store.get(row.run_id).state() for row in ended]
                 best = results.best_trial(ended)
                 taken = sum(run.step for run in runs)
                 if steps and taken > steps:

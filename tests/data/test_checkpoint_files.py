@@ -1,4 +1,4 @@
-"""Hostile checkpoints: they open no file, load no other model and run no code."""
+"""Hostile checkpoints cannot open files, load other models or run code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "hush\nsecret\ntoken\n"
 
 @pytest.fixture
 def toy(toy_checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
+    """A copy of the toy checkpoint to change."""
     return Path(shutil.copytree(toy_checkpoint, tmp_path / "checkpoints" / "toy"))
 
 
@@ -103,7 +103,7 @@ HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
     (indexes_the_secret, "names a place outside of it: weight_map is"),
     (passes_arguments, "names a place outside of it: init_inputs is"),
     (maps_its_tokens, "names a place outside of it: mecab_kwargs is"),
-    (is_quantized, "are quantized, and such cannot be tuned"),
+    (is_quantized, "are quantized, so they cannot be fine-tuned"),
     (is_damaged, "config.json of the checkpoint .* is damaged"),
 ]
 
@@ -114,7 +114,7 @@ HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
 def test_a_hostile_checkpoint_is_refused(
     toy: Path, secret: Path, make: Callable[[Path, Path], None], words: str
 ) -> None:
-    """As a folder that is tuned, and as a saved model that answers."""
+    """Refused both for training and for answers."""
     make(toy, secret)
     for load in (lambda: model.load_classifier(str(toy), LABELS, 32), lambda: Predictor(toy, 32)):
         with pytest.raises(ModelError, match=words):
@@ -137,7 +137,7 @@ def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(
 
 
 def test_code_that_transformers_has_itself_is_not_asked_for(toy: Path, secret: Path) -> None:
-    """No question either: with a terminal the library would ask, and run it after a "y"."""
+    """Nobody is asked: in a terminal transformers would ask, and run the code after a "y"."""
     has_code(toy, secret)
     change(toy, "config.json", model_type="bert")
     change(toy, "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]})
@@ -153,7 +153,7 @@ def test_code_that_transformers_has_itself_is_not_asked_for(toy: Path, secret: P
 
 
 def test_what_other_programs_leave_in_the_files_is_harmless(toy: Path) -> None:
-    """Paths of the machine that saved it, notes and pickles: none is read, nothing else changes."""
+    """Paths of the machine that saved it, notes and pickles are not read and change nothing."""
     change(
         toy, "tokenizer_config.json", name_or_path="/home/ada/bert", tokenizer_file="/root/x.json",
         special_tokens_map_file="/root/.cache/map.json", chat_template="{{ '/etc/hosts' }}",
@@ -216,7 +216,7 @@ def watched(toy: Path, tmp_path: Path, *kinds: str) -> dict[str, Any]:
 
 
 def test_no_entry_opens_a_file(toy: Path, tmp_path: Path) -> None:
-    """Whatever names the file, in whichever way; the library itself does open it."""
+    """No entry opens a file, however it names one; transformers itself would open it."""
     found = watched(toy, tmp_path, "BertTokenizer")
     assert found["opened"] == []
     assert found["watch_works"]

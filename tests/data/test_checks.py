@@ -1,4 +1,4 @@
-"""What the checks find in pairs, and what a report says of it."""
+"""The findings of data checks, and the reports about them."""
 
 from __future__ import annotations
 
@@ -181,5 +181,5 @@ def test_without_a_tokenizer_all_else_is_found(
         assert report.fingerprint
         assert report.lengths.bins == []
         note = report.lengths.note
-        assert note.startswith(f"The lengths are missing, for the tokenizer of {checkpoint} ")
+        assert note.startswith(f"The lengths are missing, because the tokenizer of {checkpoint} ")
         assert "choose another checkpoint under Train, and press Examine again" in note

@@ -1,4 +1,4 @@
-"""Which spellings of a label are one class, and what is asked about classes that may be none."""
+"""Spellings of labels become classes; doubtful classes are asked about."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPOSED, DECOMPOSED = "gef\u00e4llt", "gefa\u0308llt"
 def classify(
     cells: Sequence[object], changes: dict[str, str] | None = None
 ) -> tuple[list[str], list[int]]:
-    """The classes of the cells of a label column, and the class of each cell."""
+    """Return the classes of a label column's cells, and the class of each cell."""
     encoder = LabelEncoder("label")
     codes = np.array([encoder.code(cell) for cell in cells])
     rows = np.bincount(codes[codes >= 0], minlength=len(encoder.spellings))
@@ -136,7 +136,7 @@ def test_a_typing_error_is_like_a_class() -> None:
 def check(
     folder: Path, labels: Sequence[str], validation: Sequence[str] = (), **values: object
 ) -> CheckReport:
-    """A check of texts with these labels."""
+    """Check texts with these labels."""
     rows = [(f"text {n}", label) for n, label in enumerate(labels)]
     held = [(f"held {n}", label) for n, label in enumerate(validation)]
     name = upload(folder, "text,label", rows, held, ())

@@ -1,4 +1,4 @@
-"""Columns are guessed by their cells; names decide between equals, and a doubt is a question."""
+"""Columns are guessed by their cells, then by names; a doubt becomes a question."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_columns_without_cells_are_guessed_by_name(head: str, columns: str) -> N
 
 @pytest.mark.timeout(120)  # it took longer
 def test_a_hundred_thousand_columns_are_matched() -> None:
-    """Each was looked for among all: minutes of a processor for a file of 200 KB."""
+    """A search of all columns for each one would take minutes for a file of 200 KB."""
     names = [f"c ({n})" for n in range(100_000)]
     names += ["cat_left", "cat_right"]
     assert columns.match_columns(names, ColumnNames())[:2] == ("cat_left", "cat_right")

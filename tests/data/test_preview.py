@@ -1,4 +1,4 @@
-"""Rows for a person to look at: chosen ones of a cached dataset."""
+"""Previews of a cached dataset: chosen rows to look at."""
 
 from __future__ import annotations
 

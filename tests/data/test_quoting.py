@@ -1,4 +1,4 @@
-"""Delimited text as libraries and people write it: every row comes back, or the doubt is told."""
+"""Delimited text as libraries and people write it: every row is read, or a doubt is reported."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from finetune.data import tables
-from finetune.data.tables import ReadOptions, Table
+from finetune.data import table_formats
+from finetune.data.table import ReadOptions, Table
 
 NAMES = ["first", "second", "label"]
 WORDS = ["the", "old", "clerk", "praised", "soup", "before", "noon", "her", "cousin", "film"]
@@ -30,9 +30,9 @@ def plain_rows(count: int = 60) -> list[list[str]]:
 
 
 def read(path: Path, **options: str) -> tuple[list[list[Any]], list[int], Table]:
-    """The cells of every row that is read, the lines that are not, and the table."""
+    """Return the cells of all rows, the lines that cannot be read, and the table."""
     bad: list[int] = []
-    table = tables.open_table(path, options=ReadOptions(**options))
+    table = table_formats.open_table(path, options=ReadOptions(**options))
     table.keep_empty_rows = True
     rows = [list(row.values()) for _, row in table.rows(lambda line, reason: bad.append(line))]
     return rows, bad, table
@@ -48,7 +48,7 @@ def write(path: Path, rows: list[list[str]], **dialect: Any) -> None:
 
 
 def join(path: Path, rows: list[list[str]], delimiter: str = "\t", end: str = "\n") -> None:
-    """Write cells as they stand, without any quoting."""
+    """Join cells without any quoting."""
     path.write_text("".join(delimiter.join(row) + end for row in [NAMES, *rows]), newline="")
 
 
@@ -63,7 +63,7 @@ PAIRS = st.lists(st.tuples(CELL, CELL), max_size=8)
 
 
 def with_fuzz(texts: list[tuple[str, str]]) -> list[list[str]]:
-    """Rows of ordinary sentences, some of whose texts are replaced."""
+    """Make rows of ordinary sentences, and replace some of their texts."""
     rows = plain_rows(30)
     for n, pair in enumerate(texts):
         rows[(7 * n + 3) % 30][:2] = pair
@@ -71,8 +71,8 @@ def with_fuzz(texts: list[tuple[str, str]]) -> list[list[str]]:
 
 
 def assert_read_or_told(path: Path, rows: list[list[str]], quote: str) -> None:
-    """All rows come back as they were; or the table says that its quotes are in doubt or names
-    lines that it cannot read, and they come back once their quote is chosen."""
+    """Assert that all rows are read unchanged. If not, the table must report doubtful quotes or
+    unreadable lines, and read all rows once their quote is chosen."""
     found, bad, table = read(path)
     if found != rows or bad:
         assert bad or "quotes" in kinds(table), found

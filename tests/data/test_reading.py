@@ -1,5 +1,5 @@
-"""What is read is what stands in the file: headers, titles, encodings, JSON, sheets, and the report
-of the command line; what is in doubt is asked."""
+"""Files are read as they are (headers, titles, encodings, JSON, sheets); doubts become questions.
+Also the report of the command line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import openpyxl  # type: ignore[import-untyped]
 import pandas as pd
 import pytest
 
+from finetune.cli import check
 from finetune.config import RunConfig
-from finetune.data import checks, splits, tables
-from finetune.data.tables import ReadOptions
+from finetune.data import checks, splits, table_formats
+from finetune.data.table import ReadOptions
 from finetune.errors import ConfigError, DataError
-from finetune.jobs import check
 from tests.data.test_quoting import CASES, GLUE, NAMES, join, kinds, plain_rows, read, write
 from tests.data.test_tables import upload
 
@@ -37,7 +37,7 @@ MRPC = ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"]
 
 
 def write_mrpc(path: Path, pairs: list[tuple[str, str, int]]) -> list[list[str]]:
-    """A file as MRPC is distributed: five columns, a byte order mark, no quoting."""
+    """Write a file as MRPC is distributed: five columns, a byte order mark, no quoting."""
     rows = [[str(label), str(n), str(n + 7), a, b] for n, (a, b, label) in enumerate(pairs, 1)]
     path.write_text(text([MRPC, *rows], "\t"), "utf-8-sig", newline="")
     return rows
@@ -242,7 +242,7 @@ def test_a_doubtful_encoding_holds_training_back(tmp_path: Path) -> None:
     chosen = config.changed(encoding="cp1250")
     assert checks.check_pairs(chosen, tmp_path).blocked == []
     pairs = splits.load_pairs(chosen, tmp_path)
-    assert "read as cp1250" in pairs.origin["reading"][0]
+    assert "read as cp1250" in pairs.facts["reading"][0]
 
 
 def workbook(**sheets: list[list[Any]]) -> bytes:
@@ -307,4 +307,4 @@ def test_tables_are_called_by_their_names(tmp_path: Path) -> None:
     path = tmp_path / "stored.csv"
     path.write_text("")
     with pytest.raises(DataError, match=r"mine\.csv is empty"):
-        tables.open_table(path, "mine.csv")
+        table_formats.open_table(path, "mine.csv")

@@ -1,5 +1,5 @@
-"""Datasets of the Hub, over HTTP from the loopback Hub: many configurations and splits, and those
-that are not to be had."""
+"""Datasets of the loopback Hub: many configurations and splits, and datasets that cannot be
+read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def rows(
     unlabelled: bool = False,
     classes: tuple[str, ...] = ("no", "yes"),
 ) -> bytes:
-    """A split of toy sentences as `datasets` writes Parquet: class names in its metadata. A column
-    without a name is left out."""
+    """Make a split of toy sentences as `datasets` writes Parquet, with class names in its metadata.
+    A column without a name is left out."""
     first, second, _ = map(list, zip(*toys.rows(count, seed), strict=True))
     labels = [-1] * count if unlabelled else [n % len(classes) for n in range(count)]
     columns = dict(zip(names, (first, second, labels), strict=True))
@@ -106,7 +106,7 @@ def test_glue_tasks_have_their_shapes(hub: LoopbackHub, tmp_path: Path) -> None:
         assert pairs.splits["train"].column_names == [*texts, "label"]
         assert sizes(pairs) == {"train": 30, "validation": 10}
         assert [*pairs.target.names] == ["no", "yes"]
-        assert pairs.origin["source"] == f"nyu-mll/glue ({task})"
+        assert pairs.facts["source"] == f"nyu-mll/glue ({task})"
     pairs = load(tmp_path, "glue/mnli")
     assert sizes(pairs) == {"train": 12, "validation": 13, "test": 14}
     assert [*pairs.target.names] == list(classes)
@@ -141,8 +141,8 @@ def test_no_split_of_a_source_is_two(
         with pytest.raises(DataError, match=chosen):
             load(tmp_path, "ada/tickets", **values)
         return
-    origin = load(tmp_path, "ada/tickets", **values).origin
-    assert {split: name for split, name in origin["splits"].items() if name} == chosen
+    facts = load(tmp_path, "ada/tickets", **values).facts
+    assert {split: name for split, name in facts["splits"].items() if name} == chosen
 
 
 def test_any_dataset_is_read_and_a_new_commit_too(
@@ -151,14 +151,14 @@ def test_any_dataset_is_read_and_a_new_commit_too(
     text = csv_file(40).replace(b"sentence1,sentence2,label", b"q1,q2,same")
     repo = hub.add_repo("ada/tickets", "dataset", {"train.csv": text})
     first = load(tmp_path, "ada/tickets")
-    commit = first.origin["revision"]
+    commit = first.facts["revision"]
     assert commit == repo.head
-    assert first.origin["columns"] == {"sentence1": "q1", "sentence2": "q2", "label": "same"}
+    assert first.facts["columns"] == {"sentence1": "q1", "sentence2": "q2", "label": "same"}
     assert sizes(first)["validation"] == 4
     assert load(tmp_path, "ada/tickets").fingerprint == first.fingerprint
     repo.commit("more", {"train.csv": csv_file(60)})
     second = load(tmp_path, "ada/tickets")
-    assert second.origin["revision"] != commit
+    assert second.facts["revision"] != commit
     assert second.fingerprint != first.fingerprint
     pinned = load(tmp_path, "ada/tickets", dataset_revision=commit)
     assert pinned.fingerprint == first.fingerprint
@@ -221,7 +221,8 @@ def test_what_is_not_to_be_had_is_said(
 def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
     tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch, capsys: Any, name: str
 ) -> None:
-    """`load_dataset("csv")` reads the files below the working directory, and a folder's too."""
+    """`load_dataset("csv")` would read the files below the working directory; a folder's name,
+    too."""
     monkeypatch.chdir(tmp_path)
     for folder in ("data", "ada/local"):
         (tmp_path / folder).mkdir(parents=True)
@@ -249,7 +250,7 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
 def test_a_dataset_names_no_data_but_its_own(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """`datasets` connects to whatever address the card names, and opens files of the machine."""
+    """`datasets` would fetch any address, and open any local file, that the card names."""
     (tmp_path / "secret.csv").write_bytes(csv_file(40))
     calls: list[object] = []
     monkeypatch.setattr(sources, "load_dataset", lambda *args, **kwargs: calls.append(args))
@@ -333,11 +334,11 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     visitor = store.for_visitor(owners.identify(browser="browser:ada"))
     with pytest.raises(DataError, match="There is no such check"):
         check.get_check(visitor, by_owner)
-    assert check.check_state(check.check_folder(visitor, config)).report is None
+    assert check.check_folder(visitor, config).state().report is None
     assert cost.estimate_cost(visitor, config).steps is None
     repo.private = False
     public = check.get_check(visitor, examined())
-    assert check.check_state(public).report is not None
+    assert public.state().report is not None
     repo.private = True
     hub_access._refusal.cache_clear()
     message = "ada/examined is not on the Hub, or it is private"

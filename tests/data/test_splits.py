@@ -1,4 +1,4 @@
-"""Rows in one shape, whatever they came from: labels, what is left out, what is cut off."""
+"""Splits of rows from any source: labels, omitted rows, and the validation cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks, dataset_cache, sources, splits
 from finetune.data.classes import LabelEncoder
 from finetune.errors import DataError
-from finetune.jobs import train
+from finetune.jobs import terminal
 from finetune.runs import events
 from finetune.uploads import Uploads
 
@@ -32,7 +32,7 @@ def pairs(
     test: Iterable[Row] = (),
     **values: object,
 ) -> splits.Pairs:
-    """What is made of an upload of these rows."""
+    """Load the pairs of an upload of these rows."""
     config = RunConfig(dataset=upload(folder, head, train, validation, test)).changed(**values)
     return splits.load_pairs(config, folder)
 
@@ -70,7 +70,7 @@ def test_the_bundled_pairs_have_one_shape_and_come_from_the_cache_the_second_tim
         [*bundled.target.names] == sources.LABELS == bundled.splits["train"].features["label"].names
     )
     assert bundled.counts["train"] == np.bincount(bundled.splits["train"]["label"][:]).tolist()
-    assert bundled.origin["left_out"] == {"train": {}, "validation": {}, "test": {}}
+    assert bundled.facts["left_out"] == {"train": {}, "validation": {}, "test": {}}
     with monkeypatch.context() as patch:
         patch.setattr(sources, "open_source", None)
         assert splits.load_pairs(RunConfig(), tmp_path).fingerprint == bundled.fingerprint
@@ -136,9 +136,9 @@ def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> N
     )
     event = events.Prepared(
         train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
-        labels=["0", "1"], parameters=1, precision="no", data=loaded.origin,
+        labels=["0", "1"], parameters=1, precision="no", data=loaded.facts,
     )  # fmt: skip
-    assert "warning: 1 training pairs stand in validation too" in train.describe_event(event)
+    assert "warning: 1 training pairs stand in validation too" in terminal.describe_event(event)
 
 
 def test_what_is_incomplete_doubled_or_leaked_is_left_out(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_what_is_incomplete_doubled_or_leaked_is_left_out(tmp_path: Path) -> Non
     def left_out(**values: Any) -> tuple[list[tuple[str, str]], dict[str, int]]:
         loaded = pairs(tmp_path, **values)
         assert "test" not in loaded.splits  # one without labels is none
-        return texts(loaded.splits["train"]), loaded.origin["left_out"]["train"]
+        return texts(loaded.splits["train"]), loaded.facts["left_out"]["train"]
 
     files = {"train": [*rows, *incomplete], "validation": held, "test": incomplete[2:]}
     missing = {"a sentence is missing": 2, "the label is missing": 1}

@@ -23,7 +23,7 @@ def sentence(draw: random.Random, words: int) -> str:
 
 
 def alike(count: int = 400) -> Rows:
-    """Two sentences of one kind; the label hangs on neither alone."""
+    """Two sentences of one kind; neither alone predicts the label."""
     draw = random.Random(0)
     lengths = [(draw.randint(5, 12), draw.randint(5, 12)) for _ in range(count)]
     return [(sentence(draw, m), sentence(draw, n), draw.randint(0, 1)) for m, n in lengths]
@@ -56,8 +56,8 @@ def pairs(rows: Rows, labels: tuple[str, ...] = ("no", "yes"), **names: str) -> 
     first, second, label = zip(*rows, strict=True)
     columns = {"sentence1": list(first), "sentence2": list(second), "label": list(label)}
     train = Dataset.from_dict(columns)
-    origin: dict[str, Any] = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
-    return Pairs(DatasetDict(train=train), Target(tuple(labels)), origin=origin)
+    facts: dict[str, Any] = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
+    return Pairs(DatasetDict(train=train), Target(tuple(labels)), facts=facts)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_single_sentences_have_no_order() -> None:
 
 
 def test_chance_is_not_taken_for_order() -> None:
-    """Of twenty tables without an order at most one is thought to have one."""
+    """Of twenty tables without an order at most one is judged to have one."""
     told = [
         symmetry.tells_order(first, second, np.array(label))
         for first, second, label in (

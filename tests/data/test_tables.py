@@ -1,4 +1,4 @@
-"""Files as people have them, good and bad: what is read, what is refused; nothing hangs."""
+"""Files of all kinds, valid and invalid: each is read or refused, and none hangs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.config import RunConfig
-from finetune.data import checks, quoting, splits, tables
-from finetune.data.tables import ReadOptions
+from finetune.data import checks, csv_cells, quoting, splits, table_formats
+from finetune.data.table import ReadOptions
 from finetune.errors import DataError
 from finetune.uploads import Uploads
 from tests.support import toys
@@ -37,7 +37,8 @@ def table(**columns: object) -> bytes:
 
 
 def workbook(ending: str = ".xlsx", above: int = 0, **sheets: dict[str, list[Any]]) -> bytes:
-    """A workbook with an empty sheet before those named, whose tables begin `above` rows lower."""
+    """Make a workbook: an empty sheet, then the named ones, whose tables begin `above` rows
+    lower."""
     buffer = io.BytesIO()
     engine: Any = "odf" if ending == ".ods" else "openpyxl"
     with pd.ExcelWriter(buffer, engine=engine) as writer:
@@ -48,7 +49,7 @@ def workbook(ending: str = ".xlsx", above: int = 0, **sheets: dict[str, list[Any
 
 
 def far_cell() -> bytes:
-    """A small workbook whose sheet has as many cells as one can have."""
+    """Make a small workbook with a cell at the far corner of its sheet."""
     book = openpyxl.Workbook()
     book.active.append(["a", "b"])
     book.active["XFD1048576"] = "x"
@@ -58,7 +59,7 @@ def far_cell() -> bytes:
 
 
 def locked() -> bytes:
-    """As an OpenDocument file with a password looks before it is opened."""
+    """An OpenDocument file whose manifest says that it is encrypted."""
     buffer = io.BytesIO()
     spaces = 'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
     entry = "<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>"
@@ -112,7 +113,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
 
 
 class Readable(NamedTuple):
-    """A file that is read, and what is found in it."""
+    """A readable file and its expected contents."""
 
     contents: str | bytes
     name: str = "a.csv"
@@ -214,7 +215,7 @@ def test_what_can_be_read_is_read(tmp_path: Path, kind: str) -> None:
 
 def read(path: Path) -> tuple[list[tuple[int, list[Any]]], list[tuple[int, str]]]:
     bad: list[tuple[int, str]] = []
-    rows = tables.open_table(path).rows(lambda line, reason: bad.append((line, reason)))
+    rows = table_formats.open_table(path).rows(lambda line, reason: bad.append((line, reason)))
     return [(line, list(row.values())) for line, row in rows], bad
 
 
@@ -227,7 +228,7 @@ def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
     for (_, reason), words in zip(bad, ("1 fields", "not doubled", "not closed"), strict=True):
         assert words in reason
     path.write_text("a; a ;\n1;2,5;\n")
-    assert tables.open_table(path).columns == ["a", "a (2)", "column 3"]
+    assert table_formats.open_table(path).columns == ["a", "a (2)", "column 3"]
     assert read(path) == ([(2, ["1", "2,5", ""])], [])
 
 
@@ -235,20 +236,20 @@ def test_a_sheet_is_chosen_and_its_rows_named_as_a_spreadsheet_counts_them(tmp_p
     path = tmp_path / "a.xlsx"
     other: dict[str, list[Any]] = {"first": ["=1", None], "second": [2.5, None], "y": [True, 0]}
     path.write_bytes(workbook(Pairs=COLUMNS, Other=other, above=1))
-    table = tables.open_table(path, options=ReadOptions(sheet="Other"))
+    table = table_formats.open_table(path, options=ReadOptions(sheet="Other"))
     assert (table.columns, table.row_count) == (["first", "second", "y"], 2)
     assert [(line, list(row.values())) for line, row in table.rows(lambda line, why: None)] == [
         (3, ["", 2.5, True]), (4, ["", "", 0]),
     ]  # fmt: skip
     with pytest.raises(DataError, match="no sheet 'None'; it has Cover, Pairs, Other"):
-        tables.open_table(path, options=ReadOptions(sheet="None"))
+        table_formats.open_table(path, options=ReadOptions(sheet="None"))
     config = upload(tmp_path, "a.xlsx", path.read_bytes())
     report = checks.check_pairs(config.changed(sheet="Pairs"), tmp_path)
     assert (report.read, report.sheets) == ({"train": 40}, ["Cover", "Pairs", "Other"])
 
 
 def test_a_quote_that_is_not_closed_costs_little(tmp_path: Path) -> None:
-    """Each is looked for in so many lines only, not up to the end of the file."""
+    """The end of each quote is searched in a limited number of lines, not in the whole file."""
     rows = 3 * quoting.MAX_RECORD
     path = tmp_path / "a.csv"
     path.write_text("a,b\n" + 'x,"open,y\n' + "1,2\n" * rows + 'x,"open,y\n' + "1,2\n" * rows)
@@ -268,7 +269,7 @@ def test_any_bytes_are_read_or_refused(
     path = tmp_path_factory.mktemp("any") / f"a{ending}"
     path.write_bytes(contents)
     try:
-        opened = tables.open_table(path)
+        opened = table_formats.open_table(path)
         for line, row in opened.rows(lambda line, reason: None, opened.columns[:2]):
             assert line > 0
             assert list(row) == opened.columns[:2]
@@ -296,7 +297,7 @@ def test_what_csv_writes_is_read_back(
 
 def test_no_cell_of_a_sheet_is_a_formula() -> None:
     cells = ["=cmd|' /C calc'!A0", "@x", " -2 &amp;", "\t=1", "-1", "<b>+1</b>", 7]
-    (row,) = csv.reader(tables.to_csv([cells]).splitlines())
+    (row,) = csv.reader(csv_cells.to_csv([cells]).splitlines())
     assert row == [*(f"'{cell}" for cell in cells[:4]), "-1", "<b>+1</b>", "7"]
 
 
@@ -315,7 +316,7 @@ def test_a_file_that_is_not_utf_8_is_read_in_what_it_seems_to_be(
     lines = [f"ticket {n},{texts[0]},{texts[n % 2]},{n % 2}" for n in range(40)]
     path = tmp_path / "pairs.csv"
     path.write_bytes("\n".join(["id,sentence1,sentence2,label", *lines]).encode(encoding))
-    opened = tables.open_table(path, path.name)
+    opened = table_formats.open_table(path, path.name)
     assert f"read as {encoding}" in opened.notes[0]
     rows = [record for _, record in opened.rows(lambda *_: None)]
     assert [list(row.values())[1:3] for row in rows[:2]] == [[texts[0]] * 2, texts]

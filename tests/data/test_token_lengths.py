@@ -1,4 +1,4 @@
-"""Lengths from a sample, against those of the checkpoint's own tokenizer."""
+"""Lengths from a sample agree with those of the checkpoint's own tokenizer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_they_are_those_of_the_checkpoints_own_tokenizer(tmp_path: Path) -> None
 def test_a_part_of_many_rows_is_measured_and_its_shape_is_theirs(
     tmp_path: Path, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Short rows stand first, long ones last: a sample of the first would see no long one."""
+    """Short rows come first and long ones last, so a sample of the first rows would miss the long
+    ones."""
     rows = [("the", "a", 1)] * 3000 + [("", "a", 1)] + [("the " * 9, "a", 0)] * 3000
     name = upload(tmp_path, "sentence1,sentence2,label", rows, rows[:9], ())
     tokenizer = token_lengths.tokenizer_file(str(toy_checkpoint))

@@ -1,4 +1,4 @@
-"""Long sentences are cut before a tokenizer truncates them, to the same tokens as without that."""
+"""Long sentences are cut before truncation, and give the same tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_inputs_are_truncated_to_the_same_tokens(
 
 
 def test_a_pair_of_long_sentences_takes_little_memory(toy_checkpoint: Path) -> None:
-    """As many encodings as parts of the one times parts of the other took gigabytes."""
+    """The tokenizer alone would make gigabytes of encodings, one for each pair of cut-off parts."""
     scorer = Scorer(toy_checkpoint, 32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     first, second = "the cat " * 2000, "a dog sees " * 1400

@@ -1,4 +1,4 @@
-"""The validation split that is cut from train: each class by its share, equal pairs together."""
+"""The validation split cut from train: each class by its share, equal pairs together."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 
 
 def hashes(rows: list[tuple[int, int, int]]) -> RowHashes:
-    """The hashes of rows of first sentence, second sentence and class, each a number."""
+    """Make hashes from rows of first sentence, second sentence and class, each a number."""
     first, second, label = np.array(rows, np.int64).reshape(-1, 3).T
     return RowHashes(label, np.arange(len(rows)), first * 1000 + second, first + 1, second + 10**6)
 
 
 def hub_rows() -> list[Row]:
-    """Six sentences, each in many pairs of the common class; every tenth pair is alone."""
+    """Make six sentences, each in many pairs of the common class; every tenth pair is alone."""
     rows: list[Row] = [(f"hub {n % 6}", f"spoke {n}", "no") for n in range(540)]
     return rows + [(f"alone {n}", f"alone too {n}", "yes") for n in range(60)]
 
@@ -66,7 +66,8 @@ def test_the_shared_file_of_hubs_is_cut_by_class(tmp_path: Path) -> None:
 
 
 def test_groups_of_one_class_and_of_two_meet_both_shares() -> None:
-    """Rarest class first: the common one would else fill the split with groups that lack it."""
+    """The rarest class comes first; otherwise the common class would fill the split with groups
+    that lack it."""
     rows = []
     for group in range(110):
         labels = [0] * 5 + [1] * (group % 2)

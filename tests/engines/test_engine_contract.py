@@ -14,8 +14,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines.base import Ticket, read_ticket
-from finetune.engines.options import make_ticket
-from finetune.engines.registry import open_engine
+from finetune.engines.registry import make_ticket, open_engine
 from finetune.errors import FinetuneError
 from finetune.jobs import service, workers
 from finetune.runs import events
@@ -110,7 +109,7 @@ def test_a_killed_worker_here_is_followed_by_another_and_no_event_is_lost(
     run = service.start_run(store, config, ticket)
     wait(store, run, when=after(25))
     workers.kill_worker(run)
-    assert service.run_summary(store, run).status == "interrupted"
+    assert run.state().status == "interrupted"
     resume(store, run)
     wait(store, run, "finished")
     found = [step for step, _ in steps(run)]
@@ -168,7 +167,7 @@ def test_it_goes_on_while_no_app_is_here_and_one_that_starts_shows_it(
     app.kill()
     if ticket.engine != "local":
         workers.kill_worker(run)  # as when the machine was restarted
-    seen = run.events_summary().step
+    seen = run.state().step
     app = start_app()
     while not run.is_alive():
         time.sleep(0.1)

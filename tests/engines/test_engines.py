@@ -17,15 +17,17 @@ import pytest
 from huggingface_hub import HfApi
 
 from finetune.__main__ import main as command_line
+from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import frames, registry, spending, supervisor
 from finetune.engines.base import Placement, Ticket, read_ticket, write_ticket
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.mailbox import Mailbox
-from finetune.engines.options import HubJobOptions, check_config, make_ticket
+from finetune.engines.registry import check_config, make_ticket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
-from finetune.jobs import scheduler, service, tokens, train, workers
-from finetune.jobs.scheduler import Queue
+from finetune.jobs import scheduler, service, tokens, workers
 from finetune.runs import events
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
@@ -77,7 +79,7 @@ def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
     wait(store, here, "finished")
     assert weights(run) == weights(here)
     assert steps(run) == steps(here)
-    assert done.curve[-1].metrics == service.run_summary(store, here).curve[-1].metrics
+    assert done.curve[-1].metrics == here.state().curve[-1].metrics
     lines = run.events_file.read_bytes().splitlines()
     assert len(set(lines)) == len(lines)
     assert [event.event for event in run.tail()[0]].count("finished") == 1  # type: ignore[attr-defined]
@@ -106,7 +108,7 @@ def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
     wait(store, whole, "finished")
     run = service.start_run(store, config)
     for place in (job, Ticket(), job):
-        last = run.events_summary().step
+        last = run.state().step
         wait(store, run, when=lambda summary: summary.step > last + 20)  # noqa: B023
         service.stop_run(store, run)
         stopped = wait(store, run, "stopped")
@@ -136,7 +138,7 @@ def test_an_app_that_comes_back_follows_the_job_that_went_on(
          "time.sleep(600)", str(store.root)],
     )  # fmt: skip
     processes.append(psutil.Process(app.pid))
-    seen = run.events_summary().step
+    seen = run.state().step
     while not run.is_alive():  # until the app has looked
         time.sleep(0.1)
     wait(store, run, when=lambda summary: summary.step > seen + 8)
@@ -188,7 +190,7 @@ def test_a_hub_that_stumbles_loses_no_event_and_no_model(
     hub.fail(path="/logs", cut=True, after=3000)
     hub.fail(path="/v1/xorbs", cut=True, after=100)
     hub.fail(path="/batch", status=503, times=2)
-    step = run.events_summary().step
+    step = run.state().step
     wait(store, run, when=lambda summary: summary.step > step + 200)
     service.stop_run(store, run)
     stopped = wait(store, run, "stopped")
@@ -222,7 +224,7 @@ def test_what_many_jobs_send_is_all_written_down(
         written = run.events_file.read_bytes().splitlines()
         assert [line for line in written if line in simulated.lines] == simulated.lines
         assert b"former" not in run.events_file.read_bytes()
-        assert run.events_summary().error == "The run's process has ended without a word."
+        assert run.state().error == "The run's process has ended without a word."
 
 
 @pytest.fixture
@@ -309,7 +311,7 @@ def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     words = ["--run", run.id, "--runs", str(store.root)]
     assert command_line(["train", *words]) == 2
     assert "The price was not agreed to." in capsys.readouterr().err
-    assert run.events_summary().status == "stopped"
+    assert run.state().status == "stopped"
     service.resume_run(store, run, agreed=True)
     run.append(events.Finished(step=2, seconds=1.0))
     assert command_line(["train", *words, "--yes"]) == 2
@@ -398,7 +400,7 @@ def begun_by(run: Run, ticket: Ticket) -> RunSummary:
     """What is known of a run whose worker has tried to submit it."""
     write_ticket(run, ticket)
     assert registry.carry_out(run) == 1
-    return run.events_summary()
+    return run.state()
 
 
 def test_what_cannot_be_begun_is_refused_before_it_costs(
@@ -415,7 +417,7 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
         return f"{summary.error} {summary.remedy}"
 
     text = refusal(flavor="h900")
-    assert "no machine 'h900' for Hugging Face Jobs. Choose one of: cpu-basic" in text
+    assert "Hugging Face Job: there is no machine 'h900'. Choose one of: cpu-basic" in text
     assert "costs $0.01 an hour, and was shown at $0.50" in refusal(price=0.5)
     price = service.resume_price(store.runs()[0])
     assert price is not None

@@ -16,11 +16,11 @@ from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import Engine, Placement, Ticket, read_ticket, resume, write_ticket
 from finetune.engines.frames import Frame
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.mailbox import SAVED, Mailbox
-from finetune.engines.options import HubJobOptions
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
-from finetune.jobs import service, train, workers
+from finetune.jobs import service, terminal, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -159,14 +159,14 @@ def test_a_missing_job_is_followed_again_once_it_is_known(store: RunStore) -> No
     run, job = store.create(RunConfig()), Forgetful(60)
     write_ticket(run, Ticket(engine="hub-job"))
     assert supervisor.supervise(run, lambda: job) == 1
-    assert run.events_summary().error == "There is no such job."
+    assert run.state().error == "There is no such job."
     assert (read_ticket(run).job, read_ticket(run).missing) == ("", "simulated")
     resume(run)
-    assert run.events_summary().status == "failed"  # nothing is known of it yet
+    assert run.state().status == "failed"  # nothing is known of it yet
     job.remembers = True
     supervisor.supervise(run, lambda: job)
     assert [step for step, _ in steps(run)] == list(range(1, 21))
-    assert len(run.events_summary().train) == 20
+    assert len(run.state().train) == 20
     assert (read_ticket(run).attempt, read_ticket(run).missing) == (1, "")
 
 
@@ -178,7 +178,7 @@ def test_a_missing_job_that_stays_unknown_is_followed_by_another_one(store: RunS
     supervisor.supervise(run, lambda: Forgetful(60))
     assert (read_ticket(run).attempt, read_ticket(run).missing) == (2, "simulated")
     assert [step for step, _ in steps(run)] == [1, 2, 3, 4, 5] * 2
-    assert len(run.events_summary().train) == 5
+    assert len(run.state().train) == 5
 
 
 @pytest.mark.long
@@ -199,22 +199,22 @@ def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
     write_ticket(run, job)
     follower = threading.Thread(target=registry.carry_out, args=(run,))
     follower.start()
-    until(lambda: run.events_summary().step > 20)
+    until(lambda: run.state().step > 20)
     (working,) = hub.jobs.all.values()
     assert working.process is not None
     working.process.send_signal(signal.SIGSTOP)  # so that it does not end before it is given up
     hidden = hub.jobs.all.copy()
     hub.jobs.all.clear()
     follower.join()
-    assert "The Hub knows no job" in run.events_summary().error
-    step = run.events_summary().step
+    assert "The Hub knows no job" in run.state().error
+    step = run.state().step
     assert spending.spent_on(run) == pytest.approx(HubJobOptions(**job.options).most)
     hub.jobs.all |= hidden
     working.process.send_signal(signal.SIGCONT)
     resume(run)
     assert registry.carry_out(run) == 0
     assert len(hub.jobs.all) == 1
-    summary = run.events_summary()
+    summary = run.state()
     assert summary.status == "finished"
     assert summary.step == summary.total_steps > step
     assert [number for number, _ in steps(run)] == list(range(1, summary.total_steps + 1))
@@ -239,7 +239,7 @@ def test_how_a_job_has_ended_is_said(
     run, _, _ = sleeping
     hub.jobs.kill(hub.jobs.last.id, message)
     assert registry.carry_out(run) == 1
-    assert said in run.events_summary().error
+    assert said in run.state().error
 
 
 @pytest.mark.long
@@ -272,7 +272,7 @@ def test_a_job_followed_from_a_terminal_prints_each_line_once(
     finally:
         workers.kill_worker(run)
     lines = Counter(done.stdout.splitlines())
-    told = Counter(line for e in run.tail()[0] for line in train.describe_event(e).splitlines())
+    told = Counter(line for e in run.tail()[0] for line in terminal.describe_event(e).splitlines())
     assert done.returncode == 0, done.stdout + done.stderr
     assert sum(line.startswith("step ") and ": loss" in line for line in lines) == 40
     assert lines["the machine says hello"] == 1

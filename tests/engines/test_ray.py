@@ -25,16 +25,16 @@ from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
 from finetune.engines import attempt, ray_connection, ray_machines, ray_node
 from finetune.engines.base import Ticket, read_ticket, write_ticket
-from finetune.engines.options import make_ticket
 from finetune.engines.ray_connection import connected
 from finetune.engines.ray_files import scorer_on_cluster
-from finetune.engines.registry import open_engine
+from finetune.engines.registry import make_ticket, open_engine
 from finetune.errors import JobError
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.files import Window
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
@@ -86,15 +86,15 @@ def start(
 def ended(store: RunStore, run: Run) -> str:
     def has_ended() -> bool:
         scheduler.dispatch_queue(store)
-        return service.run_summary(store, run).status not in ("running", "waiting")
+        return run.state().status not in ("running", "waiting")
 
     until(has_ended)
-    return service.run_summary(store, run).status
+    return run.state().status
 
 
 def trains(run: Run, step: int = 1) -> Callable[[], bool]:
     """Whether it has come so far."""
-    return lambda: run.events_summary().step >= step
+    return lambda: run.state().step >= step
 
 
 def rank_processes(run: Run) -> dict[str, psutil.Process]:
@@ -130,12 +130,12 @@ def test_two_nodes_train_what_two_processes_here_do(
 ) -> None:
     run = start(config)
     until(trains(run))
-    assert service.run_summary(store, run).status == "running"
+    assert run.state().status == "running"
     ranks = rank_processes(run)
     assert len({node_of(process) for process in ranks.values()}) == 2
     assert ended(store, run) == "finished", run.log_tail()
     assert same_weights(run, here)
-    summary = run.events_summary()
+    summary = run.state()
     assert summary.started is not None
     assert summary.started.processes == 2
     until(lambda: not run.is_alive())
@@ -235,11 +235,11 @@ def test_one_that_ended_while_nobody_was_here_has_ended(
     run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
     until(trains(run))
     workers.kill_worker(run)
-    until(lambda: run.events_summary().status == "finished")
+    until(lambda: run.state().status == "finished")
     until(lambda: not rank_processes(run))
     assert read_ticket(run).job
     count = len(run.tail()[0])
-    scheduler.Queue(store.root).add(run.id)  # as an app does that starts
+    Queue(store.root).add(run.id)  # as an app does that starts
     scheduler.dispatch_queue(store)
     until(lambda: not read_ticket(run).job)
     assert ended(store, run) == "finished"
@@ -288,14 +288,14 @@ def test_what_the_cluster_cannot_do_is_said(
 ) -> None:  # fmt: skip
     run = start(config.changed(num_processes=5), nodes=3)
     assert ended(store, run) == "failed"
-    error = service.run_summary(store, run).error
+    error = run.state().error
     assert error.startswith("The run needs 5 x 1 CPU on 3 machine(s); the Ray cluster has ")
     assert "(1 CPU, 0 GPU)" in error
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             run = start(config, address=f"127.0.0.1:{port}")
             assert ended(store, run) == "failed"
-            assert f"127.0.0.1:{port} does not answer" in service.run_summary(store, run).error
+            assert f"127.0.0.1:{port} does not answer" in run.state().error
     ticket = Ticket(engine="ray", options={"address": cluster.address}, attempt=1, job="a.1")
     monkeypatch.setattr("ray.__version__", "2.59.0")
     with pytest.raises(JobError, match=r"is of another version: .* Ray: 2\.60\.0 .* Ray: 2\.59"):
@@ -318,7 +318,7 @@ def test_a_machine_that_does_not_see_the_runs_folder_is_named(
         until(lambda: cluster.processors() == 2)
         run = start(config, nodes=1)
         until(lambda: ended(store, run) == "failed")
-        summary = service.run_summary(store, run)
+        summary = run.state()
         assert f"The run's folder {run.folder} is not on the machine" in summary.error
         assert "a folder that all machines share" in summary.remedy
     finally:
@@ -341,7 +341,7 @@ def test_a_search_has_several_trials_at_a_time_on_the_cluster(
         nonlocal at_once
         goes_on = driver.advance(store, study)
         scheduler.dispatch_queue(store)
-        runs = [run for run in store.runs() if run.is_alive() and run.events_summary().step]
+        runs = [run for run in store.runs() if run.is_alive() and run.state().step]
         at_once = max(at_once, len(runs))
         return not goes_on
 
@@ -541,7 +541,7 @@ def test_the_command_carries_an_attempt_out_here_or_ends(
         done = subprocess.run(words, env=variables, capture_output=True, text=True)
     if present == 2:
         assert done.returncode == 0, done.stderr
-        assert second_attempt.events_summary().status == "finished"
+        assert second_attempt.state().status == "finished"
     else:
         assert done.returncode == attempt.LOST
         assert "a later attempt has this run" in done.stdout

@@ -1,4 +1,4 @@
-"""The child process that reads files for the app: its limits, and what is said beyond them."""
+"""The child process that reads files for the app: its limits, and the errors beyond them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import dataset_cache, splits, tables
+from finetune.data import dataset_cache, splits, table_formats
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.inference import file_request
@@ -99,7 +99,7 @@ def test_the_app_parses_no_file_and_its_memory_stays_flat(
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(beginning + repeated * 20_000_000))
     assert path.stat().st_size < 200_000
-    monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("parsed in the app"))
+    monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
     before = psutil.Process().memory_info().rss
     with pytest.raises(DataError, match=r"has more JSON than is held in memory") as caught:
         file_request.file_columns(path, path.name, ColumnNames())
@@ -110,19 +110,19 @@ def test_the_app_parses_no_file_and_its_memory_stays_flat(
 def test_pairs_that_are_not_kept_are_read_by_a_child(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file says a long text once for so many rows."""
+    """The file stores a long text once for many rows."""
     columns = {"sentence1": [LONG] * 2_000, "sentence2": ["b"] * 2_000, "label": [0, 1] * 1_000}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
     assert (tmp_path / "a.parquet").stat().st_size < 200_000
     config = RunConfig(dataset=store.uploads.add({"train": tmp_path / "a.parquet"}))
-    monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("parsed in the app"))
+    monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
     before = psutil.Process().memory_info().rss
     assert file_request.file_columns(tmp_path / "a.parquet", "a.parquet", ColumnNames())[0] == list(
         columns
     )
     dataset_cache.ensure_cached(config, store.root)
     assert psutil.Process().memory_info().rss - before < FLAT
-    assert sum(splits.load_pairs(config, store.root).origin["rows"].values()) == 2_000
+    assert sum(splits.load_pairs(config, store.root).facts["rows"].values()) == 2_000
     monkeypatch.setattr(child_process, "call", lambda *_, **__: pytest.fail("read again"))
     dataset_cache.ensure_cached(config, store.root)
 
@@ -132,7 +132,7 @@ def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path: Path) -> None:
     encoding = {"use_dictionary": False, "column_encoding": {"sentence1": "DELTA_BYTE_ARRAY"}}
     pq.write_table(table, tmp_path / "a.parquet", **encoding)
     with pytest.raises(DataError, match="'sentence1' in the encoding DELTA_BYTE_ARRAY") as caught:
-        tables.open_table(tmp_path / "a.parquet")
+        table_formats.open_table(tmp_path / "a.parquet")
     assert "another encoding" in caught.value.remedy
 
 

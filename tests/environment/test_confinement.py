@@ -1,4 +1,4 @@
-"""A confined process: its own files, its libraries, and nothing of anybody else's."""
+"""A confined process can use its own files and libraries, and no other files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED = "PermissionError"
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A process's own folder and one of somebody else's, each with a file."""
+    """Create a folder of the process and one of somebody else, each with a file."""
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):
         folder.mkdir()
@@ -134,7 +134,7 @@ def test_an_environment_is_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_folders_of_modules_hold_no_home_and_no_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Python lists every folder of `PYTHONPATH`, so that they are read as a whole."""
+    """Python lists every folder of `PYTHONPATH`, so confined processes can read all of it."""
     libraries = tmp_path / "libraries"
     for folder in (libraries, tmp_path / "temporary"):
         folder.mkdir()
@@ -183,7 +183,7 @@ else:
     ],
 )
 def test_the_apps_environment_is_closed_to_processes_of_its_user(how: str, read: str) -> None:
-    """Also to those of a run with several, which see that it is there."""
+    """Also to the processes of a run with several, which can only see that it exists."""
     variables = {**os.environ, "HF_TOKEN": "canary"}
     done = subprocess.run(
         [sys.executable, "-c", _HIDES, how],

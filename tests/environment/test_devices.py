@@ -1,4 +1,4 @@
-"""bf16 is computed in where it was measured to be faster, not wherever a processor has it."""
+"""bf16 is used if it was measured to be faster, not on every processor that has it."""
 
 from __future__ import annotations
 

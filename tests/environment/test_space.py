@@ -1,4 +1,4 @@
-"""The app as a Space has it: its notices, a read-only source, no home, not root."""
+"""The app on a Space: its notices, a read-only source, no home, not root."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def notices() -> str:
-        return " ".join(app._notices(RunStore(tmp_path)))
+        return " ".join(app.notices(RunStore(tmp_path)))
 
     for name in ("SPACE_ID", "SPACES_ZERO_GPU", "ACCELERATOR"):
         monkeypatch.delenv(name, raising=False)
@@ -41,7 +41,7 @@ def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(devices, "list_accelerators", lambda: ("0",))
     monkeypatch.setenv("ACCELERATOR", "t4-small")
     monkeypatch.setattr(space, "is_mounted", lambda path: True)
-    hardware, copy = app._notices(RunStore(tmp_path))
+    hardware, copy = app.notices(RunStore(tmp_path))
     assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', hardware)
     assert '<a href="https://huggingface.co/spaces/ada/finetune?duplicate=true"' in copy
 
@@ -74,7 +74,8 @@ def test_a_bucket_is_used_where_it_can_be_written(
 
 
 def with_spaces(folder: Path) -> dict[str, str]:
-    """An environment with a stand-in for the package of a Space, which says what is lent to."""
+    """An environment with a stand-in for a Space's package, which reports the functions that get a
+    GPU."""
     (folder / "spaces.py").write_text(
         "import sys\n"
         "assert 'torch' not in sys.modules\n"
@@ -95,7 +96,7 @@ def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_app_starts_and_trains_where_it_may_write_nothing() -> None:
-    """Not as root, from a source folder that is read-only, without HOME."""
+    """The app runs without root and HOME, from a read-only source folder."""
     command = [sys.executable, "app.py"]
     if os.geteuid() == 0:  # root's power to write where the modes forbid it is taken
         tool = shutil.which("setpriv")

@@ -10,7 +10,6 @@ import pytest
 from finetune.config import Range
 from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
-from finetune.jobs import service
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -25,7 +24,7 @@ from tests.support.picked_runs import picked_run
 
 def texts(store: RunStore, run: Run) -> dict[str, str]:
     """What the page and the card say of a run."""
-    summary = service.run_summary(store, run)
+    summary = run.state()
     study = report.evaluate_run(run, summary)
     drawn = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
     return {
@@ -38,7 +37,7 @@ def texts(store: RunStore, run: Run) -> dict[str, str]:
 def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore) -> None:
     run = picked_run(store, 10)
     run.append(events.BaselinesMeasured(baselines={"TF-IDF": {"accuracy": 0.6, "f1": 0.6}}))
-    summary = service.run_summary(store, run)
+    summary = run.state()
     analysis = report.evaluate_run(run, summary).analysis
     measured, expected = analysis.scores["f1"], analysis.expected["f1"]
     # All are right on the same share of endless pairs; the mean over the evaluations is near it.
@@ -63,7 +62,7 @@ def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore
 def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:
     """After one evaluation, or where the other one was never near."""
     once, twice = picked_run(store, 1), picked_run(store, 2)
-    best = service.run_summary(store, twice).best
+    best = twice.state().best
     assert best is not None
     kept = saved_predictions.read_logits(twice, best.step)
     saved_predictions.save_logits(twice, 3 - best.step, -kept.logits, kept.labels)
@@ -77,14 +76,14 @@ def test_a_card_whose_evaluations_are_gone_says_that_the_model_was_chosen(store:
     run = picked_run(store, 3)
     for path in run.predictions.iterdir():
         path.unlink()
-    card = model_card.card_text(run, service.run_summary(store, run), "ada/pairs")
+    card = model_card.card_text(run, run.state(), "ada/pairs")
     assert "The model was chosen on them, so the figures flatter it somewhat." in card
     assert "expected on new pairs" not in card
 
 
 def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) -> None:
     many, one = picked_run(store, 20, seed=1), picked_run(store, 1, seed=4)
-    studies = [report.evaluate_run(run, service.run_summary(store, run)) for run in (many, one)]
+    studies = [report.evaluate_run(run, run.state()) for run in (many, one)]
     comparison = report.compare_runs(*studies)
     assert comparison is not None
     plain = studies[0].analysis.scores["f1"].value - studies[1].analysis.scores["f1"].value
@@ -111,7 +110,7 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
     rows = []
     for number, run in enumerate(runs):
         run.describe(study=study.id)
-        scored = service.run_summary(store, run).best
+        scored = run.state().best
         assert scored is not None
         score = scored.metrics[metric]
         rows.append(results.TrialRow(number, run.id, "finished", {}, score, {1: score}))
@@ -123,7 +122,7 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
     assert expectation.candidates == 30
     assert expectation.value is not None
     assert best.score is not None
-    alone = report.evaluate_run(run, service.run_summary(store, run)).analysis
+    alone = report.evaluate_run(run, run.state()).analysis
     if metric == "loss":
         assert expectation.value > best.score
         assert expectation.interval is None
@@ -131,12 +130,10 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
         assert expectation.value < alone.expected["f1"].value < best.score
         assert expectation.interval is not None
         assert expectation.interval.value == expectation.value
-    assert "picked among 30 evaluations" in model_card.card_text(
-        run, service.run_summary(store, run), "ada/best"
-    )
+    assert "picked among 30 evaluations" in model_card.card_text(run, run.state(), "ada/best")
     # A trial that was not the best was picked among its own evaluations only.
     worst = store.get(next(row for row in rows if row is not best).run_id)
-    text = model_card.card_text(worst, service.run_summary(store, worst), "ada/other")
+    text = model_card.card_text(worst, worst.state(), "ada/other")
     assert "picked among 30 evaluations" not in text
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from finetune import disk
+from finetune.cli import export
 from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.evaluation import quantization, saved_predictions, test_set
@@ -99,7 +100,7 @@ def test_it_is_used_published_and_named_where_it_pays(
     report = quantization.quantize_model(run, source[1], run.kept_step())
     assert (report.kept, report.pairs) == (kept, 80)
     assert quantized.read_report(run.best) == report
-    assert quantized.is_kept(run.best) == (run.best / quantized.MODEL).is_file() == kept
+    assert quantized.is_enabled(run.best) == (run.best / quantized.MODEL).is_file() == kept
     precisions = {"int8"} if kept else {"fp32", "bf16"}
     assert Predictor.from_run(run)("the cat", "a dog").precision in precisions
     file = tmp_path / "pairs.csv"
@@ -113,16 +114,16 @@ def test_it_is_used_published_and_named_where_it_pays(
         monkeypatch.setattr(devices, "processor_name", lambda: "another processor")
         assert not quantized.serves(run.best, "cpu")
         assert Predictor.from_run(run)("the cat", "a dog").precision != "int8"
-        assert quantized.is_kept(run.best)
+        assert quantized.is_enabled(run.best)
         monkeypatch.setattr(devices, "processor_name", lambda: report.processor)
         (run.best / quantized.MODEL).write_bytes(b"damaged")
         with pytest.raises(ModelError, match="int8 file of this model cannot be loaded"):
             Predictor.from_run(run)
-    card = model_card.card_text(run, run.summary(), "me/model")
+    card = model_card.card_text(run, run.state(), "me/model")
     assert ("onnx/model_quantized.onnx" in card) == kept
     shutil.rmtree(run.best)
     toys.copy_model(source[0], run.best)  # a better one was saved: int8 was of the former
-    assert not quantized.is_kept(run.best)
+    assert not quantized.is_enabled(run.best)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_int8_of_a_former_model_is_not_used(run: Run) -> None:
         config = disk.read_json(run.best / "config.json") | {NOTES: {"step": step}}
         disk.write_atomically(run.best / "config.json", json.dumps(config))
         quantized.write_report(run.best, report)
-        assert quantized.is_kept(run.best) == (step == 8)
+        assert quantized.is_enabled(run.best) == (step == 8)
         assert quantized.read_report(run.best) == (report if step == 8 else None)
 
 
@@ -250,7 +251,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
     others = {"model_quantized.onnx", "b.onnx", "model.onnx", "a.onnx.data"} - {name}
     for other in others:
         (tmp_path / other).write_text("a person's")
-    assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / name)]) == 0
+    assert export.main(["--run", str(run.folder), "--to", str(tmp_path / name)]) == 0
     assert "int8 (dynamic) on 400 validation pairs: accuracy" in capsys.readouterr().out
     small = Path(name).stem + ".int8" + Path(name).suffix
     expected = {name: "in fp32"} | dict.fromkeys(others, "a person's")
@@ -259,7 +260,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
         name: (tmp_path / name).read_text()
     } == expected
     with pytest.raises(ModelError, match="is in the folder of the run's model"):
-        onnx.main(["--run", str(run.folder), "--to", str(run.best / quantized.MODEL)])
+        export.main(["--run", str(run.folder), "--to", str(run.best / quantized.MODEL)])
 
 
 @pytest.mark.long
@@ -267,7 +268,7 @@ def test_a_run_is_exported_with_int8_from_a_terminal(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.int8.onnx").write_text("of an earlier model")
-    assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
+    assert export.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
     output, report = capsys.readouterr().out, quantized.read_report(run.best)
     assert report is not None
     assert f"int8 ({report.kind}) on 80 validation pairs: accuracy" in output

@@ -15,7 +15,6 @@ from finetune.errors import StoreError
 from finetune.evaluation import examples, report, saved_predictions
 from finetune.evaluation.report import RunEvaluation
 from finetune.evaluation.saved_predictions import SwappedLogits
-from finetune.jobs import service
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -57,7 +56,7 @@ def evaluated(store: RunStore, steps: dict[int, np.ndarray], labels: list[int], 
         run.append(
             events.Evaluated(step=step, epoch=1.0, metrics=scores, seconds=1, best=step <= best)
         )
-    return run, service.run_summary(store, run)
+    return run, run.state()
 
 
 def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any) -> RunEvaluation:
@@ -204,7 +203,7 @@ def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStor
 def test_an_evaluation_is_that_of_the_files_as_they_are(store: RunStore) -> None:
     run = store.create(RunConfig())
     with pytest.raises(StoreError, match="Nothing was evaluated yet"):
-        report.evaluate_run(run, service.run_summary(store, run))
+        report.evaluate_run(run, run.state())
     run, summary = evaluated(store, {1: sure([0, 1])}, [0, 1], 1)
     first = report.evaluate_run(run, summary)
     assert report.evaluate_run(run, summary) is first
@@ -264,7 +263,7 @@ def test_a_better_model_is_called_better_only_when_that_is_sure(
          ["<b>It never answers c</b>", "missed</b> class: c"],
          ["No kind of pair is surely worse"]),
         ([[97, 3], [20, 5]], [], ["never answers"]),
-        ([[28, 2], [2, 28]], ["No kind of pair is surely worse than the rest."], []),
+        ([[28, 2], [2, 28]], ["No group of pairs stands out as worse."], []),
         ([[4] + [0] * 7 for _ in range(8)], ["too few</b> class: a"], ['id="missed"']),
         ([[3, 0], [0, 3]], ["No kind of pair has enough examples to be judged."], ["surely worse"]),
         ([[2, 28], [28, 2]], ['id="backwards"', "may be swapped"], []),

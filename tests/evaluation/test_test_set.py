@@ -17,7 +17,7 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, JobError
 from finetune.evaluation import corrections, report, saved_predictions, test_set
-from finetune.jobs import evaluate, service
+from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -59,7 +59,7 @@ def run(trained: Run, store: RunStore) -> Run:
 
 @pytest.mark.slow
 def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Run) -> None:
-    summary = service.run_summary(store, run)
+    summary = run.state()
     assert summary.status == "finished"
     assert set(summary.baselines) == {"majority class", "TF-IDF + logistic regression"}
     stream = run.tail()[0]
@@ -86,17 +86,17 @@ def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Ru
 @pytest.mark.slow
 def test_the_test_set_is_sealed_until_it_is_opened(store: RunStore, run: Run) -> None:
     assert not (run.predictions / "test.npz").exists()
-    assert service.run_summary(store, run).opened == ()
-    evaluate.start_evaluation(store, run, "test")
-    until(lambda: not evaluate.evaluation_state(run, "test").running, 60)
-    assert evaluate.evaluation_state(run, "test").error == ""
-    summary = service.run_summary(store, run)
+    assert run.state().opened == ()
+    EvaluationJob.of(run, "test").start(store)
+    until(lambda: not EvaluationJob.of(run, "test").state().running, 60)
+    assert EvaluationJob.of(run, "test").state().error == ""
+    summary = run.state()
     (opened,) = summary.opened
     analysis = report.evaluate_run(run, summary, "test").analysis
     assert (summary.status, analysis.examples) == ("finished", 8)
     assert analysis.scores["accuracy"].value == pytest.approx(opened.metrics["accuracy"])
     test_set.open_test_set(run)
-    assert len(service.run_summary(store, run).opened) == 2  # each time is written down
+    assert len(run.state().opened) == 2  # each time is written down
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_an_evaluation_from_a_terminal_prints_what_it_found(
     assert command_line([*command, run.id]) == 0
     assert json.loads(capsys.readouterr().out)["pairs"] == 24
     assert command_line([*command, run.id, "--open_test"]) == 0
-    (opened,) = service.run_summary(store, run).opened
+    (opened,) = run.state().opened
     assert json.loads(capsys.readouterr().out) == {"step": opened.step, **opened.metrics}
     assert command_line([*command, "nonsense"]) == 2
     assert "There is no such run." in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
         )
     )  # fmt: skip
     train(run)
-    first = store.summary(run).prepared
+    first = run.state().prepared
     assert first is not None
     assert run.pinned_config().dataset_revision == repo.head
     assert len(list((store.root / "data").glob("*/"))) == 1  # read once
@@ -172,7 +172,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     assert corrections.corrections_upload(store, run).dataset.startswith("upload/")
     run.append(events.Stopped(step=4, seconds=0.0))  # only such a run goes on
     train(run)
-    again = store.summary(run).prepared
+    again = run.state().prepared
     assert again is not None
     assert again.fingerprint == first.fingerprint
     assert run.config().dataset_revision == ""
@@ -183,11 +183,11 @@ def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) 
     with pytest.raises(DataError, match="were not kept"):
         corrections.correct_label(run, 0, "a", ["a"])
     with pytest.raises(JobError, match="no model"):
-        evaluate.start_evaluation(store, run, "orders")
+        EvaluationJob.of(run, "orders").start(store)
     toys.copy_model(toy_checkpoint, run.best)
     run.append(events.Started(device="CPU"))
     single = pa.table({"sentence1": ["a"], "label": [0]})
     saved_predictions.save_examples(run, "validation", single)
     with pytest.raises(DataError, match="single sentences"):
         test_set.score_both_orders(run)
-    assert evaluate.evaluation_state(run, "orders").status == "none"
+    assert EvaluationJob.of(run, "orders").state().status == "none"

@@ -1,4 +1,4 @@
-"""Why the Hub gave nothing, in words that name the remedy and never the token."""
+"""Errors of the Hub name the remedy and never the token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refusal(status: int) -> HfHubHTTPError:
 
 
 def asked(error: Exception) -> PublishError:
-    """What is raised where a call of the Hub's client fails."""
+    """Return the error of a failed call of the Hub's client."""
 
     def fail() -> None:
         raise error

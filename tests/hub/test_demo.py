@@ -1,4 +1,5 @@
-"""The demo Space: what it holds, what it must not write over, and that its app runs as printed."""
+"""The demo Space: its files, Spaces that it must not overwrite, and its app, which runs
+unchanged."""
 
 from __future__ import annotations
 
@@ -38,17 +39,17 @@ def push(
     run: Run, token: str = PRO, approved: Collection[str] = (), **options: Any
 ) -> publish.Pushed:
     request = PushRequest("pairs", demo=True, **options)
-    return publish.push_run(run, run.summary(), request, token, approved=approved)
+    return publish.push_run(run, run.state(), request, token, approved=approved)
 
 
 def plan(run: Run, **options: Any) -> push_plan.PushPlan:
     request = PushRequest("pairs", demo=True, **options)
-    return push_plan.plan_push(run, run.summary(), request, PRO)
+    return push_plan.plan_push(run, run.state(), request, PRO)
 
 
 @pytest.mark.parametrize(("model", "paired"), [("ada/__init__", True), ("ada/1e5", False)])
 def test_its_files_are_a_space(model: str, paired: bool) -> None:
-    """Whatever the model is called, its name is no markup and no other YAML."""
+    """The model's name cannot act as markup or YAML."""
     files = demo.demo_files(model, paired, "no")
     _, front, body = files["README.md"].split("---\n")
     card = yaml.safe_load(front)
@@ -89,7 +90,7 @@ def test_an_impossible_demo_is_refused_before_the_push(
     hub.add_repo("ada/other-demo", "space", {"app.py": b"print('mine')"})
     request = PushRequest(name, demo=True, **options)
     with pytest.raises(PublishError, match=words):
-        publish.push_run(run, run.summary(), request, PRO)
+        publish.push_run(run, run.state(), request, PRO)
     assert list(hub.repos) == [("space", "ada/other-demo")]
 
 

@@ -1,4 +1,4 @@
-"""This project as a Space, with the real client over HTTP."""
+"""The project deployed as a Space, with the real client over HTTP."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from finetune.__main__ import main as command_line
+from finetune.cli import deploy as deploy_command
 from finetune.errors import PublishError
 from finetune.hub import deploy
 from tests.conftest import TOKEN
@@ -37,7 +38,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def send(project: Path) -> Send:
-    """Deploys as somebody who says yes to the price; the address."""
+    """Deploy with a yes to the price; returns the address."""
 
     def deploy_project(name: str, hardware: str = "", token: str = TOKEN, **options: Any) -> str:
         return deploy.deploy_space(
@@ -166,7 +167,7 @@ def test_a_yes_is_asked_for_at_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: print(question) or typed)
-    monkeypatch.setattr(deploy, "stored_token", lambda: TOKEN)
+    monkeypatch.setattr(deploy_command, "stored_token", lambda: TOKEN)
     assert command_line(["deploy", NAME, "--hardware", GPU]) == (0 if typed == "yes" else 2)
     printed = capfd.readouterr().out
     assert printed.index("0.40 USD an hour") < printed.index("Go on? [y/N]")

@@ -1,4 +1,4 @@
-"""The loopback Hub's jobs and buckets, with the real clients over HTTP."""
+"""Jobs and buckets of the loopback Hub, with the real clients over HTTP."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def api(hub: LoopbackHub) -> HfApi:
 
 @pytest.fixture
 def start(hub: LoopbackHub, api: HfApi) -> Start:
-    """Starts a job of some Python with the real client."""
+    """Start a job that runs Python code, with the real client."""
 
     def run(code: str, image: str = "python:3.12", **options: Any) -> Job:
         command = [sys.executable, "-c", code]
@@ -274,7 +274,8 @@ def test_a_log_that_is_cut_goes_on(hub: LoopbackHub, api: HfApi, start: Start) -
 def test_the_client_gives_up_a_log_that_is_cut_after_its_job(
     hub: LoopbackHub, api: HfApi, start: Start
 ) -> None:
-    """Its own doing: whoever must have every line asks once more when the job is over."""
+    """The client itself gives up; callers that need every line must ask again when the job is
+    over."""
     job = start("print('first'); print('second')").wait()
     hub.fail(path="/logs", cut=True, after=215)
     assert log(api, job) == ["first"]

@@ -1,4 +1,4 @@
-"""The card: derived from the run as a whole, honest about what was not measured, nobody's pairs."""
+"""The model card is derived from the run, names what was not measured, and quotes no pairs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prepared(**values: Any) -> events.Prepared:
 
 
 def evaluate(run: Run, labels: list[str] = LABELS) -> None:
-    """Logits of 40 examples of which a model gets 30 right, and all that hangs on them."""
+    """Save logits of 40 examples, 30 of them right, and everything derived from them."""
     draw = np.random.default_rng(0)
     truth = draw.integers(0, len(labels), 40)
     logits = draw.normal(0, 0.1, (40, len(labels))).astype(np.float32)
@@ -62,7 +62,7 @@ def evaluate(run: Run, labels: list[str] = LABELS) -> None:
 
 
 def save(run: Run, logits: np.ndarray, truth: np.ndarray, scores: dict[str, float]) -> None:
-    """The model of step 8, evaluated on 40 pairs."""
+    """Save the model of step 8, evaluated on 40 pairs."""
     saved_predictions.save_logits(run, 8, logits, truth)
     texts = pa.table({"sentence1": [SECRET] * 40, "sentence2": [SECRET] * 40, "label": truth})
     saved_predictions.save_examples(run, "validation", texts)
@@ -90,7 +90,7 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 
 
 def written(run: Run, **values: Any) -> str:
-    return model_card.card_text(run, run.summary(), "ada/pairs", **values)
+    return model_card.card_text(run, run.state(), "ada/pairs", **values)
 
 
 def metadata(text: str) -> dict[str, Any]:
@@ -168,10 +168,10 @@ def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Ru
     assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
     splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
     assert splits == ["validation", "test"]
-    picture = curves_picture.curves_png(run.summary())
+    picture = curves_picture.curves_png(run.state())
     assert picture is not None
     assert picture.startswith(b"\x89PNG")
-    assert curves_picture.curves_png(store.create(RunConfig()).summary()) is None
+    assert curves_picture.curves_png(store.create(RunConfig()).state()) is None
 
 
 def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
@@ -244,13 +244,13 @@ def test_nothing_from_outside_is_markup(
 
 
 def test_a_name_reorders_nothing_around_it(store: RunStore, toy_checkpoint: Path) -> None:
-    """On the page neither: every template of it leaves such controls out."""
+    """Nor does it on the page, whose templates leave out such controls."""
     names = ["yes\u202e", "\u2066no"]
     run = begin(store, toy_checkpoint, prepared(labels=names))
     evaluate(run, names)
     assert not set(written(run)) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-    study = report.evaluate_run(run, run.summary())
-    page = evaluation_view.view(study, run.summary(), DecisionRule(), JobState("none"))
+    study = report.evaluate_run(run, run.state())
+    page = evaluation_view.view(study, run.state(), DecisionRule(), JobState("none"))
     assert "\u202e" not in page
     assert ">yes<" in page
 
@@ -284,7 +284,7 @@ def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: R
     for fingerprint, expected in (("0" * 64, []), ("f" * 64, [finding])):
         report = CheckReport(source="x", findings=[finding, note, mended], fingerprint=fingerprint)
         write_atomically(job.folder / "report.json", report.to_json())
-        assert list(model_card.check_findings(run, run.summary())) == expected
+        assert list(model_card.check_findings(run, run.state())) == expected
     text = written(run)
     assert f"- {title} (3 rows)." in text
     assert SECRET not in text

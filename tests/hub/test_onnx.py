@@ -1,4 +1,4 @@
-"""Models as ONNX: onnxruntime answers what PyTorch does, whatever the batch."""
+"""ONNX models give PyTorch's logits for any batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENTENCES = (["the cat sees a dog .", "the owl"], ["a cat sees the dog .", "a co
 
 
 def assert_same_answers(folder: Path, file: Path) -> list[str]:
-    """The names of the inputs."""
+    """Assert that the ONNX file gives PyTorch's logits; returns the names of its inputs."""
     tokenizer, classifier = model.load_saved_model(folder)
     batch = tokenizer(*SENTENCES, padding=True, return_tensors="pt")
     session = onnxruntime.InferenceSession(file)
@@ -64,7 +64,7 @@ def test_a_model_from_a_terminal(
     tokenizer, classifier = model.load_saved_model(toy_checkpoint)
     with torch.no_grad():
         classifier.classifier.bias += 0.01
-    with pytest.raises(ModelError, match="answers otherwise than PyTorch: a logit differs"):
+    with pytest.raises(ModelError, match="does not agree with PyTorch: a logit differs"):
         onnx.max_logit_difference(file, tokenizer, classifier, 16)
     assert command_line(["export", "--model", str(tmp_path), "--to", "x.onnx"]) == 2
     assert "error: This run has no saved model." in capsys.readouterr().err
@@ -75,6 +75,6 @@ def test_a_model_that_answers_otherwise_is_not_written(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx, "TOLERANCE", -1.0)
-    with pytest.raises(ModelError, match="answers otherwise than PyTorch"):
+    with pytest.raises(ModelError, match="does not agree with PyTorch"):
         onnx.export_onnx(toy_checkpoint, tmp_path / "out" / "model.onnx")
     assert list((tmp_path / "out").iterdir()) == []

@@ -1,4 +1,4 @@
-"""Checks and pushes with the real client over HTTP: one commit, whole or not at all."""
+"""Checks and pushes with the real client over HTTP: one commit, complete or not at all."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client waits for none of its own tries."""
+    """Let the client retry without waiting."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 def push(
     run: Run, request: PushRequest = PAIRS, token: str = TOKEN, **hooks: Any
 ) -> publish.Pushed:
-    return publish.push_run(run, run.summary(), request, token, **hooks)
+    return publish.push_run(run, run.state(), request, token, **hooks)
 
 
 def plan(run: Run, request: PushRequest = PAIRS) -> PushPlan:
-    return push_plan.plan_push(run, run.summary(), request, TOKEN)
+    return push_plan.plan_push(run, run.state(), request, TOKEN)
 
 
 def sent_objects(hub: LoopbackHub) -> set[str]:
@@ -259,7 +259,7 @@ def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) 
 def test_equal_is_within_the_tolerance(
     run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, off: float, equal: bool
 ) -> None:
-    """Other layers or threads than before sum in another order."""
+    """Other layers or threads may add in another order."""
     times = iter((0.0, off))
 
     def score(folder: Path, paired: bool, max_length: int) -> np.ndarray:
@@ -295,7 +295,7 @@ def test_the_token_is_nowhere_afterwards(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Neither after a push, nor after one that failed at each of its stages."""
+    """Neither after a push nor after failures at each of its stages."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     caplog.set_level("DEBUG")
     marked = "hf-marked-0123456789"

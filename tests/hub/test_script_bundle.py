@@ -1,4 +1,4 @@
-"""A run as a script: run on its own, it repeats the run's losses and scores."""
+"""The exported script of a run repeats the run's losses and scores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Trained = Callable[..., Run]
 
 @pytest.fixture
 def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trained:
-    """Trains a run in this process, as a worker does."""
+    """Train a run in this process, as a worker does."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -57,7 +57,7 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def repeat(run: Run, store: RunStore) -> Path:
-    """Unpacks a run's script, runs it, and sees that it repeats the run; its folder."""
+    """Unpack a run's script, run it and assert that it repeats the run; returns its folder."""
     folder = unpacked(run, store)
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
@@ -76,7 +76,7 @@ def unpacked(run: Run, store: RunStore) -> Path:
 
 
 def assert_repeated(run: Run, printed: str) -> None:
-    """The losses reported at the same steps within 1e-6, and the same scores."""
+    """Assert that losses at the same steps agree within 1e-6, and scores are equal."""
     stream = run.tail()[0]
     losses = {int(at): float(loss) for at, loss in re.findall(r"step (\d+): loss (\S+)", printed)}
     expected = {e.step: e.loss for e in stream if isinstance(e, events.Stepped)}
@@ -142,7 +142,7 @@ def test_the_script_repeats_the_run(
 def test_single_sentences_of_three_classes_with_a_decoder(
     trained: Trained, store: RunStore, tmp_path: Path
 ) -> None:
-    """Pairs that were cut and filtered, and a tokenizer without a padding token."""
+    """The pairs were cut and filtered, and the tokenizer has no padding token."""
     path = tmp_path / "train.csv"
     kinds = ("low", "mid", "high")
     lines = [f"{first},{kinds[at % 3]}" for at, (first, _, _) in enumerate(toys.rows(90))]
@@ -155,9 +155,9 @@ def test_single_sentences_of_three_classes_with_a_decoder(
     )  # fmt: skip
     run = trained(config)
     repeat(run, store)
-    predictor = Predictor(run.best, config.max_length, run.summary().paired)
+    predictor = Predictor(run.best, config.max_length, run.state().paired)
     assert set(predictor("the cat sees a dog .").probabilities) == set(kinds)
-    text = model_card.card_text(run, run.summary(), "ada/moods")
+    text = model_card.card_text(run, run.state(), "ada/moods")
     assert "a sentence into one of the classes `high`, `low`, `mid`" in text
 
 

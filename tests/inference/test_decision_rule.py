@@ -1,4 +1,4 @@
-"""A decision rule is kept in the model's `config.json`, where `transformers` ignores it."""
+"""A decision rule is stored in the model's `config.json`, where `transformers` ignores it."""
 
 from __future__ import annotations
 

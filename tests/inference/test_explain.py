@@ -1,4 +1,4 @@
-"""Which words a decision came from: exact where the answer is known, complete for every family."""
+"""Explanations by words: exact if the answer is known, complete for every family of models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ ONE, TWO = "the cat sees a dog .", "a cat misses the owl ."
 
 
 class Bag(PreTrainedModel):
-    """Two logits from the sum of a number for each token: the exact weights can be computed.
+    """A classifier with two logits from the sum of a number for each token, so that exact weights
+    are known.
 
     Args:
         curve: from that sum to the second class's logit; the first one's is 0.
@@ -54,7 +55,7 @@ class Bag(PreTrainedModel):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """For models this small a second thread only waits for the first."""
+    """Use one thread: for models this small a second one only waits for the first."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -101,8 +102,7 @@ def test_the_weights_of_a_family_sum_to_the_difference(family: str, tmp_path: Pa
 def test_a_sum_of_words_is_taken_apart_exactly(
     bundled: PreTrainedTokenizerBase, curve: Any, tolerance: float
 ) -> None:
-    """Of f(sum) the exact weights share f's rise in proportion to what each token adds over the
-    blank."""
+    """The exact weights of f(sum) divide f's rise in proportion to each token's part of the sum."""
     bag = Bag(len(bundled), curve)
     ids = bundled.convert_tokens_to_ids(["dogs", "chase", "cats", "birds", "sing", "[PAD]"])
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_tokens_are_joined_to_words(
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """A tokenizer like RoBERTa's at its least: a token for each byte, spaces among them."""
+    """A minimal tokenizer like RoBERTa's: a token for each byte, including spaces."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""Whole files judged: the same rows come out, whatever is in them."""
+"""Predictions of whole files: the same rows come back, whatever they contain."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_same_rows_come_out_with_the_models_answers(
 
 
 def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) -> None:
-    """What cannot be read is marked in its place; any text gets an answer."""
+    """Unreadable rows are marked in their place; any text gets an answer."""
     odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c", "x " * 50_000]
     rows = [{"sentence1": text, "sentence2": "cat", "more": {"deep": [1]}} for text in odd]
     texts = {
@@ -150,7 +150,7 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
 
 
 def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Path) -> None:
-    """Some writers say of no text that it is one."""
+    """Some writers do not mark text columns as text."""
     out, answers = tmp_path / "out.parquet", []
     for kind in (pa.string(), pa.binary()):
         columns = dict(zip((*SIDES, "label"), zip(*PAIRS, strict=True), strict=True))
@@ -164,7 +164,8 @@ def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Pat
 
 
 def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
-    """A class may be called anything, by whoever made the pairs; the person's own cells stay."""
+    """Class names may come from anybody, so they are escaped; the person's own cells are
+    unchanged."""
     labels = {"0": '=HYPERLINK("http://example.com")', "1": "-1"}
     config = run.best / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": labels}))
@@ -197,7 +198,7 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
     def on_progress(done: int, total: int) -> None:
         progress.append((done, total))
         if done >= 320:
-            raise files.Cancelled
+            raise files.PredictionStopped
 
     request = PredictionRequest(run.id, path.name, *SIDES)
     report, whole = files.predict_file(
@@ -240,7 +241,7 @@ def test_what_cannot_be_predicted_is_refused(
     with pytest.raises(JobError, match="no model"):
         predict.start_prediction(store, untrained, path)
     toys.overwrite(run.best, lambda weights: weights["classifier.weight"].fill_(float("nan")))
-    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
         judged(run, path, tmp_path / "out.csv")
 
     def full(source: Path, target: Path) -> None:
@@ -262,19 +263,19 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
         return predict.start_prediction(store, request, path)
 
     job, cancelled = start("mine.csv", 300), start("long.csv", 60_000)
-    assert predict.prediction_state(predict.get_prediction(store, job.id)).status == "running"
-    until(lambda: predict.prediction_state(cancelled).done > 0, 60)
-    predict.cancel_prediction(cancelled)
-    until(lambda: predict.prediction_state(cancelled).status != "running", 60)
-    until(lambda: predict.prediction_state(job).status != "running", 60)
-    state = predict.prediction_state(job)
+    assert predict.get_prediction(store, job.id).state().status == "running"
+    until(lambda: cancelled.state().done > 0, 60)
+    cancelled.cancel()
+    until(lambda: cancelled.state().status != "running", 60)
+    until(lambda: job.state().status != "running", 60)
+    state = job.state()
     assert (state.error, state.status, state.done) == ("", "finished", 300)
     assert len(state.head) == 100
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
     assert job.result is not None
     assert len(read_csv(job.result)) == 300
     # The other keeps what is judged.
-    assert predict.prediction_state(cancelled).status == "stopped"
+    assert cancelled.state().status == "stopped"
     assert cancelled.result is not None
     assert 0 < len(read_csv(cancelled.result)) < 60_000
     assert events.Failed not in {type(event) for event in cancelled.tail()[0]}
@@ -309,7 +310,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 
     first, second = judge("a", 300), judge("b", 300)
     os.utime(first.folder / "job.json", (0, 0))
-    with pytest.raises(DataError, match=r"what you had judged 0\.6 MB; a visitor may have 1 MB"):
+    with pytest.raises(DataError, match=r"predictions 0\.6 MB; a visitor may have 1 MB"):
         ada.uploads.add({"train": write("c", 600)})
     assert other.uploads.add({"train": write("c", 600)})  # another's share is another's
     ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))

@@ -1,4 +1,4 @@
-"""Small edits of a pair, and which of them change a decision."""
+"""Small edits of a pair, and those among them that change a decision."""
 
 from __future__ import annotations
 

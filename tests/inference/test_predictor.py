@@ -1,4 +1,4 @@
-"""One pair answered, explained and edited; models that stay loaded; classifiers of the Hub."""
+"""Single pairs answered, explained and edited; cached models; classifiers of the Hub."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def predictor(toy_checkpoint: Path) -> Predictor:
 
 @pytest.fixture
 def best(toy_checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy of the toy whose weights or rule a test changes."""
+    """A copy of the toy model whose weights or rule a test changes."""
     return Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
 
 
@@ -77,7 +77,7 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
 
 
 def test_a_model_in_use_is_not_taken_away(toy_checkpoint: Path, still_checkpoint: Path) -> None:
-    """There is room for one, and two are asked in turn by several at once."""
+    """The cache has room for one model, and several threads request two in turn."""
     cache = ModelCache(keep=1)
     with cache.using(toy_checkpoint, 32) as held:
         before = held(*PAIR)
@@ -116,10 +116,10 @@ def test_both_orders_are_asked_and_averaged_when_wanted(predictor: Predictor) ->
 def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
     best: Path, both: bool
 ) -> None:
-    """A threshold just below the probability turns the answer against the logits."""
+    """A threshold just below the probability decides against the logits."""
 
     def grow(weights: dict[str, torch.Tensor]) -> None:
-        """With a random model's, all pairs get nearly the same logits."""
+        """Enlarge the weights: a random model gives all pairs nearly the same logits."""
         for weight in weights.values():
             if weight.dim() > 1:
                 weight.mul_(8)
@@ -152,7 +152,8 @@ def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
 def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
     best: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of its words are damaged: who asks for others at the same time is answered."""
+    """Only some word embeddings are damaged; simultaneous requests with other words are
+    answered."""
     words = "bert.embeddings.word_embeddings.weight"
     toys.overwrite(best, lambda weights: weights[words][9:12].fill_(math.nan))
     predictor, odd = load(ModelCache(), best), " ".join(toys.WORDS)
@@ -160,10 +161,10 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
         answers = [pool.submit(predictor, odd if n % 2 else "the", "the") for n in range(8)]
     assert [answer.exception() is not None for answer in answers] == [False, True] * 4
     for ask in (predictor, predictor.explain, predictor.flips):
-        with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+        with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
             ask(odd, "the")
     toys.overwrite(best, lambda weights: weights["classifier.weight"].fill_(math.nan))
-    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
         load(ModelCache(), best)
     weights = best / "model.safetensors"
     for damaged in (weights.read_bytes()[:1000], b"\xff" * 99):

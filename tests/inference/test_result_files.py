@@ -1,4 +1,4 @@
-"""The result of a predicted file: every row and column of the person's own, in any format."""
+"""The result of a predicted file has all its rows and columns, in any format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from finetune.cli import predict
 from finetune.config import RunConfig
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import predict
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -35,7 +35,7 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Rows in the format that the ending names; None is an empty cell."""
+    """Write rows in the format of the ending; None is an empty cell."""
     names = [*rows[0]]
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -86,7 +86,7 @@ def predict_to(run: Run, path: Path, out: Path, **columns: str) -> dict[str, Any
 def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(
     run: Run, tmp_path: Path, name: str, text: str
 ) -> None:
-    """As pandas reads such a file."""
+    """pandas reads such a file in the same way."""
     path = tmp_path / name
     if text:
         path.write_text(text)
@@ -161,7 +161,7 @@ def test_cells_that_a_format_has_no_type_for_become_text(run: Run, tmp_path: Pat
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "xlsx"])
 @pytest.mark.parametrize("own", ["prediction", "Error", "PROBABILITY_EQUIVALENT", "trained_on"])
 def test_a_column_of_the_files_own_is_kept(run: Run, tmp_path: Path, ending: str, own: str) -> None:
-    """Even if it is the sentence that is read; all that are added then have other names."""
+    """Even if it is the sentence column; all added columns then have other names."""
     hashes = pair_index.pair_hashes([PAIRS[0][0]], [PAIRS[0][1]])
     pair_index.write_pair_index(run, {"train": hashes, "validation": hashes[:0]})
     rows = [{own: first, "reference": second} for first, second, _ in PAIRS]
@@ -192,7 +192,7 @@ def test_a_predicted_file_that_is_predicted_again_keeps_all_answers(
 
 
 def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -> None:
-    """The columns of JSON are known from its first thousand rows only."""
+    """Only the first thousand rows of JSON determine its columns."""
     rows: list[dict[str, Any]] = [{"sentence1": "cat", "sentence2": "dog"}] * 1100
     path = write(tmp_path / "in.jsonl", [*rows, {**rows[0], "prediction": "mine"}])
     for name in ("out.jsonl", "out.csv"):

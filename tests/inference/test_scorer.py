@@ -1,4 +1,4 @@
-"""Scores of many pairs are the plain model's, in the order given, whoever asks."""
+"""A scorer gives the plain model's logits, in the given order, from any thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MIXED: list[Row] = [(one, None if at % 3 == 0 else two) for at, (one, two) in en
 
 
 def plain(folder: Path, rows: list[Row]) -> NDArray[np.float32]:
-    """Logits of each row alone, from the model as `from_pretrained` makes it."""
+    """Logits of each row alone, by the model that `from_pretrained` loads."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     logits = []
@@ -47,7 +47,7 @@ def plain(folder: Path, rows: list[Row]) -> NDArray[np.float32]:
 
 
 def lively(folder: Path) -> Path:
-    """The model with larger weights: with a random one's, all pairs get nearly the same logits."""
+    """The model with larger weights: a random model gives all pairs nearly the same logits."""
     classifier = AutoModelForSequenceClassification.from_pretrained(folder)
     with torch.no_grad():
         for weights in classifier.parameters():
@@ -132,7 +132,7 @@ def test_layers_and_threads_are_those_measured_to_be_fastest(
     used: list[int] = []
     compute = scorer._compute
 
-    def counted(rows: scoring.Columns, threads: int) -> NDArray[np.float32]:
+    def counted(rows: scoring.Tokens, threads: int) -> NDArray[np.float32]:
         used.append(threads)
         return compute(rows, threads)
 
@@ -149,7 +149,7 @@ def test_layers_and_threads_are_those_measured_to_be_fastest(
 def test_one_slow_answer_decides_nothing_and_a_slow_machine_loads_soon(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, times: list[float], expected: int
 ) -> None:
-    def compute(scorer: Scorer, rows: scoring.Columns, threads: int) -> NDArray[np.float32]:
+    def compute(scorer: Scorer, rows: scoring.Tokens, threads: int) -> NDArray[np.float32]:
         calls.append(threads)
         time.sleep(times[min(len(calls), len(times)) - 1])
         return np.zeros((1, 2), np.float32)
@@ -172,7 +172,7 @@ def test_bf16_is_for_many_pairs_where_the_processor_is_faster_in_it(
     faster: bool, precision: Literal["auto", "bf16"], alone: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(devices, "prefers_bf16", lambda device: faster)
-    scorer = Scorer(checkpoint, 32, precision, "cpu", alone=alone)
+    scorer = Scorer(checkpoint, 32, precision, "cpu", single_requests=alone)
     assert scorer.precision == expected
 
 
@@ -194,7 +194,7 @@ def test_a_family_with_its_own_layers_knows_bf16_too(family: str, tmp_path: Path
 
 
 def test_every_model_computes_with_the_threads_there_are(checkpoint: Path) -> None:
-    """Whoever loads it: what the threads of another model compute with is theirs alone."""
+    """In any calling thread: a model's number of threads does not change that of others."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -244,7 +244,7 @@ def test_layers_that_answer_otherwise_are_not_used(
     checkpoint: Path, expected: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch,
     precision: Literal["fp32", "bf16"],
 ) -> None:  # fmt: skip
-    """As it would be with a family whose parts have BERT's names and another use."""
+    """For example those of a family that uses parts with BERT's names differently."""
     attention_bias = layers.attention_bias
     monkeypatch.setattr(layers, "attention_bias", lambda *args: 1e-39 * attention_bias(*args))
     scorer = Scorer(checkpoint, 32, precision)

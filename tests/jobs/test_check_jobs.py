@@ -23,8 +23,8 @@ HEAD = "sentence1,sentence2,label"
 
 
 def wait(job: check.CheckJob) -> check.CheckState:
-    until(lambda: not check.check_state(job).running)
-    return check.check_state(job)
+    until(lambda: not job.state().running)
+    return job.state()
 
 
 def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Process]:

@@ -19,12 +19,14 @@ from finetune.engines.base import Ticket, write_ticket
 from finetune.environment import child_process, confinement
 from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import check, evaluate, export, predict, push, scheduler, service, workers
-from finetune.jobs.push import Approvals
-from finetune.jobs.scheduler import Queue
+from finetune.jobs import check, predict, scheduler, service, workers
+from finetune.jobs.evaluate import EvaluationJob
+from finetune.jobs.export import ExportJob
+from finetune.jobs.push import Approvals, PushJob
 from finetune.owners import Identities, Visitor
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.conftest import TOKEN
@@ -158,17 +160,17 @@ def examine(store: RunStore, run: Run) -> JobFolder:
 
 
 def measure(store: RunStore, run: Run) -> JobFolder:
-    evaluate.start_evaluation(store, run, "orders")
+    EvaluationJob.of(run, "orders").start(store)
     return JobFolder(run.folder / "evaluations" / "orders")
 
 
 def make_onnx(store: RunStore, run: Run) -> JobFolder:
-    export.start_export(store, run, run.summary())
+    ExportJob.of(run).start(store)
     return JobFolder(run.folder / "exports" / "onnx")
 
 
 def send(store: RunStore, run: Run) -> JobFolder:
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())
     return JobFolder(run.folder / "pushes" / "latest")
 
 
@@ -254,7 +256,7 @@ def test_every_kind_of_job_does_its_work_confined(
     run = ended(queued(ada, fetched))
     for start in (measure, make_onnx, send, judge):
         ended(start(ada, run))
-    pushed = push.push_state(run).pushed
+    pushed = PushJob.of(run).state().pushed
     assert pushed is not None
     assert pushed.verified is not None
     assert pushed.verified.problem == ""

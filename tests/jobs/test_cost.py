@@ -162,7 +162,7 @@ def test_the_price_is_told_by_the_speed_of_a_run_on_the_same_machine(store: RunS
     checked(store, PAIRS, rows=200, held_out=40, bins=[(0, 40, 200)], longest=39)
     timed(store, PAIRS.changed(name="here"), rate=50.0)
     place, options = "hub-job t4-small", {"flavor": "t4-small", "minutes": 20, "price": 0.4}
-    choice = Choice("hub-job", "t4-small", 20, 1.0, 5.0, prices={"t4-small": 0.4})
+    choice = Choice("hub-job", {"flavor": "t4-small", "minutes": 20}, prices={"t4-small": 0.4})
     form = EngineForm(store)
     form.price, form.agreed = "price", "agreed"  # type: ignore[assignment]
 

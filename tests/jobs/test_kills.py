@@ -18,8 +18,9 @@ from optuna.trial import TrialState
 
 from finetune.config import Range, RunConfig
 from finetune.evaluation import saved_predictions
-from finetune.jobs import evaluate, push, service, workers
-from finetune.jobs.background import job_state
+from finetune.jobs import service, workers
+from finetune.jobs.evaluate import EvaluationJob
+from finetune.jobs.push import PushJob
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
@@ -56,9 +57,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def go_on(store: RunStore) -> bool:
     """Resume what was interrupted; whether runs are left to be finished."""
     for run in store.runs():
-        if service.run_summary(store, run).status == "interrupted":
+        if run.state().status == "interrupted":
             service.resume_run(store, run)
-    return any(service.run_summary(store, run).status != "finished" for run in store.runs())
+    return any(run.state().status != "finished" for run in store.runs())
 
 
 def check_order(run: Run) -> None:
@@ -74,7 +75,7 @@ def check_order(run: Run) -> None:
 
 def check_ended(store: RunStore, run: Run, total: int) -> None:
     """See that a run has ended once, with every step once as the page shows them."""
-    summary = service.run_summary(store, run)
+    summary = run.state()
     assert summary.status == "finished"
     assert [point.step for point in summary.train] == list(range(1, total + 1)), run
     scored = [one.step for one in summary.validation]
@@ -179,7 +180,7 @@ def test_an_evaluation_is_whole_or_made_again(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
     run = service.start_run(store, trained.changed(max_steps=4))
-    until(lambda: service.run_summary(store, run).status == "finished" and not run.is_alive())
+    until(lambda: run.state().status == "finished" and not run.is_alive())
     whole = saved_predictions.read_swapped_logits(run)
     assert whole is not None
     swapped, folders = run.predictions / "swapped.npz", {}
@@ -189,17 +190,17 @@ def test_an_evaluation_is_whole_or_made_again(
         kills.at_random(app, 4.0, with_workers=number % 3 != 0)
         folders[kind] = JobFolder(run.folder / "evaluations" / kind)
         until(lambda: not folders[kind].is_alive())  # noqa: B023
-        assert job_state(folders[kind]).status in ("none", "interrupted", "finished")
+        assert folders[kind].state().status in ("none", "interrupted", "finished")
         there = saved_predictions.read_swapped_logits(run)
         assert there is None or np.array_equal(there.swapped, whole.swapped)
     for kind in ("orders", "test"):
-        evaluate.start_evaluation(store, run, kind)  # type: ignore[arg-type]
+        EvaluationJob.of(run, kind).start(store)  # type: ignore[arg-type]
         until(lambda: not folders[kind].is_alive())  # noqa: B023
-        assert job_state(folders[kind]).status == "finished"
+        assert folders[kind].state().status == "finished"
     again = saved_predictions.read_swapped_logits(run)
     assert again is not None
     assert np.array_equal(again.swapped, whole.swapped)
-    assert len({str(opened.metrics) for opened in run.events_summary().opened}) == 1
+    assert len({str(opened.metrics) for opened in run.state().opened}) == 1
     assert len(saved_predictions.read_logits(run, 0, "test").logits) == 8
 
 
@@ -216,7 +217,7 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         kills.at_random(app, 5.0, with_workers=number != 1)
         job = JobFolder(run.folder / "pushes" / "latest")
         until(lambda: not job.is_alive())  # noqa: B023
-        state, repo = push.push_state(run), hub.repos.get(("model", name))
+        state, repo = PushJob.of(run).state(), hub.repos.get(("model", name))
         commits = repo.commits if repo is not None else []
         if job.request.get("push", {}).get("name") != name:
             assert commits == []  # it had not begun
@@ -229,7 +230,7 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         app = kills.start("asking", run.id, f"push:{name}")
         assert app.stdout is not None
         assert app.stdout.readline() == "begun\n"
-        until(lambda: push.push_state(run).status == "finished")
+        until(lambda: PushJob.of(run).state().status == "finished")
         app.kill()
         pushed = hub.repos["model", name]
         assert len(pushed.commits) == 1

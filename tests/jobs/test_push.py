@@ -17,9 +17,8 @@ from finetune.hub import publish, push_plan
 from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.jobs import push, workers
-from finetune.jobs.background import KINDS
-from finetune.jobs.push import Approvals, PushState
+from finetune.jobs import workers
+from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.owners import Visitor
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -43,28 +42,28 @@ def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
     def carry_out(job: JobFolder, stdin: bytes, **_: object) -> int:
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
-            return KINDS[job.kind].carry_out(job)
+            return PushJob(job.folder).carry_out()
 
     def push_to(run: Run, request: PushRequest, approvals: Approvals) -> PushState:
         with monkeypatch.context() as context:
             context.setattr(workers, "spawn_worker", carry_out)
             context.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
-            push.start_push(store, run, request, TOKEN, approvals)
-        return push.push_state(run)
+            PushJob.of(run).start(store, request, TOKEN, approvals)
+        return PushJob.of(run).state()
 
     return push_to
 
 
 def test_a_push_goes_on_without_its_page(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    assert push.push_state(run).status == "none"
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-    assert push.push_state(run).running
+    assert PushJob.of(run).state().status == "none"
+    PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())
+    assert PushJob.of(run).state().running
     worker = workers.worker_process(JobFolder(run.folder / "pushes" / "latest"))
     assert worker is not None
     assert TOKEN not in " ".join([*worker.cmdline(), *worker.environ().values()])
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())  # not a second one
-    until(lambda: not push.push_state(run).running)
-    state = push.push_state(run)
+    PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())  # not a second one
+    until(lambda: not PushJob.of(run).state().running)
+    state = PushJob.of(run).state()
     assert state.error == ""
     assert state.pushed is not None
     assert state.pushed.verified is not None
@@ -117,7 +116,7 @@ def test_a_push_that_was_killed_says_how_far_it_came(
     monkeypatch.setattr(publish, "push_run", push_run)
     with pytest.raises(Killed):
         pushed(run, PushRequest("ada/x"), Approvals())
-    state = push.push_state(run)
+    state = PushJob.of(run).state()
     assert state.status == "interrupted"
     assert said in state.error
     assert "ush again" in state.remedy
@@ -131,7 +130,7 @@ def test_a_run_whose_worker_died_is_pushed(
     for event in toys.story()[:-1]:  # all but its end
         run.append(event)
     toys.copy_model(toy_checkpoint, run.best)
-    assert store.summary(run).status == "running"
+    assert run.state().status == "interrupted"
     state = pushed(run, PushRequest("ada/pairs"), Approvals())
     assert (state.error, state.status) == ("", "finished")
     assert state.pushed is not None
@@ -144,7 +143,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     first, second = (toys.finished_run(store, toy_checkpoint, name) for name in "ab")
 
     def check(run: Run) -> None:
-        plan = push_plan.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
+        plan = push_plan.plan_push(run, run.state(), PushRequest("ada/pairs"), TOKEN)
         approvals.add(store, run, plan)
 
     def push_to(run: Run, name: str) -> str:
@@ -171,7 +170,7 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
     assert hub.repos == {}
     for hardware, status in (("cpu-basic", "failed"), ("t4-small", "finished")):
         checked = replace(request, hardware=hardware)
-        approvals.add(store, run, push_plan.plan_push(run, store.summary(run), checked, TOKEN))
+        approvals.add(store, run, push_plan.plan_push(run, run.state(), checked, TOKEN))
         assert pushed(run, request, approvals).status == status
     demo = hub.repos["space", "ada/pairs-demo"].space
     assert demo == Space("gradio", "t4-small", sleep_time=3600)

@@ -26,8 +26,8 @@ from finetune.engines.base import read_ticket, write_ticket
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
-from finetune.jobs.scheduler import Queue
 from finetune.runs import events, grids
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import run_view
@@ -70,11 +70,11 @@ def brief(steps: int = 5, **values: Any) -> RunConfig:
 
 
 def status(store: RunStore, run: Run) -> str:
-    return service.run_summary(store, run).status
+    return run.state().status
 
 
 def step(store: RunStore, run: Run) -> int:
-    return service.run_summary(store, run).step
+    return run.state().step
 
 
 def worker_of(run: Run) -> psutil.Process:
@@ -91,7 +91,7 @@ def begun(store: RunStore, config: RunConfig | None = None) -> Run:
 
 
 def steps_taken(store: RunStore, run: Run) -> list[int]:
-    return [point.step for point in service.run_summary(store, run).train]
+    return [point.step for point in run.state().train]
 
 
 def start_app(store: RunStore, processes: list[psutil.Process]) -> subprocess.Popen[str]:
@@ -127,7 +127,7 @@ def test_one_trains_and_the_others_wait_in_order(
     hold(ENDLESS)
     scheduling.start()
     until(lambda: status(stand_in, third) == "finished")
-    in_order = [service.run_summary(stand_in, run) for run in (first, second, third)]
+    in_order = [run.state() for run in (first, second, third)]
     assert in_order[0].ended <= in_order[1].began <= in_order[1].ended <= in_order[2].began
 
 
@@ -149,7 +149,7 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     until(lambda: status(stand_in, killed) == "interrupted")
     until(lambda: status(stand_in, last) == "finished")
     assert status(stand_in, damaged) == "failed"
-    assert "config.json" in service.run_summary(stand_in, damaged).error
+    assert "config.json" in damaged.state().error
     with pytest.raises(JobError, match="it is finished"):  # a click just after the end
         service.stop_run(stand_in, last, discard=True)
     assert last.has_model()
@@ -190,7 +190,7 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(
     with pytest.raises(NoSuchRun):
         stand_in.get(second.id)
     assert steps_taken(stand_in, first) == list(range(1, 61))
-    assert run_table.training_seconds(service.run_summary(stand_in, first)) == pytest.approx(0.6)
+    assert run_table.training_seconds(first.state()) == pytest.approx(0.6)
 
 
 def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
@@ -198,10 +198,10 @@ def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
     service.stop_run(stand_in, run, discard=True)
     until(lambda: status(stand_in, run) == "stopped")
     until(lambda: not run.has_model() and not run.checkpoints_folder.exists())
-    assert service.run_summary(stand_in, run).discarded
+    assert run.state().discarded
     until(lambda: workers.worker_process(run) is None)
     service.resume_run(stand_in, run)
-    until(lambda: not service.run_summary(stand_in, run).discarded)
+    until(lambda: not run.state().discarded)
 
 
 def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(
@@ -222,7 +222,7 @@ def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(
     discarded = begun(stand_in)
     worker_of(discarded).suspend()
     service.stop_run(stand_in, discarded, discard=True)
-    until(lambda: service.run_summary(stand_in, discarded).discarded)
+    until(lambda: discarded.state().discarded)
     assert status(stand_in, discarded) == "stopped"
     until(lambda: not discarded.best.exists())
 
@@ -377,7 +377,7 @@ def test_kills_lose_nothing_and_leave_nobody(
     until(lambda: not resume_interrupted())
     until(lambda: at_work() == {app.pid})
     for run in runs:
-        best = service.run_summary(stand_in, run).best
+        best = run.state().best
         assert steps_taken(stand_in, run) == list(range(1, steps + 1)), run
         assert best is not None
         assert best.step == steps
@@ -489,7 +489,7 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     assert not run.stop_requested()
     monkeypatch.setenv("FINETUNE_MAX_RUN_MINUTES", "0")
     until(lambda: status(ada, run) == "stopped")
-    ended = service.run_summary(ada, run)
+    ended = run.state()
     assert ended.error == "It was worked on for 0 minutes, as long as a run may be."
     assert (ended.discarded, ended.saved_step, run.has_model()) == (False, 10, True)
     assert ended.error in run_view.verdict(run, ended)

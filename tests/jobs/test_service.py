@@ -47,10 +47,10 @@ def test_a_run_goes_from_start_to_finish(
 ) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), max_steps=20, max_length=32)
     run, process = start(store, config, processes)
-    assert service.run_summary(store, run).status == "running"
+    assert run.state().status == "running"
     assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
-    until(lambda: service.run_summary(store, run).status != "running")
-    done = service.run_summary(store, run)
+    until(lambda: run.state().status != "running")
+    done = run.state()
     assert done.status == "finished", run.log_tail()
     assert done.step == 20
     assert run.has_model()
@@ -60,7 +60,7 @@ def test_a_run_goes_from_start_to_finish(
     run, process = start(store, config, processes)
     service.stop_run(store, run)
     until(lambda: not process.is_running())
-    assert service.run_summary(store, run).status == "stopped"
+    assert run.state().status == "stopped"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}', '{"pid": -5, "started": 1.0}', "reused"])
@@ -71,7 +71,7 @@ def test_a_process_that_is_not_the_worker_gets_no_signal(
     run.append(events.Finished(step=1, seconds=1.0))
     adopt(run)
     assert workers.worker_process(run) == psutil.Process()
-    assert service.run_summary(store, run).status == "finished"  # even while a process bears it
+    assert run.state().status == "finished"  # even while a process bears it
     if text == "reused":  # the pid of this process, of one that began a minute before
         record = json.loads(run.process_file.read_text())
         text = json.dumps({**record, "started": record["started"] - 60})

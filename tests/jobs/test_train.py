@@ -127,7 +127,7 @@ def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: 
     pairs = splits.load_pairs(run.config(), store.root)
     assert index is not None
     for split in pair_index.SPLITS:
-        assert index.among(split, pairs.numbers[split]).all()
+        assert index.among(split, pairs.pair_hashes[split]).all()
     files = zipfile.ZipFile(io.BytesIO(b"".join(downloads.model_zip(run)))).namelist()
     assert not [name for name in files if "seen" in name or "train" in name]
 
@@ -147,7 +147,7 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     mine = store.for_visitor(owners.identify(user="ada"))
     for run, status in ((mine.create(config), "failed"), (store.create(config), "finished")):
         carry_out("finetune", "train", "--run", str(run.folder))
-        ended = store.summary(run)
+        ended = run.state()
         assert ended.status == status, run.log_tail()
         assert ended.step == (6 if status == "finished" else 0)
         assert ("makes 6 steps, and a run may take 5 here" in ended.error) is (status == "failed")

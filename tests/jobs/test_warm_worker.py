@@ -40,7 +40,7 @@ def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
         assert not workers.give_to_warm_worker(store, store.create(config.changed(**values)))
     run = service.start_run(store, config)
     assert workers.worker_process(run) == waiting
-    until(lambda: service.run_summary(store, run).status == "finished")
+    until(lambda: run.state().status == "finished")
     assert "finished 3 steps" in run.log_tail()
     assert run.has_model()
     assert not folder.exists()

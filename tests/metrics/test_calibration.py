@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 def drawn(n: int, classes: int, temperature: float, seed: int = 0) -> tuple[Floats, Labels]:
-    """Logits whose softmax at this temperature is the very chance of each class."""
+    """Draw logits and labels; the labels follow the softmax of the logits at this temperature."""
     random = np.random.default_rng(seed)
     true = random.normal(scale=1.5, size=(n, classes))
     # The largest of logits with Gumbel noise is a draw from their softmax.
@@ -89,7 +89,7 @@ def test_overconfident_data_gets_better_on_examples_not_fitted_on(seed: int) -> 
 
 
 def erring(errors: int, n: int = 200, scale: float = 4.0) -> tuple[Floats, Labels]:
-    """Equally sure logits of two classes, of which so many are wrong."""
+    """Make equally confident logits of two classes, this many of them wrong."""
     labels = np.arange(n) % 2
     answers = np.where(np.arange(n) < errors, 1 - labels, labels)
     return scale * np.eye(2)[answers], labels

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 def scored(n: int, share: float = 0.4, ties: bool = False, seed: int = 0) -> tuple[Floats, Truths]:
-    """Probabilities that tell something of the truth; with ties, to two digits."""
+    """Draw probabilities that are correlated with the truth, rounded to two digits for ties."""
     random = np.random.default_rng(seed)
     positives = random.random(n) < share
     scores = 1 / (1 + np.exp(-random.normal(np.where(positives, 1.0, -1.0), 1.5)))

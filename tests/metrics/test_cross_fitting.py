@@ -1,4 +1,4 @@
-"""Figures that are cross-fitted are those of new examples, which the naive ones are not."""
+"""Cross-fitted scores agree with those of new examples; naive scores do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Truths = NDArray[np.bool_]
 
 
 def drawn(draw: np.random.Generator, n: int, share: float, bias: float) -> tuple[Floats, Truths]:
-    """Probabilities of a weak model, biased on the scale of its logits."""
+    """Draw probabilities of a weak model, biased on the scale of its logits."""
     positives = draw.random(n) < share
     logits = draw.normal(np.where(positives, 0.7, -0.7) + bias, 1.5)
     return 1 / (1 + np.exp(-logits)), positives
@@ -29,7 +29,7 @@ def f1_at(threshold: float, scores: Floats, positives: Truths) -> float:
 def test_a_cross_fitted_f1_is_that_of_new_examples_and_the_best_one_is_not(
     n: int, share: float, bias: float
 ) -> None:
-    """Over 120 validation sets, each with its own threshold, judged on 100,000 new examples."""
+    """Each of 120 validation sets has its own threshold, judged on 100,000 new examples."""
     draw = np.random.default_rng(7)
     new = drawn(draw, 100_000, share, bias)
     naive, fitted, covered, harmful = [], [], [], 0
@@ -50,7 +50,7 @@ def test_a_cross_fitted_f1_is_that_of_new_examples_and_the_best_one_is_not(
 
 
 def test_repeated_examples_do_not_confirm_a_threshold_that_was_fitted_to_them() -> None:
-    """Random scores, each eight times: in groups their figure is that of one of each."""
+    """Random scores, each eight times: with groups their result is that of one copy of each."""
     draw = np.random.default_rng(1)
     once = draw.random(60), draw.random(60) < 0.4
     scores, positives = np.repeat(once[0], 8), np.repeat(once[1], 8)
@@ -84,7 +84,7 @@ def test_of_too_few_examples_of_a_class_nothing_is_said(positives: int, negative
 
 
 def test_a_threshold_that_only_costs_is_not_recommended() -> None:
-    """The scores say it all: the threshold of a half is as good as any."""
+    """The scores are perfect, so any threshold is as good as a half."""
     truth = np.arange(80) % 2 == 1
     found = cross_fitting.cross_fit_threshold(np.where(truth, 0.9, 0.1), truth)
     assert found is not None

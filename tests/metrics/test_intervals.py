@@ -27,7 +27,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawn(n: int, classes: int, right: float = 0.7, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Labels and the predictions of two classifiers that are right about so often."""
+    """Draw labels, and predictions of two classifiers with these accuracies."""
     random = np.random.default_rng(seed)
     labels = random.integers(classes, size=n)
     first, second = (
@@ -100,7 +100,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(few_resamples: None) -> N
 
 
 def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: None) -> None:
-    """By the interval of the difference from a score without one."""
+    """Uses the interval of the difference from a score without an interval."""
     wrongly, sets = 0, 400
     for seed in range(sets):
         labels, first, second = drawn(408, 2, seed=seed)

@@ -1,4 +1,4 @@
-"""What a score owes to having been picked: without it, new examples show about what is said."""
+"""The picking bias: scores without it agree with those of new examples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RUNS, EXAMPLES, POSITIVE = 300, 150, 0.6
 
 
 def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, float]]:
-    """F1 as measured, without what picking adds, and as it is on endless examples, of the best of
-    some models in each of many experiments.
+    """Pick the best of several models in each of many experiments; return its F1 as measured,
+    without the picking bias, and on endless examples.
 
     A model answers by a score of its own and a shared one; `spread` is the standard deviation of
     how well the models can tell the classes apart.
@@ -46,7 +46,7 @@ def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, 
 def test_the_interval_holds_what_new_examples_show(
     models: int, spread: float, flattered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """95% intervals, over 300 experiments (standard error of a share: 1.3 points)."""
+    """95% intervals over 300 experiments (standard error of a share: 1.3 points)."""
     monkeypatch.setattr(selection, "_RESAMPLES", 200)
     monkeypatch.setattr(intervals, "_RESAMPLES", 1000)
     measured, corrected, true = zip(*simulated(models, spread), strict=True)
@@ -94,7 +94,8 @@ def test_the_sums_give_the_scores_of_scikit_learn() -> None:
 
 
 def test_the_best_in_the_sample_is_scored_outside_of_it() -> None:
-    """Against the mean over all samples of four examples, of which each model has some right."""
+    """Compared with the mean over all samples of four examples; each model is right on some of
+    them."""
     right = np.array([[1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 0, 1]])
     added = []
     for sample in itertools.product(range(4), repeat=4):
@@ -118,7 +119,8 @@ def test_nothing_is_taken_off_where_nothing_was_picked() -> None:
 
 
 def test_a_loss_that_picks_says_what_it_adds_to_the_other_scores() -> None:
-    """Models as good as each other, picked by the loss: accuracy owes less to it than the loss."""
+    """Equally good models, picked by the loss: the bias of accuracy is smaller than that of the
+    loss."""
     draw = np.random.default_rng(3)
     labels = draw.integers(0, 2, 100)
     margins = 1 + 2 * draw.normal(size=(10, 100))

@@ -1,4 +1,4 @@
-"""An event survives its line of JSON; a damaged line hides no other."""
+"""Events survive a round trip through JSON; a damaged line hides no other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_event_survives_its_line() -> None:
 
 
 def test_numbers_that_are_not_finite_are_null_and_such_scores_left_out() -> None:
-    """The evaluation counts all the same: its model may be the one that is kept."""
+    """The evaluation still counts: its model may be the best one."""
     step = BY_KIND["step"].model_copy(update={"loss": float("nan")})
     assert json.loads(step.model_dump_json())["loss"] is None
     scores = {"f1": 0.8, "loss": float("inf")}

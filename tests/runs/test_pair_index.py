@@ -1,4 +1,4 @@
-"""What a run has seen is known by hashes, and is said of a file that has it in it."""
+"""A run records hashes of its pairs, and recognises them in a file."""
 
 from __future__ import annotations
 

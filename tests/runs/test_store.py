@@ -1,4 +1,4 @@
-"""Runs are folders: created whole, read while they are written, damaged without hiding others."""
+"""Runs are folders: created complete, read while they are written, isolated from damaged ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finetune.config import RunConfig
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.inference import decision_rule
-from finetune.jobs import cost, run_table, service
+from finetune.jobs import cost, run_table
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -61,7 +61,7 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
 
 
 def test_events_are_read_while_they_are_written(store: RunStore) -> None:
-    """Each once; half a line waits for its end, and a damaged one hides no other."""
+    """Each event is read once. Half a line waits for its end, and a damaged line hides no other."""
     run = store.create(RunConfig())
     run.append(events.Saved(step=1))
     assert stat.S_IMODE(run.events_file.stat().st_mode) & 0o022 == 0
@@ -70,16 +70,16 @@ def test_events_are_read_while_they_are_written(store: RunStore) -> None:
     with run.events_file.open("ab") as file:
         file.write(line[:9])
     assert run.tail(offset) == ([], offset)
-    assert store.summary(run).reached == 1
+    assert run.state().reached == 1
     with run.events_file.open("ab") as file:
         file.write(line[9:] + b"\xff\x00garbage\n")
     run.append(events.Saved(step=3))
     second, end = run.tail(offset)
     assert [e.step for e in first + second if isinstance(e, events.Saved)] == [1, 2, 3]
     assert run.tail(end) == ([], end)
-    summary = store.summary(run)
+    summary = run.state()
     assert (summary.reached, summary.count) == (3, 3)
-    assert summary == RunStore(store.root).summary(run)
+    assert summary == run.state()
 
 
 def test_an_event_after_half_a_line_is_not_lost_with_it(store: RunStore) -> None:
@@ -107,7 +107,7 @@ DAMAGE: dict[str, bytes] = {
 @pytest.mark.parametrize("name", ["config.json", "about.json", "job.json", "best/config.json"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -> None:
-    """Every list of runs there is, with one whose file is damaged and one that is whole."""
+    """Every list of runs is read with one damaged and one valid run."""
     whole, damaged = store.create(RunConfig(name="whole")), store.create(RunConfig())
     for run in (whole, damaged):
         run.best.mkdir()
@@ -116,7 +116,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     (damaged.folder / name).write_bytes(DAMAGE[damage])
     ids = {whole.id, damaged.id}
     assert {run.id for run in store.runs()} == ids
-    statuses = {service.run_summary(store, run).status for run in store.runs()}
+    statuses = {run.state().status for run in store.runs()}
     assert statuses <= {"running", "interrupted"}
     rows = run_table.run_rows(store)
     assert {row.id for row in rows} == ids

@@ -1,4 +1,4 @@
-"""The state that a run's events add up to, and how long it was worked on."""
+"""The fold of a run's events, and its working time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.summary import KEPT, ColumnNames, RunSummary
+from finetune.runs.summary import MAX_POINTS, ColumnNames, RunSummary
 from tests.support import toys
 
 
@@ -94,12 +94,12 @@ def test_what_is_done_again_is_forgotten() -> None:
 
 
 def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_speed() -> None:
-    last = 3 * KEPT + 1
+    last = 3 * MAX_POINTS + 1
     curve = RunSummary().fold(
         stepped(n, n, 0.1 if n == last - 5 else 10.0) for n in range(1, last + 1)
     )
     steps = [event.step for event in curve.train]
-    assert len(steps) <= KEPT
+    assert len(steps) <= MAX_POINTS
     assert steps[0] == 1
     assert steps[-1] == curve.step == last
     assert set(np.diff(steps[:-1])) == {4}
@@ -109,7 +109,7 @@ def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_
 def test_the_time_between_the_lives_of_a_run_is_not_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Stopped for a night, or killed without a word, or failed; the next day it goes on."""
+    """A run that was stopped for a night, killed silently or failed continues the next day."""
 
     def seconds(
         stream: list[events.Event], now: float = 90_020.0, waits: bool = False

@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 from finetune.hub.push_plan import PushRequest
-from finetune.jobs import evaluate, push
+from finetune.jobs import push
+from finetune.jobs.evaluate import EvaluationJob
+from finetune.jobs.push import PushJob
 from finetune.runs.store import RunStore
 
 if __name__ == "__main__":
@@ -22,8 +24,8 @@ if __name__ == "__main__":
     print("there", flush=True)
     if what == "push":
         request = PushRequest(name, update=True)
-        push.start_push(store, run, request, os.environ["HF_TOKEN"], push.Approvals())
+        PushJob.of(run).start(store, request, os.environ["HF_TOKEN"], push.Approvals())
     else:
-        evaluate.start_evaluation(store, run, "test" if what == "test" else "orders")
+        EvaluationJob.of(run, "test" if what == "test" else "orders").start(store)
     print("begun", flush=True)
     time.sleep(600)

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from finetune.jobs import workers
-from finetune.jobs.scheduler import Queue
+from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
 from tests.support import toys
 
@@ -91,19 +91,19 @@ class App:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def control(page: Page, knob: str) -> Locator:
+def control(page: Page, field: str) -> Locator:
     """The box of a hyperparameter; those under Advanced are not there before it is open."""
     expect(page.locator("#advanced > button[aria-expanded]")).to_be_attached()
-    box = page.locator(f"#knob-{knob} input")
+    box = page.locator(f"#knob-{field} input")
     closed = page.locator("#advanced > button[aria-expanded=false]")
     if not box.count() and closed.is_visible():
         closed.click()
     return box
 
 
-def fill(page: Page, knob: str, value: str) -> None:
+def fill(page: Page, field: str, value: str) -> None:
     """Type a hyperparameter."""
-    box = control(page, knob)
+    box = control(page, field)
     box.fill(value)
     box.press("Tab")
     expect(box).to_have_value(value)
@@ -120,12 +120,12 @@ def pick(page: Page, box: Locator, option: str | re.Pattern[str]) -> None:
     raise AssertionError(f"{option} cannot be chosen")
 
 
-def choose(page: Page, knob: str, value: str) -> None:
+def choose(page: Page, field: str, value: str) -> None:
     """Type a value into a chooser."""
-    box = control(page, knob)
+    box = control(page, field)
     box.fill(value)
     box.press("Enter")
-    if knob.endswith("_column"):  # others show a label for their value
+    if field.endswith("_column"):  # others show a label for their value
         expect(box).to_have_value(value)
 
 

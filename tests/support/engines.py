@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +20,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from tests.support.hub import LoopbackHub
+
+if TYPE_CHECKING:
+    from finetune.ui.engine_form import Choice, EngineForm
 
 _BIN = str(Path(sys.executable).parent)
 
@@ -38,6 +42,12 @@ def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str
     return Ticket(engine="hub-job", options={"flavor": "cpu-basic", "minutes": 10, "price": price})
 
 
+def engine_values(form: EngineForm, choice: Choice) -> list[Any]:
+    """What the form's controls send when this is chosen."""
+    boxes = [choice.values.get(name, box.value) for (_, name), box in form.controls.items()]
+    return [choice.engine, *boxes, choice.agreed, choice.prices, choice.typed]
+
+
 def wait(
     store: RunStore, run: Run, *statuses: str, when: Callable[[RunSummary], bool] | None = None
 ) -> RunSummary:
@@ -45,7 +55,7 @@ def wait(
     deadline = time.monotonic() + 240
     while True:
         scheduler.dispatch_queue(store)  # there is no app here that looks again
-        summary = service.run_summary(store, run)
+        summary = run.state()
         if summary.status in statuses or (when and summary.status == "running" and when(summary)):
             return summary
         assert time.monotonic() < deadline, (summary.status, summary.phase, run.log_tail())

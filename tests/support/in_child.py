@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from finetune.data import tables
+from finetune.data import table_formats
 from finetune.errors import DataError
 
 
@@ -38,6 +38,6 @@ def crashes() -> None:
 def parsed(path: str) -> tuple[int, list[str]]:
     """How many rows of a file could be read, and why others could not."""
     problems: list[str] = []
-    table = tables.open_table(Path(path))
+    table = table_formats.open_table(Path(path))
     rows = sum(1 for _ in table.rows(lambda line, reason: problems.append(reason)))
     return rows, problems

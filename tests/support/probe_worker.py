@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from finetune.jobs import worker
-from finetune.jobs.background import JobKind
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 
@@ -20,13 +20,14 @@ NAMES = "names.json"  # beside this file: name -> path; {parent} is the parent's
 SEEN = "seen.json"  # in the job's folder: name -> "done", or the error's name
 
 
-def probe(kind: JobKind, job: JobFolder) -> int:
+def probe(kind: str, folder: Path) -> int:
     """Write what can be read, and which variables there are."""
+    job = JobFolder(folder)
     names = json.loads((Path(__file__).parent / NAMES).read_text())
     seen = {name: _read(path.format(parent=os.getppid())) for name, path in names.items()}
     seen["own"] = _read(str(job.folder / "job.json"))
     variables = [value for value in os.environ.values() if "canary" in value]
-    (job.folder / SEEN).write_text(json.dumps({"kind": kind.name, "seen": seen, "env": variables}))
+    (job.folder / SEEN).write_text(json.dumps({"kind": kind, "seen": seen, "env": variables}))
     job.append(events.Finished(step=0, seconds=0.0))
     return 0
 
@@ -44,5 +45,5 @@ def _read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    setattr(JobKind, "carry_out", probe)  # noqa: B010
+    worker.JOBS |= {kind: partial(probe, kind) for kind in worker.JOBS}
     sys.exit(worker.main(sys.argv[1]))

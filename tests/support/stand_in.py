@@ -16,8 +16,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from finetune.cli import train
 from finetune.config import RunConfig
-from finetune.jobs import pipeline, train, worker, worker_files, workers
+from finetune.jobs import pipeline, worker, worker_files, workers
 from finetune.jobs.pipeline import StopSwitch
 from finetune.runs import events
 from finetune.runs.events import Event, Phase

@@ -3,9 +3,9 @@ folder and the study's id."""
 
 import sys
 
+from finetune.cli import search
 from finetune.jobs import workers
-from finetune.search import command
 
 if __name__ == "__main__":
     workers.WORKER = "tests.support.stand_in"
-    sys.exit(command.main(["--runs", sys.argv[1], "--study", sys.argv[2]]))
+    sys.exit(search.main(["--runs", sys.argv[1], "--study", sys.argv[2]]))

@@ -47,14 +47,14 @@ LISTED: tuple[str, ...] = (
     # the kinds of pairs
     *("words", "overlap", "number", "number differs", "negation", "negation differs"),
     *("class", "yes", "no"),
-    *(knob.help for knob in config.knobs().values()),
+    *(field.help for field in config.hyperparameters().values()),
     *("duplicates", "leaked"),  # why rows are left out
     *("reading train", "reading validation", "reading test"),
     *(space.ZERO_GPU, space.NO_GPU, space.NOT_LASTING),  # on a Space only
 )
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {
-    *config.knobs(),
+    *config.hyperparameters(),
     *(choice.label for choice in (*catalog.DATASETS[1:], *catalog.CHECKPOINTS)),
     *publish.LICENCES[:-1],
     *publish.HARDWARE,
@@ -132,8 +132,8 @@ def keys() -> list[str]:
 ENGLISH = {"ArgumentParser", "HTTPException", "PlainTextResponse", "about", "description", "print"}
 # Modules of which programs read the sentences, and one with examples.
 ENGLISH_MODULES = {
-    "environment/confinement.py", "hub/deploy.py", "hub/model_card.py", "ui/app.py",
-    "ui/origins.py", "ui/routes.py", "ui/upload_limits.py",
+    "cli/deploy.py", "environment/confinement.py", "hub/deploy.py", "hub/model_card.py",
+    "ui/app.py", "ui/origins.py", "ui/routes.py", "ui/upload_limits.py",
 }  # fmt: skip
 
 

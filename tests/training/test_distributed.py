@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
 from finetune.errors import ConfigError
-from finetune.jobs import service, workers
+from finetune.jobs import ranks, service, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import distributed
@@ -30,8 +30,8 @@ def shared(toy_checkpoint: Path) -> RunConfig:
 
 
 def ended(store: RunStore, run: Run) -> str:
-    until(lambda: service.run_summary(store, run).status not in ("running", "waiting"))
-    return service.run_summary(store, run).status
+    until(lambda: run.state().status not in ("running", "waiting"))
+    return run.state().status
 
 
 @pytest.mark.long
@@ -42,7 +42,7 @@ def test_the_processes_share_the_work_and_end_early_together(
     still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
     run, _ = start(store, still, processes)
     assert ended(store, run) == "finished", run.log_tail()
-    summary = store.summary(run)
+    summary = run.state()
     assert summary.started is not None
     assert summary.started.processes == 2
     assert [event.step for event in summary.validation] == [5, 10]
@@ -56,7 +56,7 @@ def test_a_killed_process_ends_the_run_and_all_others(
     store: RunStore, shared: RunConfig, processes: list[psutil.Process], victim: str
 ) -> None:
     run, launcher = start(store, shared.changed(max_steps=100_000, eval_steps=50_000), processes)
-    until(lambda: service.run_summary(store, run).step > 3)
+    until(lambda: run.state().step > 3)
     members = {"launcher": launcher}
     for child in launcher.children(recursive=True):
         members[child.environ().get("RANK", str(child.pid))] = child
@@ -65,7 +65,7 @@ def test_a_killed_process_ends_the_run_and_all_others(
     assert ended(store, run) in ("failed", "interrupted")
     until(lambda: not any(map(lives, members.values())))
     if victim != "launcher":
-        assert "has ended without a word" in service.run_summary(store, run).error
+        assert "has ended without a word" in run.state().error
 
 
 def lives(process: psutil.Process) -> bool:
@@ -83,10 +83,10 @@ def test_two_processes_stopped_go_on_to_the_same_weights(
     whole, _ = start(store, shared, processes)
     assert ended(store, whole) == "finished", whole.log_tail()
     run, process = start(store, shared, processes)
-    until(lambda: service.run_summary(store, run).step >= 25)
+    until(lambda: run.state().step >= 25)
     service.stop_run(store, run)
     assert ended(store, run) == "stopped"
-    assert service.run_summary(store, run).step < 200
+    assert run.state().step < 200
     until(lambda: not process.is_running())
     service.resume_run(store, run)
     assert ended(store, run) == "finished", run.log_tail()
@@ -102,7 +102,7 @@ def test_an_accelerate_configuration_is_passed_on_or_refused(
         distributed.check_accelerate_config(config)
     (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
     distributed.check_accelerate_config(config)
-    words = distributed.launch_command(store.create(config))
+    words = ranks.launch_command(store.create(config))
     assert words[words.index("--config_file") + 1] == config.accelerate_config
     assert "--num_processes" not in words  # the file's
     monkeypatch.setitem(os.environ, "SPACE_ID", "ada/space")

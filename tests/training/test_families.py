@@ -179,7 +179,7 @@ def test_a_tokenizer_of_another_language_is_refused(
     run = store.create(config)
     work_in_this_process(monkeypatch)
     assert train.carry_out_run(run, lambda event: None) == 1
-    assert re.search(words, store.summary(run).error)
+    assert re.search(words, run.state().error)
 
 
 def test_more_tokens_than_embeddings_are_said(

@@ -76,7 +76,7 @@ def test_it_changes_what_is_learned_or_only_the_means(
 
 def test_every_schedule_goes_to_its_end(short: RunConfig, toy_pairs: splits.Pairs) -> None:
     rates = {}
-    for name in config.knobs()["lr_scheduler_type"].choices:
+    for name in config.hyperparameters()["lr_scheduler_type"].choices:
         scheduled = short.changed(lr_scheduler_type=name, warmup_ratio=0.3, eval_steps=2)
         stream, _ = fit(scheduled, toy_pairs)
         assert isinstance(stream[-1], events.Finished)

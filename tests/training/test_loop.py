@@ -15,7 +15,7 @@ import torch
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
-from finetune.jobs import service, train
+from finetune.jobs import train
 from finetune.runs import events, summary
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
@@ -264,8 +264,8 @@ def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
     monkeypatch.delenv("OMP_NUM_THREADS")  # of the toys
     hub.add_repo("nyu-mll/glue", "dataset", glue)
     run, _ = start(store, RunConfig(dataset="glue/mrpc", num_train_epochs=2), processes)
-    until(lambda: service.run_summary(store, run).status in summary.ENDED, 1200)
-    ended = service.run_summary(store, run)
+    until(lambda: run.state().status in summary.ENDED, 1200)
+    ended = run.state()
     assert ended.status == "finished", ended.error
     assert ended.prepared is not None
     assert ended.prepared.validation_examples == 408

@@ -93,7 +93,7 @@ def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
         ("ada/hidden", "The checkpoint ada/hidden is not on the Hub, or it is private"),
         ("ada/locked-up", "ada/locked-up is gated"),
         (str(toy_checkpoint), "is on this machine's disk"),
-        ("ada/of/three", "is no name of the Hub"),
+        ("ada/of/three", "is not a name on the Hub"),
     ):
         with pytest.raises(FinetuneError, match=fact):
             model.load_classifier(name, LABELS, 32)

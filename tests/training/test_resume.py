@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from finetune.cli import train as train_command
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.jobs import train
@@ -63,7 +64,7 @@ def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool =
     checkpoint = next(reversed(run.checkpoints()), None)
     train._note_killed_worker(run)
     happening, classifier = stream(
-        run.config(), pairs, checkpoint, run.events_summary().interval,
+        run.config(), pairs, checkpoint, run.state().eval_every,
         save_checkpoint=save_checkpoint, save_best=save_best,
         should_stop=lambda: not killed and ended(),
     )  # fmt: skip
@@ -158,7 +159,7 @@ def test_an_end_after_any_event_loses_nothing_and_the_kept_models_scores_are_its
     assert not killed or len(whole.models) > 2
 
     def check_kept_model(run: Run) -> None:
-        summary = store.summary(run)
+        summary = run.state()
         step = summary.saved_step
         assert run.has_model() == (step is not None)
         if step in whole.models:
@@ -193,7 +194,7 @@ def test_only_so_many_checkpoints_stay_and_without_one_a_run_begins_anew(
     run = store.create(toy_config)
     run.append(events.Failed(error="the network"))
     assert run.resume() == 0
-    assert store.summary(run).status == "running"
+    assert not run.state().end_recorded
     for step in (3, 6, 9, 12):
         (run.begin_checkpoint() / "weights").write_text(str(step))
         run.end_checkpoint(step, keep=2)
@@ -211,7 +212,7 @@ def test_a_run_does_not_go_on_with_other_pairs(
     run.end_checkpoint(3, keep=1)
     work_in_this_process(monkeypatch)
     assert train.carry_out_run(run, lambda event: None) == 1
-    failed = store.summary(run)
+    failed = run.state()
     assert "The pairs have changed since this run began" in failed.error
     assert "dataset_revision abc" in failed.remedy
 
@@ -247,7 +248,7 @@ def work(folder: Path) -> None:
     """What a worker's process does that has the libraries already."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     torch.set_num_threads(1)
-    train.main(["--run", str(folder)])
+    train_command.main(["--run", str(folder)])
 
 
 @pytest.mark.long
@@ -270,7 +271,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     whole, run = store.create(config), store.create(config)
     begin(whole).join(120)
     draw, kills = random.Random(3), 0
-    while kills < 20 and store.summary(run).status != "finished":
+    while kills < 20 and run.state().status != "finished":
         process = begin(run)
         before, steps = len(run.tail()[0]), draw.randint(1, 25)
         while process.is_alive():
@@ -281,7 +282,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
             time.sleep(0.002)
         process.join(10)
     begin(run).join(120)
-    summaries = [store.summary(ended) for ended in (whole, run)]
+    summaries = [ended.state() for ended in (whole, run)]
     assert [summary.status for summary in summaries] == ["finished"] * 2, summaries[1].error
     assert kills >= 10
     assert same(kept_weights(whole), kept_weights(run))

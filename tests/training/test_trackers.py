@@ -40,7 +40,7 @@ def test_tensorboard_gets_every_number(store: RunStore, toy_checkpoint: Path) ->
     values = [scalar.value for scalar in accumulator.Scalars("train/loss")]
     assert values == pytest.approx(losses(run))
     scores = {scalar.step: scalar.value for scalar in accumulator.Scalars("eval/f1")}
-    evaluated = {one.step: one.metrics["f1"] for one in run.events_summary().curve}
+    evaluated = {one.step: one.metrics["f1"] for one in run.state().curve}
     assert 0 in evaluated
     assert scores == pytest.approx(evaluated)
 
@@ -62,7 +62,7 @@ def test_wandb_gets_every_number_or_says_why_not(
     (file,) = tmp_path.rglob("*.wandb")
     assert file.read_bytes().count(b"train/loss") >= 4
     store.delete(run)
-    error = reported(store, toy_checkpoint, "wandb", WANDB_MODE="nowhere").summary().error
+    error = reported(store, toy_checkpoint, "wandb", WANDB_MODE="nowhere").state().error
     assert error.startswith("report_to is wandb, which does not begin")
 
 

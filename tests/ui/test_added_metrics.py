@@ -18,7 +18,7 @@ from finetune.errors import ConfigError
 from finetune.evaluation import picking, report
 from finetune.hub import model_card
 from finetune.hub.downloads import events_csv
-from finetune.jobs import pipeline, run_table, service
+from finetune.jobs import cost, pipeline, run_table, service
 from finetune.metrics import catalog
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -27,7 +27,7 @@ from finetune.runs.summary import JobState
 from finetune.search.study import Study
 from finetune.tasks.base import DecisionRule
 from finetune.training import accelerator
-from finetune.ui import charts, compare_view, evaluation_view, run_view
+from finetune.ui import charts, compare_view, cost_view, evaluation_view, run_view
 from tests.support.training import evaluations, fit
 
 ADDED = [metric.name for metric in catalog.OPTIONAL]
@@ -50,7 +50,7 @@ def trained(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPa
 
 
 def test_it_stands_in_events_curves_tables_and_the_card(store: RunStore, trained: Run) -> None:
-    summary = service.run_summary(store, trained)
+    summary = trained.state()
     names = ["accuracy", "f1", *ADDED]
     assert [metric.name for metric in summary.measured] == names
     answered = [name for name in names if name != "roc_auc"]  # which needs probabilities
@@ -81,7 +81,7 @@ def test_it_stands_in_events_curves_tables_and_the_card(store: RunStore, trained
 
 
 def test_what_picking_by_it_adds_is_taken_off(store: RunStore, trained: Run) -> None:
-    picked = picking.run_picking(trained, service.run_summary(store, trained))
+    picked = picking.run_picking(trained, trained.state())
     assert picked is not None
     assert picked.candidates == 2
     assert "matthews_correlation" in picked.bias
@@ -135,6 +135,13 @@ def test_a_module_is_code_and_refused_in_a_shared_app(
     service.check_start(visitor, [RunConfig(metrics="recall")])
     with pytest.raises(ConfigError, match="metrics names somebody/theirs, a module, which is code"):
         service.check_start(visitor, [RunConfig(metrics="recall somebody/theirs")])
+
+
+def test_the_page_warns_of_somebody_elses_code(store: RunStore) -> None:
+    for name, warned in (("recall", False), ("somebody/theirs", True)):
+        config = RunConfig(metrics=name)
+        text = cost_view.costs(cost.estimate_cost(store, config), config)
+        assert ("is code, and runs on this machine" in text) == warned
 
 
 def test_a_folder_is_named_by_its_whole_path_for_workers(

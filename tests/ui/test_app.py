@@ -34,11 +34,13 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, form, live_updates, run_view
+from finetune.ui.engine_form import Choice
 from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
+from tests.support.engines import engine_values
 from tests.support.tabs import predict_tab, publish_tab, push_form
 from tests.support.toys import story
 
@@ -100,8 +102,8 @@ def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
         controls = form.draw_advanced(form.draw_data()[0] | form.draw_common())
     assert list(controls) == list(form.NAMES)
     for name, control in controls.items():
-        knob = config.knobs()[name]
-        assert (control.label, control.info) == (knob.label, f"`{name}` {knob.help}")
+        field = config.hyperparameters()[name]
+        assert (control.label, control.info) == (field.label, f"`{name}` {field.help}")
     assert form.read([control.value for control in controls.values()]) == RunConfig()
     changed = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
     assert form.read(form_values(changed)) == changed
@@ -109,14 +111,15 @@ def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
 
 def costs(train: TrainTab, config: RunConfig) -> str:
     """What Train shows of a form's costs."""
-    return str(train.on_costs(NOBODY, *ONE_RUN, *form_values(config))[train.costs])
+    values = [*form_values(config), *engine_values(train.engine, Choice())]
+    return str(train.on_costs(NOBODY, *ONE_RUN, *values)[train.costs])
 
 
 def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     train: TrainTab, toy_checkpoint: Path
 ) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
-    values = form_values(config)
+    values = [*form_values(config), *engine_values(train.engine, Choice())]
     assert "A part of the pairs is measured now." in costs(train, config)
     assert train.unmeasured in train.on_costs(NOBODY, *ONE_RUN, *values)
     assert train.cost_asked in train.on_measure(NOBODY, *ONE_RUN, *values)
@@ -190,7 +193,7 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     better = CrossFittedThreshold(0.465, Interval(0.872, 0.83, 0.9), Interval(0.07, 0.02, 0.1))
     verdict = Verdict("F1", score, "TF-IDF", Interval(*gain), always, 12, 60, better, None)
     monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
-    drawn = run_view.verdict(finished, train.store.summary(finished))
+    drawn = run_view.verdict(finished, finished.state())
     assert words in drawn
     assert ("ft-good" in drawn) == (gain[1] > 0)
     assert "threshold 0.465: on new pairs F1 0.800 becomes about 0.872 (0.830 to 0.900)" in drawn
@@ -202,7 +205,7 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     assert ("Evaluate more often" in drawn) == once
     assert ("Try another learning_rate" in drawn) != once
     advised = train.on_press(NOBODY, gr.EventData(None, {"do": "advice"}), finished.id)
-    assert advised[train.form["eval_steps"]] == (1 if once else -1)
+    assert advised[train.form["eval_steps"]] == ("1" if once else "")
 
 
 def marks(parts: live_updates.Parts) -> dict[str, str]:
@@ -257,7 +260,7 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
 
 
 def test_validation_pairs_of_both_classes_are_offered(predict: PredictTab, finished: Run) -> None:
-    tab, best = predict, finished.summary().best
+    tab, best = predict, finished.state().best
     assert best is not None
     labels = np.arange(40) % 2
     logits = np.eye(2, dtype=np.float32)[np.where(np.arange(40) < 30, labels, 1 - labels)]
@@ -289,7 +292,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     for text in (
-        run_view.verdict(run, store.summary(run)),
+        run_view.verdict(run, run.state()),
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),

@@ -42,7 +42,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network while the page opens
     page = new_page(browser)
     page.goto(app.url)
-    expect(page.locator("#hub-status")).to_contain_text("does not answer")
+    expect(page.locator("#hub-status")).to_contain_text("No connection")
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=240_000)
     expect(page.locator("#status")).to_contain_text("samples/s")
@@ -70,7 +70,7 @@ def test_train_watch_try_and_publish(
     intervals = r"accuracy, best model\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\."
     expect(cards.nth(1)).to_contain_text(re.compile(intervals))
     expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
-    summary = app.store.summary(app.store.runs()[0])
+    summary = app.store.runs()[0].state()
     expect(page.locator("#score-plot .ft-dot")).to_have_count(2 * len(summary.curve))
     assert summary.best is not None
     expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
@@ -245,7 +245,7 @@ def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Finished")
     run = app.store.runs()[0]
-    prepared = app.store.summary(run).prepared
+    prepared = run.state().prepared
     assert prepared is not None
     assert prepared.labels == ["no", "yes"]
     assert prepared.data["source"] == "tickets.csv"
@@ -267,7 +267,7 @@ def test_four_clicks_lead_from_a_file_to_the_first_loss(
     expect(page.locator("#findings")).to_contain_text("The positive class is 'dup'")
     page.get_by_role("button", name="Train on these pairs").click()
     press_train(page)
-    until(lambda: any(app.store.summary(run).train for run in app.store.runs()))
+    until(lambda: any(run.state().train for run in app.store.runs()))
     config = app.store.runs()[0].config()
     assert (config.positive_label, config.dataset[:7]) == ("dup", "upload/")
     assert page.evaluate("clicks") <= 4

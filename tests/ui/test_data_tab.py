@@ -186,14 +186,14 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the examination sets them
         monkeypatch.setenv(name, "1")
     job = new_check(store)
-    assert check.check_job(job) == 0
+    assert job.carry_out() == 0
     started = [event for event in job.tail()[0] if isinstance(event, events.PhaseStarted)]
     assert [(event.phase, event.detail) for event in started] == [
         (Phase.START, ""), (Phase.READ_ROWS, "train"), (Phase.READ_ROWS, "validation"),
         (Phase.READ_ROWS, "test"), (Phase.COUNT_ROWS, ""), (Phase.MEASURE_LENGTHS, ""),
         (Phase.BASELINES, ""),
     ]  # fmt: skip
-    report = check.check_state(job).report
+    report = job.state().report
     assert report is not None
     partial = CheckReport(**json.loads((job.folder / "partial.json").read_text()))
     assert partial.splits == report.splits

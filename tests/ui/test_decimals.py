@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from finetune.config import RunConfig
-from finetune.engines.registry import HUB_JOB
 from finetune.errors import ConfigError
 from finetune.runs import grids
 from finetune.search.space import Budget
@@ -54,23 +53,23 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
     assert len(several_runs.plan([*controls, *RunConfig().to_dict().values()])) == 1
     boxes = [*[""] * (len(search_form.FIELDS) - 1), "4, 8"]
     with pytest.raises(ConfigError, match="trials is"):
-        search_form.read([*boxes, typed, "0", "0", "1", False])
+        search_form.read([*boxes, typed, "0", "1", False])
     with pytest.raises(ConfigError, match="minutes is"):
-        Choice(HUB_JOB, "cpu-basic", typed, "1", "5").ticket()
+        Choice("hub-job", {"minutes": typed}).ticket()
 
 
 def test_limits_are_read_with_both_signs() -> None:
     boxes = [*[""] * (len(search_form.FIELDS) - 1), "4, 8"]
-    _, budget, options = search_form.read([*boxes, "20", "1,5", "0.25", " 2 ", False])
-    assert (budget, options["parallel"]) == (Budget(20, 1.5, 0.25), 2)
-    _, budget, _ = search_form.read([*boxes, "3", "", None, "1", False])
+    _, budget, options = search_form.read([*boxes, "20", "1,5", " 2 ", False])
+    assert (budget, options["parallel"]) == (Budget(20, 1.5), 2)
+    _, budget, _ = search_form.read([*boxes, "3", None, "1", False])
     assert budget == Budget(3)
-    with pytest.raises(ConfigError, match="dollars is '1,500'"):
-        search_form.read([*boxes, "20", "0", "1,500", "1", False])
-    ticket = Choice(HUB_JOB, "cpu-basic", "20", "1,5", "5.0").ticket()
+    with pytest.raises(ConfigError, match="minutes is '1,500'"):
+        search_form.read([*boxes, "20", "1,500", "1", False])
+    ticket = Choice("hub-job", {"minutes": "20", "dollars_a_run": "1,5"}).ticket()
     assert (ticket.options["dollars_a_run"], ticket.options["minutes"]) == (1.5, 20)
     with pytest.raises(ConfigError, match="dollars_a_run is '1,500'"):
-        Choice(HUB_JOB, "cpu-basic", "20", "1,500", "5").ticket()
+        Choice("hub-job", {"dollars_a_run": "1,500"}).ticket()
 
 
 @pytest.mark.parametrize("locale", ["de-DE", "en-US"])

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
-from finetune.engines.base import HUB_JOB, RAY, Ticket, write_ticket
-from finetune.engines.options import make_ticket
+from finetune.engines.base import Ticket, write_ticket
+from finetune.engines.registry import make_ticket
 from finetune.runs import events
 from finetune.ui.engine_form import Choice
 from tests.conftest import TOKEN
@@ -78,14 +78,15 @@ def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, page
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#train-message")).to_contain_text("Choose the machine on which billed")
     expect(page.locator("#engine input")).to_have_value("Hugging Face Job")
-    assert run.events_summary().status == "stopped"
+    assert run.state().status == "stopped"
 
 
 def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:
     """The page has no field for the image and for who pays."""
     own = {"image": "python:3.13", "namespace": "team", "flavor": "cpu-basic"}
-    former = make_ticket(HUB_JOB, own)
-    choice = Choice(HUB_JOB, "t4-small", 20, 1.0, 5.0, prices={"t4-small": 0.4})
+    former = make_ticket("hub-job", own)
+    values = {"flavor": "t4-small", "minutes": "20", "dollars_a_run": "1", "dollars_a_day": "5"}
+    choice = Choice("hub-job", values, prices={"t4-small": 0.4})
     options = choice.ticket(former).options
     assert options == former.options | {"flavor": "t4-small", "minutes": 20, "price": 0.4}
-    assert choice.ticket(make_ticket(RAY, {"nodes": 2})) == choice.ticket()
+    assert choice.ticket(make_ticket("ray", {"nodes": 2})) == choice.ticket()

@@ -198,7 +198,7 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
     expect(page.locator("#open-sure")).to_be_hidden()
     page.locator("#open-test summary").click()
     expect(page.locator("#open-sure")).to_be_visible()
-    assert app.store.summary(run).opened == ()
+    assert run.state().opened == ()
 
 
 @pytest.mark.long

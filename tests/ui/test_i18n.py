@@ -177,7 +177,7 @@ def test_a_german_browser_reads_of_a_run_in_german(
     hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network: the bundled pairs stay selected
     checkpoint = toys.write_checkpoint(tmp_path / "toy")
     german = visit(browser, app, "de-DE")
-    expect(german.locator("#hub-status")).to_contain_text("antwortet nicht")
+    expect(german.locator("#hub-status")).to_contain_text("Keine Verbindung")
     german.locator("#knob-checkpoint input").fill(str(checkpoint))
     german.locator("#knob-checkpoint input").press("Enter")
     fill(german, "max_length", "48")  # the toy reads 64 tokens

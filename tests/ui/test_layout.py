@@ -26,6 +26,26 @@ def first_screen(page: Page, selector: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("width", "height"), [*SCREENS, (1920, 1080)])
+def test_train_stays_in_sight_whatever_is_unfolded(
+    app: App, browser: Browser, width: int, height: int
+) -> None:
+    page = new_page(browser, viewport={"width": width, "height": height})
+    page.goto(f"{app.url}?tab=train")
+    costs = page.locator("#costs")
+    expect(costs).to_contain_text("steps")
+    first_screen(page, "#train")
+    while (folds := page.locator("#setup button.label-wrap[aria-expanded=false]")).count():
+        folds.first.click()
+        page.wait_for_timeout(300)
+    for share in (0.5, 1):
+        page.evaluate("(share) => scrollTo(0, share * document.body.scrollHeight)", share)
+        first_screen(page, "#train")
+        first_screen(page, "#costs summary")
+    page.close()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "height"), SCREENS)
 def test_a_run_is_seen_and_stopped_without_scrolling(
     app: App, browser: Browser, toy_checkpoint: Path, width: int, height: int

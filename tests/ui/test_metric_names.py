@@ -10,8 +10,8 @@ import pytest
 from finetune.config import RunConfig
 from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
-from finetune.jobs import run_table, service, webhook
-from finetune.jobs.train import EventLog
+from finetune.jobs import run_table, webhook
+from finetune.jobs.terminal import EventLog
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -49,7 +49,7 @@ def recorded(store: RunStore, names: list[str]) -> Run:
 
 def places(store: RunStore, run: Run) -> dict[str, str]:
     """What each place says of the run, but the table of its classes."""
-    summary = service.run_summary(store, run)
+    summary = run.state()
     study = report.evaluate_run(run, summary)
     page = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
     row = run_table.run_row(store, run)
@@ -62,14 +62,14 @@ def places(store: RunStore, run: Run) -> dict[str, str]:
         "table": run_view.table([row], "f1", True),
         "compare": compare_view.comparison(store, [run.id, recorded(store, row_names(run)).id]),
         "chooser": str(model_chooser.choices(store, None)[0]["choices"]),
-        "title": run_view.brief(run, service.run_summary(store, run)),
+        "title": run_view.brief(run, run.state()),
         "news": webhook.message("example.org", run, summary)["text"],
         "card": card.split("<details>")[0],
     }
 
 
 def row_names(run: Run) -> list[str]:
-    prepared = run.events_summary().prepared
+    prepared = run.state().prepared
     return prepared.labels if prepared else []
 
 
@@ -96,7 +96,7 @@ def test_the_log_names_it_too(capsys: pytest.CaptureFixture[str], store: RunStor
 
 def test_a_score_of_no_example_is_a_dash(store: RunStore) -> None:
     run = recorded(store, [*"abcd"])
-    summary = service.run_summary(store, run)
+    summary = run.state()
     row = report.evaluate_run(run, summary).analysis.classes[3]
     assert (row.precision, row.recall, row.f1) == (None, None, None)
     assert "| `d` | 0 | 0 | 0 | 0 | – |" in model_card.card_text(run, summary, "ada/texts")
@@ -104,11 +104,11 @@ def test_a_score_of_no_example_is_a_dash(store: RunStore) -> None:
 
 def test_a_stopped_run_is_green_only_if_it_is_surely_better(store: RunStore) -> None:
     run = recorded(store, [*"abcd"])
-    drawn = run_view.verdict(run, service.run_summary(store, run))
+    drawn = run_view.verdict(run, run.state())
     assert "below the best simple method" in drawn
     assert "ft-warn" in drawn
     assert "ft-good" not in drawn
     run.append(events.BaselinesMeasured(baselines={"majority class": {"f1": 0.2}}))
-    drawn = run_view.verdict(run, service.run_summary(store, run))
+    drawn = run_view.verdict(run, run.state())
     assert "ft-good" in drawn
     assert "ft-warn" not in drawn

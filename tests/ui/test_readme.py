@@ -77,4 +77,4 @@ def test_the_notebook_trains_evaluates_and_predicts(hub: LoopbackHub, tmp_path: 
     assert re.search(r"^f1: 0\.\d{3} \(0\.\d{3} to [01]\.\d{3}\)$", printed, re.MULTILINE)
     assert "equivalent" in printed
     (run,) = RunStore(tmp_path / "runs").runs()
-    assert RunStore(tmp_path / "runs").summary(run).step == 2
+    assert run.state().step == 2

@@ -13,8 +13,8 @@ from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
 from finetune.jobs import run_table, workers
-from finetune.jobs.scheduler import Queue
 from finetune.runs import events
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import form, run_view

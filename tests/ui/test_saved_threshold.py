@@ -15,7 +15,8 @@ from finetune.evaluation import examples, report, saved_predictions
 from finetune.hub import model_card
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Predictor
-from finetune.jobs import evaluate, run_table, service, webhook
+from finetune.jobs import evaluate, run_table, webhook
+from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -60,7 +61,7 @@ def scores_at(run: Run, threshold: float) -> dict[str, float]:
 
 def shown(part: Evaluation, run: Run) -> dict[str, str]:
     """What each place shows of the run."""
-    store, summary = part.store, service.run_summary(part.store, run)
+    store, summary = part.store, run.state()
     other = next(other for other in store.runs() if other.id != run.id)
     row = run_table.run_row(store, run)
     card = model_card.card_text(run, summary, "ada/pairs")
@@ -83,7 +84,7 @@ def test_after_the_click_every_place_is_at_the_threshold(
     part: Evaluation, run: Run, toy_checkpoint: Path
 ) -> None:
     evaluated(part, toy_checkpoint, 2, 1.0)
-    summary = service.run_summary(part.store, run)
+    summary = run.state()
     offered = report.run_verdict(run, summary).better_threshold
     assert offered is not None
     before, after = scores_at(run, 0.5), scores_at(run, offered.threshold)
@@ -106,7 +107,7 @@ def test_after_the_click_every_place_is_at_the_threshold(
 def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_threshold(
     part: Evaluation, run: Run
 ) -> None:
-    summary, scored = service.run_summary(part.store, run), saved_predictions.read_logits(run, 16)
+    summary, scored = run.state(), saved_predictions.read_logits(run, 16)
     given = scored.logits
     swapped = saved_predictions.SwappedLogits(16, np.arange(60), given, given[:, ::-1])
     saved_predictions.save_swapped_logits(run, swapped)
@@ -125,7 +126,7 @@ def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_thresho
         ("not_equivalent", False), ("equivalent", True),
     }  # fmt: skip
     assert "at the threshold 0.000" in evaluation_view.view(
-        study, summary, decision_rule.read_rule(run.best), evaluate.evaluation_state(run, "orders")
+        study, summary, decision_rule.read_rule(run.best), EvaluationJob.of(run, "orders").state()
     )
 
 

@@ -18,32 +18,36 @@ from finetune.ui.engine_form import Choice
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.browser import App, choose, fill
+from tests.support.engines import engine_values
 from tests.support.hub import LoopbackHub
 from tests.ui.test_app import NOBODY, draw_train, form_values
 
 
 def _is_training(app: App, run: Run) -> bool:
-    summary = service.run_summary(app.store, run)
+    summary = run.state()
     return summary.status == "running" and 0 < summary.step < 0.5 * summary.total_steps
 
 
-def test_a_search_on_jobs_needs_a_sum_and_a_token_before_it_is_made(
+def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_price(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tab = draw_train(store)
     monkeypatch.setattr("finetune.hub.client.stored_token", lambda: None)
     others = [*[control.value for control in tab.several], *form_values(RunConfig())]
     prices = {"t4-small": 0.4}
-    job = Choice("hub-job", "t4-small", 30, 1, 5, "", 1, True, prices, "")
+    job = engine_values(tab.engine, Choice("hub-job", {"flavor": "t4-small"}, True, prices))
 
-    def begin(dollars: float) -> str:
-        boxes = ["1..3", *[""] * (len(search_form.FIELDS) - 1)]
-        updates = tab.on_search(NOBODY, None, *boxes, 5, 0, dollars, 1, False, *others, *job)
+    boxes = ["1..3", *[""] * (len(search_form.FIELDS) - 1)]
+
+    def begin(trials: int) -> str:
+        updates = tab.on_search(NOBODY, None, *boxes, trials, 9, 1, False, *others, *job)
         return str(updates[tab.message])
 
     assert "each trial is billed" in begin(0)
     assert "You are not signed in" in begin(3)
     assert studies(store) == []
+    updates = tab.on_search_time(NOBODY, *boxes, 3, 0, 1, False, *others, *job)
+    assert "All its trials together cost at most $0.60." in str(updates[tab.search.time])
 
 
 def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: RunStore) -> None:
@@ -53,7 +57,8 @@ def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: Run
         config = RunConfig(num_train_epochs=epochs)
         others = [*[control.value for control in tab.several], *form_values(config)]
         boxes = [drawn if name == "num_train_epochs" else "" for name in search_form.FIELDS]
-        updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 0, 1, False, *others, *Choice())
+        engine = engine_values(tab.engine, Choice())
+        updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others, *engine)
         return str(updates[tab.search.time])
 
     told = "as it is, outside of what is searched: num_train_epochs 10 (1..3). Nothing else is"

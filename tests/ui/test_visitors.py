@@ -25,10 +25,11 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import hub_access
 from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
-from finetune.jobs import background, check, scheduler, service, workers
-from finetune.jobs.scheduler import Queue
+from finetune.jobs import check, scheduler, service, workers
+from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth
@@ -201,7 +202,7 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     store: RunStore, ada: str, bob: str, upload: str, processes: list[psutil.Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(background, "start_job", lambda *values, **options: None)
+    monkeypatch.setattr(BackgroundJob, "begin", lambda *values, **options: None)
     tab = data_tab(store)
     bundled, everybodys = running_check(store, RunConfig().dataset, processes)
     hers, own = running_check(store, upload, processes)
@@ -224,7 +225,7 @@ def test_nobody_causes_no_fetch_from_the_hub(
     store: RunStore, shared: None, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither pairs nor a checkpoint to look at."""
-    monkeypatch.setattr(background, "start_job", lambda *values: pytest.fail("it was started"))
+    monkeypatch.setattr(BackgroundJob, "begin", lambda *values: pytest.fail("it was started"))
     monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
     nobody, refused, tab = asks("x" * 43), "keeps no cookies", data_tab(store)
     for values in ({"dataset": "ada/pairs"}, {"dataset": "paws"}, {"checkpoint": "ada/bert"}):
@@ -493,7 +494,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
         assert NOTHING in tab.on_confirm(who, None, view, *nothing_sent, hers.id)[tab.message]
     assert NOTHING in act(root, theirs, "resume")  # its owner's to do
     assert act(root, theirs | {"opened": waiting.id}, "stop") == ""
-    assert service.run_summary(store, waiting).status == "stopped"
+    assert waiting.state().status == "stopped"
     assert tab.on_confirm(root, None, theirs, *nothing_sent, hers.id)[tab.message] == ""
     assert [run.id for run in store.runs()] == [waiting.id]
     boxes = [tab.on_tick(who, runs.blank(), *nothing_sent)[tab.everybody] for who in (root, bob)]
@@ -548,8 +549,8 @@ def test_runs_and_examinations_are_counted_before_they_fetch(
     run = mine.create(RunConfig(dataset="ada/pairs"))
     command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1
-    assert "ada/pairs has 0 MB. A visitor may fetch 0 MB" in store.summary(run).error
+    assert "ada/pairs has 0 MB. A visitor may fetch 0 MB" in run.state().error
     look = check.start_check(mine, run.config())
-    until(lambda: not check.check_state(look).running)
-    assert "A visitor may fetch 0 MB" in check.check_state(look).error
+    until(lambda: not look.state().running)
+    assert "A visitor may fetch 0 MB" in look.state().error
     assert "train.csv" not in str(hub.requests)

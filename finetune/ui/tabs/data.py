@@ -103,7 +103,7 @@ class DataTab:
         self.message = elements.notice("data-message")
         self.dataset = gr.Dropdown(
             form.datasets(), value=BUNDLED_DATASET, elem_id="pairs", allow_custom_value=True,
-            label=gettext("or use the bundled pairs"),
+            label=gettext("Or choose other data"),
             info=gettext("Or an earlier file, or a Hub dataset as owner/name."),
         )  # fmt: skip
         self.search = HubSearch(self.store, "dataset")
@@ -209,7 +209,7 @@ class DataTab:
         return {
             self.check_id: job.id,
             self.message: "",
-            self.progress: macro(_TEMPLATE, "progress")(check.check_state(job)),
+            self.progress: macro(_TEMPLATE, "progress")(job.state()),
             self.poller: elements.start_polling(),
         }
 
@@ -218,7 +218,7 @@ class DataTab:
         """How far the check is; what it found is drawn once."""
         stop = {self.poller: elements.stop_polling(event)}
         try:
-            state = check.check_state(check.get_check(store, check_id))
+            state = check.get_check(store, check_id).state()
         except DataError:
             return stop | {self.progress: ""}
         end = f"{state.status} {state.ended}" if state.status in ENDED else ""
@@ -264,7 +264,7 @@ class DataTab:
     @handler
     def on_rows(self, store: RunStore, check_id: str, split: str, order: str) -> Updates:
         """Other rows were chosen: the `first` of a split, or some at `random`."""
-        report = check.check_state(check.get_check(store, check_id)).latest
+        report = check.get_check(store, check_id).state().latest
         return {self.rows: _rows(store, report, split, order) if report else ""}
 
 

@@ -12,7 +12,8 @@ from finetune.errors import FinetuneError
 from finetune.evaluation import corrections, report
 from finetune.evaluation.examples import SELECTIONS, select_examples
 from finetune.inference import decision_rule
-from finetune.jobs import evaluate, service
+from finetune.jobs import evaluate
+from finetune.jobs.evaluate import EvaluationJob
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -50,34 +51,33 @@ class Evaluation:
             script = theme.asset("part_tabs.js") + _script("threshold.js")
             self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
-            self._draw_errors()
+            elements.note(
+                gettext("Read what it got wrong: the fastest way to know what to do next.")
+            )
+            with gr.Row(equal_height=True):
+                self.filters: list[Any] = [
+                    gr.Dropdown(
+                        choices, value=choices[0][1], label=label, elem_id=f"errors-{name}",
+                        min_width=140,
+                    )
+                    for name, label, choices in (
+                        ("which", gettext("examples"), [(name, name) for name in SELECTIONS]),
+                        ("label", gettext("true class"), [(gettext("any class"), "")]),
+                    )
+                ]  # fmt: skip
+                text = gettext("with the words")
+                search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
+                self.filters.append(search)
+            self.page = gr.State(0)
+            self.counts = gr.HTML(elem_id="errors-counts")
+            self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
+            self.corrected = gr.HTML(elem_id="corrections")
+            text = gettext("Put the corrected pairs into the form")
+            self.start = button(text, "corrected-start", visible=False, size="sm")
         with gr.Column(visible=False) as progress:
             draw_progress()
         self.columns = [evaluation, errors, progress]
         self.polling = elements.polling_element(1)
-
-    def _draw_errors(self) -> None:
-        elements.note(gettext("Read what it got wrong: the fastest way to know what to do next."))
-        with gr.Row(equal_height=True):
-            self.filters: list[Any] = [
-                gr.Dropdown(
-                    choices, value=choices[0][1], label=label, elem_id=f"errors-{name}",
-                    min_width=140,
-                )
-                for name, label, choices in (
-                    ("which", gettext("examples"), [(name, name) for name in SELECTIONS]),
-                    ("label", gettext("true class"), [(gettext("any class"), "")]),
-                )
-            ]  # fmt: skip
-            text = gettext("with the words")
-            search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
-            self.filters.append(search)
-        self.page = gr.State(0)
-        self.counts = gr.HTML(elem_id="errors-counts")
-        self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
-        self.corrected = gr.HTML(elem_id="corrections")
-        text = gettext("Put the corrected pairs into the form")
-        self.start = button(text, "corrected-start", visible=False, size="sm")
 
     def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
         """Connect the events; those of `opening` may have opened another run in `view`."""
@@ -108,7 +108,7 @@ class Evaluation:
             updates |= self._evaluation(store, run_id)
         elif run_id and part == ERRORS:
             updates |= self._examples(store, run_id, *filters)
-            labels = _labels(service.run_summary(store, store.get(run_id)))
+            labels = _labels(store.get(run_id).state())
             choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
             label = filters[1] if filters[1] in labels else ""
             updates[self.filters[1]] = gr.update(choices=choices, value=label)
@@ -125,11 +125,11 @@ class Evaluation:
         the sentences, or open the test set."""
         clicked = event_data(event)
         run, number = store.get(clicked.get("run")), sent_number(event)
-        summary = service.run_summary(store, run)
+        summary = run.state()
         text: str = ""
         match clicked.get("do"):
             case "orders" | "test" as kind:
-                evaluate.start_evaluation(store, run, kind)
+                EvaluationJob.of(run, kind).start(store)
             case "save":
                 evaluate.save_decision(run, summary, threshold=number)
                 text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
@@ -161,7 +161,7 @@ class Evaluation:
             filters = (*filters[:-1], number)
         else:
             run = store.get(clicked.get("run"))
-            labels = _labels(service.run_summary(store, run))
+            labels = _labels(run.state())
             corrections.correct_label(run, number, str(clicked.get("label")), labels)
         return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
@@ -178,13 +178,13 @@ class Evaluation:
         """The Evaluation part; `event` is the tick that this answers."""
         try:
             run = store.get(run_id)
-            summary = service.run_summary(store, run)
+            summary = run.state()
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
             waiting, problem = elements.polling_value(False, event), feedback.show_errors(error)
             return {self.body: problem, self.polling: waiting}
-        orders = evaluate.evaluation_state(run, "orders")
-        test = evaluate.evaluation_state(run, "test")
+        orders = EvaluationJob.of(run, "orders").state()
+        test = EvaluationJob.of(run, "test").state()
         opened = None
         if summary.opened and summary.opened[-1].step == study.analysis.step:
             opened = report.evaluate_run(run, summary, "test").analysis
@@ -211,7 +211,7 @@ class Evaluation:
         """The Errors part: the examples from the `page`-th on."""
         try:
             run = store.get(run_id)
-            summary = service.run_summary(store, run)
+            summary = run.state()
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
             texts = {self.table: feedback.show_errors(error), self.counts: "", self.corrected: ""}

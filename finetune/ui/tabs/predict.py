@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from finetune.errors import DataError, FinetuneError
 from finetune.evaluation import examples
-from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import PredictOptions
@@ -64,7 +63,12 @@ class PredictTab:
         with gr.Column() as self.pair:
             with gr.Row(equal_height=False):
                 with gr.Column(min_width=320):
-                    self._draw_question()
+                    names = ColumnNames()
+                    self.first = gr.Textbox(label=names.sentence1, max_lines=6, elem_id="sentence1")
+                    self.second = gr.Textbox(
+                        label=names.sentence2, max_lines=6, elem_id="sentence2"
+                    )
+                    self.ask = button(gettext("Compare"), "compare", 120, variant="primary")
                 with gr.Column(min_width=320):
                     self.answer = gr.HTML(_waiting(), elem_id="answer")
                     text = gettext("Why?")
@@ -76,12 +80,6 @@ class PredictTab:
         with gr.Column(visible=False, elem_id="predict-file") as self.file:
             self.files.draw(self.run, self.options, self.part)
         self._wire()
-
-    def _draw_question(self) -> None:
-        names = ColumnNames()
-        self.first = gr.Textbox(label=names.sentence1, max_lines=6, elem_id="sentence1")
-        self.second = gr.Textbox(label=names.sentence2, max_lines=6, elem_id="sentence2")
-        self.ask = button(gettext("Compare"), "compare", 120, variant="primary")
 
     def _draw_options(self) -> None:
         with (
@@ -249,7 +247,7 @@ class PredictTab:
         pairs: list[examples.SampledPair] = []
         with suppress(FinetuneError):
             run = store.get(run_id)
-            pairs = examples.sample_pairs(run, service.run_summary(store, run))
+            pairs = examples.sample_pairs(run, run.state())
         label = model_chooser.columns(store, run_id).label
         offered = macro("answer.html", "samples")(pairs, label) if pairs else ""
         return {self.samples: pairs, self.offered: offered}

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from finetune.data.tables import ReadOptions
+from finetune.data.table import ReadOptions
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
@@ -90,7 +90,7 @@ class FilePredictions:
         newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
         if newest is None:
             return {}
-        running = predict.prediction_state(newest).running
+        running = newest.state().running
         front = {self.part: FILE} if running else {}
         return self._shown(store, newest) | front
 
@@ -164,7 +164,7 @@ class FilePredictions:
     @handler
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
         """It shall end; what is predicted by then is kept."""
-        predict.cancel_prediction(predict.get_prediction(store, job_id))
+        predict.get_prediction(store, job_id).cancel()
         text = gettext("Cancelling: what is judged by then is kept.")
         return {self.message: feedback.note(text)}
 
@@ -181,7 +181,7 @@ class FilePredictions:
         self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
     ) -> Updates:
         """What the page shows of a file; `event` is the tick that this answers."""
-        state = predict.prediction_state(job)
+        state = job.state()
         updates: Updates = {
             self.view: view(store, job, state),
             self.cancel: gr.update(interactive=state.running),

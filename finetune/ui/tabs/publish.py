@@ -16,9 +16,8 @@ from gradio.blocks import Block
 from finetune.errors import FinetuneError
 from finetune.hub import curves_picture, model_card, push_plan
 from finetune.hub.push_plan import PushRequest
-from finetune.jobs import export, push, service
-from finetune.jobs.export import ExportState
-from finetune.jobs.push import Approvals, PushState
+from finetune.jobs.export import ExportJob, ExportState
+from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback, model_chooser
 from finetune.ui.feedback import Updates, reports_errors_in
@@ -49,7 +48,14 @@ class PublishTab:
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
-                self._draw_buttons()
+                with gr.Row():
+                    self.check = elements.button(gettext("Check"), "check-push")
+                    text = gettext("Push to Hub")
+                    self.push = elements.button(text, "push", 120, variant="primary")
+                    text = gettext("Cancel")
+                    self.cancel = elements.button(text, "cancel-push", visible=False)
+                self.plan = elements.notice("push-plan")
+                self.result = gr.HTML(elem_id="push-result")
                 with gr.Column(elem_id="take-away", visible=False) as self.take_away:
                     elements.heading(gettext("Take it with you"))
                     self.downloads = gr.HTML(elem_id="away-links")
@@ -68,7 +74,15 @@ class PublishTab:
         half: dict[str, Any] = {"min_width": 150}
         own: dict[str, Any] = {"allow_custom_value": True, "interactive": True}
         self.run = gr.Dropdown([], label=gettext("Model"), elem_id="publish-run", **own)
-        self._draw_sign_in()
+        self.token: gr.Textbox | None = None
+        if not auth.has_sign_in():
+            info = gettext(
+                "Paste a token with write access, or sign in from a terminal: hf auth login."
+            )
+            self.token = gr.Textbox(
+                label=gettext("Access token"), info=info, type="password", elem_id="token",
+                max_lines=1,
+            )  # fmt: skip
         with gr.Row():
             self.owner = gr.Dropdown(
                 [], label=gettext("Owner"), elem_id="owner", **own, **half,
@@ -100,26 +114,6 @@ class PublishTab:
         self.form = [
             self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
         ]  # fmt: skip
-
-    def _draw_sign_in(self) -> None:
-        self.token: gr.Textbox | None = None
-        if auth.has_sign_in():
-            return
-        info = gettext(
-            "Paste a token with write access, or sign in from a terminal: hf auth login."
-        )
-        self.token = gr.Textbox(
-            label=gettext("Access token"), info=info, type="password", elem_id="token", max_lines=1
-        )
-
-    def _draw_buttons(self) -> None:
-        with gr.Row():
-            self.check = elements.button(gettext("Check"), "check-push")
-            text = gettext("Push to Hub")
-            self.push = elements.button(text, "push", 120, variant="primary")
-            self.cancel = elements.button(gettext("Cancel"), "cancel-push", visible=False)
-        self.plan = elements.notice("push-plan")
-        self.result = gr.HTML(elem_id="push-result")
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
@@ -170,7 +164,7 @@ class PublishTab:
             return {}
         run, request = store.get(form[self.run]), self._request(form)
         name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
-        summary = service.run_summary(store, run)
+        summary = run.state()
         text = model_card.card_text(run, summary, name, request.licence)
         _, metadata, body = text.split("---\n", 2)
         if picture := curves_picture.curves_png(summary):
@@ -182,8 +176,8 @@ class PublishTab:
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """What a push would do."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
-        push.forget_failed_push(run)  # what it was refused for may be mended
-        summary = service.run_summary(store, run)
+        PushJob.of(run).forget_failed()  # what it was refused for may be mended
+        summary = run.state()
         plan = push_plan.plan_push(run, summary, self._request(form), token)
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
@@ -197,7 +191,7 @@ class PublishTab:
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """Push."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
-        push.start_push(store, run, self._request(form), token, self.approvals)
+        PushJob.of(run).start(store, self._request(form), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
 
     @reports_errors_in("result")
@@ -205,9 +199,9 @@ class PublishTab:
         """The push shall end, or the model shall be exported."""
         run = store.get(run_id)
         if action == "cancel":
-            push.cancel_push(run)
+            PushJob.of(run).cancel()
         else:
-            export.start_export(store, run, service.run_summary(store, run))
+            ExportJob.of(run).start(store)
         return self._state(store, run_id)
 
     @reports_errors_in("plan")
@@ -233,8 +227,8 @@ class PublishTab:
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)
-            pushed = push.push_state(run)
-            exported = export.export_state(run, service.run_summary(store, run))
+            pushed = PushJob.of(run).state()
+            exported = ExportJob.of(run).state()
             downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
         except FinetuneError:
             has_run = False

@@ -13,7 +13,6 @@ import gradio as gr
 
 from finetune import config
 from finetune.engines import registry
-from finetune.engines.registry import HUB_JOB
 from finetune.errors import NoSuchRun, PublishError
 from finetune.jobs import run_table, service
 from finetune.runs.run import Run, parse_tags
@@ -234,13 +233,13 @@ class RunsTab:
             find_study(store, target).stop()
         elif action in ("repeat", "continue-search"):
             study = find_study(store, target)
-            billed = study.settings.ticket.engine == HUB_JOB
-            token = (auth.hub_token(store, "", oauth) if billed else "") or ""
+            asks = registry.find_engine(study.settings.ticket.engine).needs_token
+            token = (auth.hub_token(store, "", oauth) if asks else "") or ""
             if action == "repeat":
                 results.repeat_best(store, study, token=token)
             else:
                 driver.go_on(store, study, token)
-        if action == "sort" and target in (*run_table.COLUMNS, *config.knobs()):
+        if action == "sort" and target in (*run_table.COLUMNS, *config.hyperparameters()):
             again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
             view |= {"by": target, "descending": not view["descending"] if again else first}
         elif action == "page" and target.isdecimal():
@@ -251,7 +250,7 @@ class RunsTab:
         self, store: RunStore, view: View, run_id: str, *others: Any, part: str = ""
     ) -> Updates:
         run = _visible(store, view).get(run_id)
-        summary, about = service.run_summary(store, run), run.about()
+        summary, about = run.state(), run.about()
         ended = summary.status in ENDED and summary.best is not None
         description: Updates = {
             self.name: gr.update(value=about.name, placeholder=run.title()),
@@ -273,7 +272,8 @@ class RunsTab:
         if action in ("resume", "pay"):  # only its owner may ask for that
             run = store.get(view["opened"])
             if action == "resume" and (price := service.resume_price(run)):
-                question = macro("engine.html", "resume_question")(price)
+                label = registry.engine_of(run).label
+                question = macro("engine.html", "resume_question")(label, price)
                 return {self.payment: gr.update(visible=True), self.price: question}
             service.resume_run(store, run, token=_token(store, [run], oauth), agreed=True)
         else:
@@ -301,10 +301,12 @@ class RunsTab:
             runs, name = [visible.get(asked)], visible.get(asked).title()
         else:
             runs, name = results.all_runs(visible, find_study(visible, asked)), ""
+        kept = [engine.removal_note for run in runs for engine in registry.that_keep(run)]
+        notes = dict.fromkeys(filter(None, kept))
         question = macro("run_details.html", "question")
         return {
             self.confirmation: gr.update(visible=True),
-            self.question: question(name, len(runs), any(map(registry.has_bucket, runs))),
+            self.question: question(name, len(runs), notes),
             self.to_delete: asked,
         }
 
@@ -392,7 +394,7 @@ class RunsTab:
         return [self.resume, self.stop, self.discard, self.cancel, self.clone, self.delete]
 
     def _run_updates(self, store: RunStore, run: Run, name: str) -> Updates:
-        summary = service.run_summary(store, run)
+        summary = run.state()
         resumable = summary.status in service.RESUMABLE and not run_view.is_everybodys(store)
         running, waits = summary.status == "running", service.queue_place(store, run)[0] > 0
         can_stop = running and not run.stop_requested()
@@ -415,7 +417,7 @@ def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str
     """The visitor's token of the Hub for what runs have there; empty where there is none, and a
     token that was typed before may do."""
     with contextlib.suppress(PublishError):
-        there = any(registry.is_remote(run) or registry.has_bucket(run) for run in runs)
+        there = any(registry.is_remote(run) or registry.that_keep(run) for run in runs)
         return (there and auth.hub_token(store, "", oauth)) or ""
     return ""
 

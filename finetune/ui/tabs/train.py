@@ -22,13 +22,12 @@ from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
 from finetune.engines import registry
 from finetune.engines.base import Ticket, read_ticket
-from finetune.engines.registry import HUB_JOB, LOCAL
 from finetune.environment import hub_connection, project
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import advice, report
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, evaluate, service
-from finetune.runs.run import Run
+from finetune.runs.run import Run, default_title
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.search import driver, limits
@@ -78,10 +77,11 @@ class TrainTab:
         with gr.Row(equal_height=False, elem_id="setup") as self.setup:
             with gr.Column(scale=3, min_width=320):
                 self._draw_form(drawn)
-            with gr.Column(scale=2, min_width=320):
+            with gr.Column(scale=2, min_width=320, elem_id="beside-form"):
                 self.engine.draw()
-                self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
-                self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+                with gr.Column(elem_id="train-bar"):  # stays in sight
+                    self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
+                    self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
                 self.message = elements.notice("train-message")
                 self.planned = elements.notice("planned")
                 self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
@@ -129,7 +129,7 @@ class TrainTab:
         searched = [*self.search.inputs, *values]
         self.search.begin.click(self.on_search, searched, everything, **quick)
         fields: list[Any] = [self.form[name] for name in search_form.FIELDS if name in self.form]
-        changes = [*self.search.changes, *(field.change for field in fields)]
+        changes = [*self.search.changes, *self.engine.changes, *(field.change for field in fields)]
         gr.on(changes, self.on_search_time, searched, everything, **latest)
         updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
         unfold = f"() => {json.dumps(updates)}"
@@ -147,10 +147,11 @@ class TrainTab:
         }  # fmt: skip
         self.cost_asked.change(self.on_costs, values, everything, **latest)
         self.unmeasured.change(self.on_measure, values, everything, **latest)
-        judged = {name for name, knob in run_config.knobs().items() if knob.usual}
-        names = judged | {*cost.INPUT_FIELDS}
+        judged = {name for name, field in run_config.hyperparameters().items() if field.usual_range}
+        names = judged | {"metrics", *cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
-        gr.on(estimated, None, None, self.engine.agreed, js="() => false", **quick)
+        priced = [*estimated, self.search.trials.change]
+        gr.on(priced, None, None, self.engine.agreed, js="() => false", **quick)
         controls: list[Any] = [self.form[name] for name in sorted(names & {*self.form})]
         estimated += [control.change for control in controls]
         gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
@@ -164,14 +165,17 @@ class TrainTab:
         choice, others = self._chosen(values)
         run = store.get(moved) if moved else None
         ticket = self.engine.checked(choice, read_ticket(run) if run else None)
-        token = "" if ticket.engine == LOCAL else auth.hub_token(store, choice.typed, oauth)
+        engine = registry.find_engine(ticket.engine)
+        asks = engine.needs_token or (run is not None and registry.engine_of(run).needs_token)
+        asks = asks and engine.is_remote
+        token = auth.hub_token(store, choice.typed, oauth) if asks else ""
         if run:
             service.resume_run(store, run, ticket, token or "")
             shown = {self.message: "", self.moved: "", self.engine.agreed: False}
             return self._folded(store, run) | shown
         planned = several_runs.plan(others)
         groups = [run.group for run in planned]
-        active = service.active_run(store) if ticket.engine == LOCAL else None
+        active = service.active_run(store) if not engine.is_remote else None
         configs = [run.config for run in planned]
         runs = service.start_runs(store, configs, groups, ticket, token or "")
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
@@ -191,9 +195,9 @@ class TrainTab:
         choice, others = self._chosen(values[search_form.COUNT :])
         ticket = self.engine.checked(choice)
         space, budget, options = search_form.read(values[: search_form.COUNT])
-        limits.check_dollars(budget, ticket)
+        limits.check_price(budget, ticket)
         token = ""
-        if ticket.engine == HUB_JOB:
+        if registry.find_engine(ticket.engine).needs_token:
             token = auth.hub_token(store, choice.typed, oauth) or ""
             HubClient(token or None).account()  # a trial would be the first to be refused
         driver.begin_search(
@@ -211,19 +215,18 @@ class TrainTab:
             space, budget, _options = search_form.read(values[: search_form.COUNT])
             config = form.read(others[several_runs.COUNT :])
             ticket = choice.ticket()
-            limits.check_dollars(budget, ticket)
+            limits.check_price(budget, ticket)
         except ConfigError as error:
             return {self.search.time: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
-        billed = limits.trial_price(ticket) > 0
-        first = driver.first_trial(store, config, space)
+        price, first = limits.trial_price(ticket), driver.first_trial(store, config, space)
         apart = describe_outside(space, outside(space, first.to_dict()))
-        return {self.search.time: search_form.expected(seconds, budget, billed, apart)}
+        return {self.search.time: search_form.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """What is chosen of the engine, and the values of the other controls."""
         count = several_runs.COUNT + len(form.NAMES)
-        return Choice(*values[count:]), values[:count]
+        return self.engine.read(values[count:]), values[:count]
 
     @reports_errors_in("costs")
     def on_costs(self, store: RunStore, *values: Any) -> Updates:
@@ -239,15 +242,16 @@ class TrainTab:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             total = sum(seconds) if len(seconds) == count else None
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
-        config, root, files = planned[0].config, store.root.resolve(), {}
+        config, root, files, title = planned[0].config, store.root.resolve(), {}, ""
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
             if is_upload(config.dataset):
                 files = store.uploads.file_names(config.dataset)
+            title = default_title(config, ", ".join(files.values()))
             if files and store.visitor.alone:  # with their folder only on one's own machine
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
-        costs = cost_view.costs(estimates[0], config, count, total, files, folder)
+        costs = cost_view.costs(estimates[0], config, count, total, files, folder, title)
         pairs = cost_view.pairs_card(estimates[0].report, store)
         shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
         if estimates[0].measurable:
@@ -295,7 +299,7 @@ class TrainTab:
     ) -> Updates:
         """A button of the live view was pressed."""
         run, clicked = store.get(run_id), elements.event_data(event)
-        summary = service.run_summary(store, run)
+        summary = run.state()
         match clicked.get("do"):
             case "stop":
                 service.stop_run(store, run)
@@ -304,7 +308,8 @@ class TrainTab:
             case "resume" if service.resume_price(run):  # which is to be agreed to
                 return self._choosing_engine(run)
             case "resume":
-                token = auth.hub_token(store, "", oauth) if registry.is_remote(run) else None
+                asks = registry.engine_of(run).needs_token
+                token = auth.hub_token(store, "", oauth) if asks else None
                 service.resume_run(store, run, token=token or "")
                 return self._shown(store, run) | {self.notice: ""}
             case "move":
@@ -330,7 +335,7 @@ class TrainTab:
         way to the visitor's next one."""
         run = _find_run(store, run_id)
         updates = self._shown(store, run)
-        if run and service.run_summary(store, run).status in ENDED:
+        if run and run.state().status in ENDED:
             other = service.active_run(store)
             way = macro("feedback.html", "other_run")(other.title(), other.id) if other else ""
             updates[self.notice] = way
@@ -357,14 +362,16 @@ class TrainTab:
     def _moving(self, store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> Updates:
         """Let a run go on where it was not: here, or on an engine that is chosen in the form."""
         if registry.is_remote(run):
-            unheard = read_ticket(run).is_unheard  # a job that may be at work is ended first
-            token = auth.hub_token(store, "", oauth) if unheard else None
+            # A job that may be at work is ended first.
+            asks = read_ticket(run).is_unheard and registry.engine_of(run).needs_token
+            token = auth.hub_token(store, "", oauth) if asks else None
             service.resume_run(store, run, Ticket(), token or "")
             return self._shown(store, run) | {self.notice: ""}
         return self._choosing_engine(run)
 
     def _choosing_engine(self, run: Run) -> Updates:
         """The form, to choose the engine on which a run goes on, and to agree to its price."""
+        engine = registry.engine_of(run)
         text = gettext(
             "Choose the machine on which {title} goes on, then press Continue. Its own "
             "hyperparameters stay.", title=run.title(),
@@ -375,7 +382,7 @@ class TrainTab:
             self.moved: run.id,
             self.start: gettext("Continue"),
             self.message: feedback.note(text),
-            self.engine.engine: HUB_JOB,
+            self.engine.engine: engine.name if engine.is_remote else self.engine.elsewhere,
             self.engine.agreed: False,
         }
 
@@ -395,8 +402,8 @@ class TrainTab:
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
             return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
         text = gettext(
-            "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
-            "this disk can be used: the bundled pairs and checkpoint need no network."
+            "No connection to the Hugging Face Hub. You can use the bundled data and model, and "
+            "what is on this machine."
         )
         return feedback.note(text)
 

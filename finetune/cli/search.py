@@ -1,4 +1,4 @@
-"""A search from a terminal: `python -m finetune search`."""
+"""`python -m finetune search`: find hyperparameters by many runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.engines import arguments as engine_arguments
 from finetune.engines.base import Ticket
-from finetune.engines.registry import HUB_JOB, open_engine
+from finetune.engines.registry import find_engine, open_engine
 from finetune.errors import ConfigError
 from finetune.jobs import scheduler
 from finetune.messages import message as _
@@ -20,7 +20,7 @@ from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore, default_root
 from finetune.search import results
 from finetune.search.driver import advance, begin_search, describe_values
-from finetune.search.limits import check_dollars
+from finetune.search.limits import check_price, trial_price
 from finetune.search.space import (
     Budget,
     default_space,
@@ -41,14 +41,14 @@ def main(arguments: list[str] | None = None) -> int:
     store = RunStore(args.runs)
     if args.study:
         study = find_study(store, args.study)
-        if study.settings.ticket.engine == HUB_JOB:
+        if find_engine(study.settings.ticket.engine).needs_token:
             open_engine(study.settings.ticket)  # raises where nobody is signed in
     else:
         ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
         space = _space(args.over) if args.over else default_space()
-        budget = Budget(args.trials, args.search_minutes, args.search_dollars)
-        check_dollars(budget, ticket)
-        engine_arguments.agree(args, ticket, budget.dollars)
+        budget = Budget(args.trials, args.search_minutes)
+        check_price(budget, ticket)
+        engine_arguments.agree(args, ticket, budget.trials * trial_price(ticket))
         study = begin_search(
             store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
             pruning=args.pruning, keep_pruned=args.keep_pruned,
@@ -88,7 +88,6 @@ def _parser() -> argparse.ArgumentParser:
         "--search_minutes", type=float, default=0.0,
         help="of training, all trials together, after which no trial begins",
     )  # fmt: skip
-    group.add_argument("--search_dollars", type=float, default=0.0, help="at most, where billed")
     group.add_argument("--parallel", type=int, default=1, help="trials at a time (default: 1)")
     group.add_argument(
         "--pruning", action=argparse.BooleanOptionalAction, default=True,

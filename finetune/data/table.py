@@ -1,17 +1,14 @@
-"""Opens the files people have as tables: CSV, TSV, JSONL, JSON, Parquet and workbooks; writes CSV.
+"""A file of rows and columns: what all formats have in common, and limits of what is read.
 
-The app's own process opens them in a child with limits (`environment.child_process`); the limits
-here bound the memory that a small file can make a reader use.
+The limits bound the memory that a small file can make a reader use.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -19,7 +16,6 @@ from typing import Any, BinaryIO, Literal, cast
 import pyarrow as pa
 from pydantic.dataclasses import dataclass
 
-from finetune import messages
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.errors import DataError
 from finetune.messages import Text
@@ -33,13 +29,10 @@ MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches
 MAX_UNPACKED = 8 * 2**30  # bytes
 TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
-
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a file is to be read, as the fields of `RunConfig` say it; an empty text means: guess."""
+    """Options for reading a file, from the fields of `RunConfig`; an empty text means: guess."""
 
     sheet: str = ""
     delimiter: str = ""
@@ -54,7 +47,7 @@ class ReadOptions:
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> ReadOptions:
-        """The options of some values by field; a ConfigError names those that cannot be meant."""
+        """The options with these values by field; ConfigError if one is invalid."""
         return cls.of(RunConfig(**values))
 
 
@@ -69,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Remark:
-    """What a person should know about how a file was read."""
+    """A fact or question about how a file was read."""
 
     kind: str  # an identifier, such as `encoding`
     severity: Literal["blocks", "warns", "notes"]
@@ -91,17 +84,17 @@ class Table(ABC):
         self.columns: list[str] = []  # unique names, in the order of the file
         self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
         self.sheets: list[str] = []  # of a workbook
-        self.row_count = 0  # about; 0 where only reading all of it would tell
+        self.row_count = 0  # approximate; 0 if only reading the file would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # facts for the user on how the file was read
-        self.remarks: list[Remark] = []  # doubts about that, and lines that were read otherwise
+        self.remarks: list[Remark] = []  # doubts about that, and lines read in an unusual way
         self.has_header = True
         self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
 
     def _name_columns(self, cells: Sequence[str]) -> None:
-        """Name the columns by the cells of a header, or by their numbers without one; an empty or
-        repeated name is numbered."""
+        """Name the columns by the cells of a header, or by their numbers. Empty and repeated names
+        are numbered."""
         names: dict[str, None] = {}
         for index, cell in enumerate(cells if self.has_header else [""] * len(cells), 1):
             column = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
@@ -110,60 +103,21 @@ class Table(ABC):
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
-        """Iterate over the readable rows; DataError where the rest of the file cannot be read.
+        """Iterate over the readable rows; DataError if the rest of the file cannot be read.
 
         Args:
             on_bad_row: called for every row that cannot be read.
-            columns: to be read, their cells no lists or objects then; all by default.
+            columns: columns to read, whose cells cannot be lists or objects; all by default.
         """
 
 
-def open_table(path: Path, name: str = "", options: ReadOptions | None = None) -> Table:
-    """Open a file as a table, by its contents and the ending of its path; errors call it `name`.
-    DataError if it is empty, not a table, or unpacks to too much."""
-    # They are made of what is defined here.
-    from finetune.data import delimited, json_tables, parquet_tables, workbooks
-
-    name, options = name or path.name, options or ReadOptions()
-    ending = path.name.lower().removesuffix(".gz")
-    try:
-        with open_bytes(path, name) as file:
-            head = file.read(2**16)
-        if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
-            raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
-        if head.startswith(b"PAR1") or ending.endswith(".parquet"):
-            return parquet_tables.ParquetTable(path, name)
-        if head.startswith(workbooks.STARTS):
-            return workbooks.WorkbookTable(path, name, options)
-        if ending.endswith((".json", ".jsonl", ".ndjson")):
-            return json_tables.JsonTable(path, name, options)
-        return delimited.CsvTable(path, name, options, tab=ending.endswith(".tsv"))
-    except (OSError, EOFError, pa.ArrowException) as error:
-        raise DataError(
-            "{name} cannot be read: {error}", "Upload it again.", name=name, error=error
-        ) from error
-
-
 def is_too_long(cell: Any) -> bool:
-    """Whether a cell is refused as `TOO_LONG`."""
+    """True if a cell is refused as `TOO_LONG`."""
     return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
 
 
-def usable_columns(
-    path: str, name: str, options: Mapping[str, str]
-) -> tuple[list[str], list[str], Any]:
-    """The columns of a file that can be sentences or labels, a workbook's sheets, and what must be
-    answered before it is read (a `messages.encode`d text); raises as `open_table`. `options`: the
-    fields of `ReadOptions`."""
-    table = open_table(Path(path), name, ReadOptions(**options))
-    usable = [column for column in table.columns if column not in table.unusable]
-    asked = [remark for remark in table.remarks if remark.severity == "blocks"]
-    text = _("{fact} {remedy}", fact=asked[0].title, remedy=asked[0].action) if asked else ""
-    return usable, table.sheets, messages.encode(text)
-
-
 def open_bytes(path: Path, name: str) -> BinaryIO:
-    """Open a file for reading, unpacked where it is gzipped."""
+    """Open a file for reading, and unpack gzip."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     raw = _BoundedGzip(path, name) if packed else io.FileIO(path)
@@ -185,7 +139,7 @@ class _BoundedGzip(gzip.GzipFile):
 
 
 def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
-    """Raise DataError where a file's contents are far larger than those of text can be."""
+    """Raise DataError if a file unpacks to far more than text does."""
     if unpacked > min(MAX_UNPACKED, max(64 * 2**20, MAX_RATIO * packed)):
         raise DataError(
             "{name} unpacks to more than {unpacked} MiB from {packed:.1f} MiB, which no table of "
@@ -198,28 +152,13 @@ def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
 
 
 def to_plain_value(cell: Any) -> Any:
-    """A cell of a typed file as text or number; dates and decimals become text, None stays."""
+    """Convert a cell of a typed file to text or number. Dates and decimals become text; None
+    stays."""
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
     return cell if cell is None or isinstance(cell, (str, int, float)) else str(cell)
 
 
 def cell_text(cell: Any) -> str:
-    """A cell as the text that a file of text would have; empty for a missing one."""
+    """Convert a cell to text, as in a text file; "" if it is missing."""
     return "" if cell is None else str(cell)
-
-
-def escape_formula(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe.
-    Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection"""
-    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_FORMULA_STARTS):
-        return cell
-    return cell if _NUMBER.fullmatch(cell) else "'" + cell
-
-
-def to_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Rows of a CSV file, with every cell escaped; every CSV the app writes goes through here."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
-    return out.getvalue()

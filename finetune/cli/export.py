@@ -1,0 +1,79 @@
+"""`python -m finetune export`: a saved model as ONNX, compared with PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+from pathlib import Path
+
+from finetune import disk
+from finetune.errors import ModelError
+from finetune.inference import quantized
+from finetune.inference.quantized import QuantizationReport
+from finetune.metrics.catalog import F1, metric_name
+from finetune.runs.run import Run
+from finetune.runs.store import default_root, named_run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Export from a terminal."""
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune export",
+        description="Write a saved model as ONNX, and verify it; of a run in int8 too, where that "
+        "is as good and faster.",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", type=Path, help="a from_pretrained folder")
+    source.add_argument("--run", type=Path, help="a run's id, or its folder")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        required=True,
+        help="the file to make; a run's int8 lies beside it, as a.int8.onnx beside a.onnx",
+    )
+    args = parser.parse_args(arguments)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
+    if args.run is None:
+        _export(args.model, args.to)
+    else:
+        _export_run(named_run(args.run, args.runs), args.to)
+    return 0
+
+
+def _export(folder: Path, to: Path) -> None:
+    from finetune.hub.onnx import export_onnx
+
+    difference = export_onnx(folder, to)
+    print(f"{to}: its logits differ from PyTorch's by at most {difference:.1g}")
+
+
+def _export_run(run: Run, to: Path) -> None:
+    """Export a run's model; also in int8 if that is used, as `a.int8.onnx` beside `a.onnx`."""
+    from finetune.evaluation import quantization
+
+    if run.best.resolve() in to.resolve().parents:
+        raise ModelError("{to} is in the folder of the run's model.", "Name another file.", to=to)
+    small, step = to.with_name(f"{to.stem}.int8{to.suffix}"), run.kept_step()
+    _export(run.best, to)
+    report = quantization.quantize_model(run, to, step)
+    print(_described(report))
+    if report.kept:
+        with disk.writing(small, ModelError, ""), disk.replacing(small) as new:
+            shutil.copy2(run.best / quantized.MODEL, new)
+        print(f"{small}: the model in int8")
+    elif small.exists():
+        print(f"{small} was there before and is left as it is: it is not of this export")
+
+
+def _described(report: QuantizationReport) -> str:
+    """Describe the effect of int8 in a line."""
+    (accuracy, accuracy8), (f1, f18) = report.accuracy, report.f1
+    speed, speed8 = report.pairs_per_second
+    measure = metric_name(F1.name, report.classes)
+    return (
+        f"int8 ({report.kind}) on {report.pairs:,} validation pairs: accuracy {accuracy:.3f} -> "
+        f"{accuracy8:.3f}, {measure} {f1:.3f} -> {f18:.3f} (p = {report.p:.2g}), {speed:.0f} -> "
+        f"{speed8:.0f} pairs/s; {'it is used' if report.kept else 'it is not used'}"
+    )

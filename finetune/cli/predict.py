@@ -1,0 +1,77 @@
+"""`python -m finetune predict`: answer every row of a file with a run's model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.arguments import add_arguments
+from finetune.config import READING_FIELDS
+from finetune.data.table import ReadOptions
+from finetune.engines import arguments as engine_arguments
+from finetune.inference.file_request import PredictionRequest, check_columns
+from finetune.runs.store import default_root, named_run
+
+if TYPE_CHECKING:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Predict a file from a terminal."""
+    about = (
+        "Predict every row of a file with a run's model. The result has the file's columns as they "
+        "are, then prediction, a probability_ of each class, trained_on and error; if the file has "
+        "one of these, all those added end in _2 (or _3, ...)."
+    )
+    parser = argparse.ArgumentParser("python -m finetune predict", description=about)
+    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
+    parser.add_argument("--runs", type=Path, default=default_root())
+    formats = "CSV, TSV, JSONL, JSON (these also as .gz), Parquet, XLSX, XLS or ODS"
+    parser.add_argument("--file", type=Path, required=True, help=formats)
+    result = "where the result goes; its ending says as what: .csv, .tsv, .jsonl, .json, .parquet"
+    parser.add_argument("--out", type=Path, required=True, help=result)
+    for name in ("sentence1", "sentence2", "label"):
+        about = "by the name that the run was trained on, or guessed, if absent"
+        parser.add_argument(f"--{name}_column", default="", help=about)
+    add_arguments(parser, READING_FIELDS, absent=False)
+    for name in ("both_orders", "calibrated"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument(
+        "--threshold", action=argparse.BooleanOptionalAction, default=True,
+        help="use the threshold saved with the model (default)",
+    )  # fmt: skip
+    engine_arguments.add_file_arguments(parser)
+    args = parser.parse_args(arguments)
+    from tqdm import tqdm
+
+    from finetune.inference.files import predict_file
+    from finetune.inference.result_files import ERROR, SUFFIXES
+
+    if args.out.suffix.lower() not in SUFFIXES:
+        parser.error(f"--out is {args.out}: end its name in one of {', '.join(SUFFIXES)}")
+    if args.out.resolve() == args.file.resolve():
+        parser.error(f"--out is {args.out}, the file to predict: name another one")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    run = named_run(args.run, args.runs)
+    request = PredictionRequest(
+        run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
+        args.both_orders, args.threshold, args.calibrated,
+        **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
+    )  # fmt: skip
+    trained = run.state().columns
+    request = check_columns(request, args.file, trained, run.config().encoding)
+    scoring = engine_arguments.scorer_from_arguments(args, run)
+    with tqdm(unit="row") as bar, scoring as scorer:
+        report, _ = predict_file(
+            run, request, args.file, args.out,
+            lambda done, total: bar.update(done - bar.n), scorer=scorer,
+        )  # fmt: skip
+    if report["columns"][-1] != ERROR:
+        names = ", ".join(report["columns"])
+        print(f"{args.file} keeps its own columns; those added are {names}", file=sys.stderr)
+    print(json.dumps(report, indent=2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,127 @@
+"""`python -m finetune train`: train here, or follow a run on another engine."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from finetune import config, uploads
+from finetune.arguments import add_arguments, arguments_given
+from finetune.config import RunConfig
+from finetune.data import catalog
+from finetune.engines import arguments as engine_arguments
+from finetune.engines import attempt, registry
+from finetune.engines.base import Ticket, read_ticket, resume
+from finetune.errors import JobError, StoreError
+from finetune.jobs import check, cost, ranks, service, workers
+from finetune.jobs.ranks import RankView
+from finetune.jobs.terminal import EventLog, TerminalBar, describe_event
+from finetune.jobs.train import carry_out_attempt, carry_out_run
+from finetune.messages import message as _
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore, default_root, named_run
+from finetune.runs.summary import ENDED
+from finetune.training import distributed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train from a terminal; the exit status: 0 ended, 1 failed."""
+    about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
+    parser = argparse.ArgumentParser("python -m finetune train", description=about)
+    parser.add_argument("--run", type=Path, help="a run to carry out: its id, or its folder")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
+    parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
+    uploads.add_arguments(parser)
+    engine_arguments.add_arguments(parser)
+    add_arguments(parser)
+    args = parser.parse_args(arguments)
+    run = _open_run(args, engine_arguments.ticket_from_arguments(args))
+    distributed.check_accelerate_config(run.config())
+    show = TerminalBar() if sys.stderr.isatty() or not args.run else EventLog()
+    if attempt.is_attempt():
+        return ranks.leave(carry_out_attempt(run, show))
+    if not distributed.is_main_process():
+        return ranks.leave(carry_out_run(run, show))
+    single = distributed.is_single_process()
+    with workers.worker_lock(run, rank=not single) as only:
+        if not only:
+            print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
+            return 0 if single else 1  # or the other ranks would wait for this one
+        if registry.is_remote(run):
+            return _follow_elsewhere(run, show)
+        if single:
+            ranks.launch_if_several(run)
+        return ranks.leave(carry_out_run(run, show))
+
+
+def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
+    """Let another engine carry the run out, and follow it; the exit status. Ctrl-C stops the run,
+    keeping its best model."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        run.request_stop()
+
+    signal.signal(signal.SIGINT, stop)
+    return registry.carry_out(run, show=show, describe=describe_event)
+
+
+def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
+    """The run to carry out; on the ranks that do not write it, a view of its configuration."""
+    main_process = distributed.is_main_process()
+    if args.run:
+        named = named_run(args.run, args.runs)
+        store = RunStore(named.folder.parent)
+        run = attempt.as_attempt(store.get(named.id))
+        run.config()
+        if main_process and not attempt.is_attempt():
+            _take_up(store, run, ticket, args)
+        return run if main_process else RankView(run.folder.parent, run.config())
+    values: dict[str, Any] = {}
+    if args.config:
+        values = RunConfig.from_json(args.config.read_bytes()).to_dict()
+    values |= config.preset(args.preset) if args.preset else {}
+    values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
+    run_config = catalog.with_absolute_paths(RunConfig(**values))
+    store = RunStore(args.runs)
+    distributed.check_accelerate_config(run_config)
+    check.check_source_access(store, run_config)
+    if not main_process:
+        return RankView(args.runs, run_config)
+    if ticket is not None and registry.find_engine(ticket.engine).is_remote:
+        run_config = cost.with_checkpoints(store, run_config)
+        registry.check_config(run_config, ticket)
+        engine_arguments.agree(args, ticket)
+    return store.create(run_config, ticket=ticket.to_json() if ticket is not None else "")
+
+
+def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Namespace) -> None:
+    """Let a run go on, with another engine where one is named."""
+    former, state = read_ticket(run), run.state()
+    if former.job and ticket is not None and ticket.engine != former.engine:
+        raise JobError(
+            "A job of this run is under way on {engine}.",
+            "Follow it with --engine {engine}; once it has ended or is stopped, move it.",
+            engine=former.engine,
+        )
+    if former.job:
+        return
+    if state.status in ENDED - service.RESUMABLE:
+        raise JobError(
+            "The run is {status}.",
+            "Only one that ended too early can go on.",
+            status=_(state.status),
+        )
+    engine_arguments.agree(args, ticket or former)
+    if ticket is not None:
+        if run.is_alive():
+            raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)
+        service.move_run(store, run, ticket)
+    if state.end_recorded or (run.stop_requested() and not run.is_alive()):
+        resume(run)

@@ -1,0 +1,98 @@
+"""What engines have in common whose machines are billed: options, prices and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from finetune.engines import spending
+from finetune.engines.base import Engine, EngineOptions, Shown, Ticket, write_ticket
+from finetune.errors import JobError
+from finetune.messages import message as _
+from finetune.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of machine, and its price in US dollars an hour."""
+
+    name: str
+    label: str
+    price: float
+
+
+class BilledOptions(EngineOptions):
+    """What a person chooses for an engine that is billed."""
+
+    flavor: Annotated[str, Shown(_("Machine"))] = ""
+    """The kind of machine."""
+    minutes: Annotated[int, Shown(_("Minutes at most"))] = Field(30, ge=1, le=7 * 24 * 60)
+    """The job is ended after so many minutes, whatever it is doing."""
+    price: float = Field(default=0.0, ge=0)
+    """US dollars an hour, as they were shown; a job whose price is another by now is not begun."""
+    dollars_a_run: Annotated[float, Shown(_("Dollars a run at most"))] = Field(1.0, ge=0)
+    """What the run may cost at most, all its attempts together."""
+    dollars_a_day: Annotated[float, Shown(_("Dollars a day at most"))] = Field(5.0, ge=0)
+    """What all your jobs of 24 hours may cost at most."""
+
+    @property
+    def most(self) -> float:
+        """US dollars that a job costs which takes all its minutes."""
+        return self.price * self.minutes / 60
+
+
+class BilledEngine(Engine):
+    """An engine whose runs cost money. Its `submit` calls `reserve` before anything is billed, and
+    notes in `spending` what an attempt has cost."""
+
+    is_billed = True
+    Options: ClassVar[type[EngineOptions]] = BilledOptions
+    usual_machine: ClassVar[str] = ""
+    """What the page's form begins with, if it is offered."""
+
+    def machines(self) -> list[Machine]:
+        """Return the machines there are, the cheapest first."""
+        raise NotImplementedError
+
+    def price(self, ticket: Ticket) -> float:
+        machines = self.machines()
+        for machine in machines:
+            if machine.name == ticket.machine:
+                return machine.price
+        raise JobError(
+            "{engine}: there is no machine {flavor!r}.",
+            "Choose one of: {flavors}.",
+            engine=self.label,
+            flavor=ticket.machine,
+            flavors=", ".join(machine.name for machine in machines),
+        )
+
+    def reserve(self, run: Run, ticket: Ticket) -> None:
+        """Note the most that the attempt can cost.
+
+        Raises:
+            JobError: if that is beyond a limit, or the price is not the one that was shown.
+        """
+        options, price = self.options(ticket), self.price(ticket)
+        if abs(price - options.price) > 1e-6:
+            # The next question shows the present price.
+            shown = {**ticket.options, "price": price}
+            write_ticket(run, ticket.model_copy(update={"options": shown}))
+            raise JobError(
+                "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
+                "Look at the new price and start again.",
+                flavor=options.flavor,
+                price=price,
+                shown=options.price,
+            )
+        limits = options.dollars_a_run, options.dollars_a_day
+        spending.reserve(run, ticket.attempt, options.most, *limits)
+
+    @classmethod
+    def options(cls, ticket: Ticket) -> BilledOptions:
+        """Return the options of a ticket."""
+        options = cls.Options(**ticket.options)
+        assert isinstance(options, BilledOptions)
+        return options

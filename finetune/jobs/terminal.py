@@ -1,0 +1,115 @@
+"""Training events as text: a progress bar for a terminal, lines for a log."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+from finetune.data import check_report
+from finetune.metrics.catalog import metric_name
+from finetune.runs import events
+from finetune.runs.events import Phase
+
+
+class TerminalBar:
+    """A tqdm bar of steps, with the evaluations printed above it."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+        self._classes = 0
+
+    def __call__(self, event: events.Event) -> None:
+        from tqdm import tqdm
+
+        if isinstance(event, events.Stepped) and self._bar is not None:
+            self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
+            self._bar.update(event.step - self._bar.n)
+        elif text := describe_event(event, self._classes):
+            tqdm.write(text, file=sys.stderr)
+        if isinstance(event, events.Prepared):
+            self._classes = len(event.labels)
+            self._bar = tqdm(total=event.total_steps, unit="step")
+        ended = isinstance(event, (events.Finished, events.Stopped, events.Failed))
+        if ended and self._bar is not None:
+            self._bar.close()
+
+
+class EventLog:
+    """Prints one line an event, for the log that a page shows."""
+
+    def __init__(self) -> None:
+        self._classes = 0
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.Prepared):
+            self._classes = len(event.labels)
+        if text := describe_event(event, self._classes):
+            print(text, flush=True)
+
+
+def describe_event(event: events.Event, classes: int = 0) -> str:
+    """Lines for a person; empty for what is not worth a line.
+
+    Args:
+        classes: how many classes the run has, by which F1 is named; 0 while unknown.
+    """
+    match event:
+        case events.Started():
+            return f"on {event.device}, {event.processes} process(es)"
+        case events.PhaseStarted() if event.phase != Phase.TRAIN:
+            return f"{event.phase.replace('_', ' ')} {event.detail}".strip()
+        case events.Prepared():
+            counts = (
+                f"{event.train_examples} training and {event.validation_examples} validation "
+                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
+            )
+            unreadable = [
+                f"warning: {count:,} rows of {split} could not be read and are left out"
+                for split, count in event.data.get("unreadable", {}).items()
+            ]
+            leaks = [
+                f"warning: {count:,} training pairs stand in {split} too, and its score will "
+                "flatter the model; --drop_leaked leaves them out"
+                for split, count in event.data.get("leaked", {}).items()
+            ]
+            read = [f"reads: {check_report.describe_columns(event.data.get('columns', {}))}"]
+            read += event.data.get("reading", [])
+            head = [event.head.text] if event.head.text else []
+            warnings = [*read, counts, *head, *unreadable, *leaks]
+            if event.data.get("positive_assumed"):
+                warnings.append(
+                    f"warning: F1 is of {event.data['positive_label']!r}, for nothing says which "
+                    "class is the positive one; --positive_label does"
+                )
+            return "\n".join(warnings)
+        case events.Stepped():
+            return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
+        case events.Evaluated():
+            best = " (best so far)" if event.best else " (before training)" * (not event.step)
+            return f"step {event.step}: validation {_scores(event.metrics, classes)}{best}"
+        case events.BaselinesMeasured():
+            baselines = event.baselines.items()
+            return "\n".join(
+                f"baseline {name}: {_scores(scores, classes)}" for name, scores in baselines
+            )
+        case events.Resumed():
+            return f"going on from step {event.step}"
+        case events.Stopped():
+            text = f"stopped at step {event.step}" + ", model discarded" * event.discarded
+            return f"{text} {event.reason}".strip()
+        case events.Failed():
+            return f"failed: {event.error} {event.remedy}".strip()
+        case events.Finished():
+            early = ", early: the score had stopped rising," if event.early else ""
+            return f"finished {event.step} steps{early} in {event.seconds:.1f} s"
+    return ""
+
+
+def _scores(scores: dict[str, float], classes: int) -> str:
+    return ", ".join(
+        f"{metric_name(name, classes)} {value:.4f}"
+        for name, value in scores.items()
+        if name != "examples"
+    )

@@ -1,0 +1,34 @@
+"""The form shows what is automatic as that, and reads it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.config import PRESETS, RunConfig, preset
+from finetune.runs.store import RunStore
+from finetune.ui import form
+
+
+def shown(store: RunStore, config: RunConfig) -> dict[str, object]:
+    values = form.filled(store, config)[:-1]
+    return {
+        name: value["value"] if isinstance(value, dict) else value
+        for name, value in zip(form.NAMES, values, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_is_shown_is_read_back(tmp_path: Path, name: str) -> None:
+    config = RunConfig(**preset(name), dataset="glue/mrpc", adam_beta1=0.8)
+    assert form.read(list(shown(RunStore(tmp_path), config).values())) == config
+
+
+def test_no_box_shows_a_number_that_stands_for_automatic(tmp_path: Path) -> None:
+    values = shown(RunStore(tmp_path), RunConfig(dropout=-1))
+    automatic = ("num_train_epochs", "max_steps", "warmup_steps", "dropout", "eval_steps",
+                 "save_steps", "early_stopping_patience", "pad_to_multiple_of")  # fmt: skip
+    assert {values[name] for name in automatic} == {""}
+    assert "-1" not in values.values()
+    assert form.read(list(values.values())).dropout == -1
