@@ -17,7 +17,7 @@ from finetune import disk
 from finetune.config import UPLOAD_PREFIX
 from finetune.errors import DataError
 from finetune.messages import message
-from finetune.owners import LOCAL_USER, NOBODY, Limits, Visitor
+from finetune.owners import LOCAL_USER, NOBODY, Visitor
 
 SPLITS = ("train", "validation", "test")
 _PACKED = (".parquet", ".xlsx", ".xls", ".ods")  # not as .gz
@@ -109,9 +109,7 @@ class Uploads:
         """Remove the oldest uploads that no run needs until this many bytes fit beside
         `other_bytes`; returns the bytes of the rest. DataError, and nothing removed, if they cannot
         fit."""
-        if self.visitor.alone:
-            return 0
-        limit = Limits().upload_bytes
+        limit = self.visitor.policy.limits.upload_bytes
         most = limit - size - other_bytes
         stored, used = self._stored(), self.used()
         total = sum(upload.size for upload in stored)

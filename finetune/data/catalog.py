@@ -128,13 +128,13 @@ def may_be_fetched(name: str) -> bool:
     return of_hub or name == BUNDLED_CHECKPOINT
 
 
-def checkpoint_problem(name: str) -> str | None:
-    """Return why a visitor of a shared app may not choose a checkpoint, or None if they may."""
-    if find_checkpoint(name) is not None:
+def checkpoint_problem(name: str, policy: owners.Policy) -> str | None:
+    """Return why a checkpoint may not be chosen, or None if it may."""
+    if policy.owner_asks or find_checkpoint(name) is not None:
         return None
     if is_local_path(name):
         return _("is on this machine's disk, which visitors cannot use; choose one on the Hub")
-    if not owners.any_checkpoint():
+    if not policy.any_checkpoint:
         offered = ", ".join(entry.name for entry in CHECKPOINTS)
         return _("is not offered in this shared app; choose one of {offered}", offered=offered)
     return None if may_be_fetched(name) else _("is not a name on the Hub; give it as owner/name")

@@ -178,6 +178,7 @@ def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[An
 def ensure_cached(config: RunConfig, root: Path) -> None:
     """Read the rows of a source into the cache, in a child process, unless they are there."""
     if _load_current(config, root) is None:
+        confined = owners.policy().confines_workers  # if not, it may need the person's own token
         child_process.call(
             "finetune.data.dataset_cache:_read",
             config.to_json(),
@@ -185,8 +186,7 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
             about=message("The source of these pairs"),
             seconds=_CHILD_SECONDS,
             memory=_CHILD_MEMORY,
-            # Outside a shared app it may need the person's own token.
-            confinement=needed_files.of_pairs(config, root) if owners.is_shared() else None,
+            confinement=needed_files.of_pairs(config, root) if confined else None,
         )
 
 

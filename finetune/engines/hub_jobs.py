@@ -79,7 +79,7 @@ class HubJobs(BilledEngine):
     removal_note = _("What its jobs have left in your bucket on the Hub is removed too.")
 
     def __init__(self, token: str = "") -> None:
-        stored = None if token or owners.is_shared() else client.stored_token()
+        stored = client.stored_token() if not token and owners.policy().stored_token else None
         self._client = HubClient(token or stored)
         self._api, self._token = self._client.api, token or stored or ""
         self._denials = 0  # the last answers that said that there is no such job

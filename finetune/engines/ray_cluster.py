@@ -70,7 +70,7 @@ class RayCluster(Engine):
     @classmethod
     def is_offered(cls) -> bool:
         """Visitors name no address, so the owner must have done so."""
-        return not owners.is_shared() or bool(os.environ.get(ADDRESS))
+        return owners.policy().owner_asks or bool(os.environ.get(ADDRESS))
 
     @classmethod
     def missing(cls) -> tuple[str, str]:
@@ -205,7 +205,7 @@ def _start_actors(
 
     arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
     variables = {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"}
-    variables |= owners.visitors_environment()
+    variables |= owners.policy().worker_environment()
     ray.cloudpickle.register_pickle_by_value(ray_node)
     actor = ray.remote(ray_node.RankProcess)
     ranks = group.bundle_count

@@ -234,8 +234,8 @@ class _Training:
         counts = pairs.counts
         processes = self.accelerator.num_processes
         per_epoch, total = schedule.count_steps(config, -(-len(train) // processes), processes)
-        limit = owners.Limits().run_steps
-        if owners.is_shared() and self.run.owner and total > limit:
+        limit = owners.policy().limits.run_steps
+        if self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
         return events.Prepared(
             train_examples=len(train.sampler),  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import psutil
 
@@ -116,14 +117,14 @@ def empty_folder(job: JobFolder) -> Path:
 
 def _environment(confinement: Confinement | None) -> dict[str, str]:
     """The environment of a worker; a shared app's has none of its owner's secrets."""
-    own: Mapping[str, str] = os.environ
-    if owners.is_shared():
+    policy, own = owners.policy(), cast(Mapping[str, str], os.environ)
+    if policy.confines_workers:
         own = visible_environment()
         if confinement is None:
             own |= {name: os.environ[name] for name in _UNCONFINED if name in os.environ}
     variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **own}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
-    return variables | {"PYTHONPATH": project.python_path()} | owners.visitors_environment()
+    return variables | {"PYTHONPATH": project.python_path()} | policy.worker_environment()
 
 
 def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) -> None:
@@ -226,7 +227,8 @@ def start_warm_worker(store: RunStore) -> None:
             shutil.rmtree(waiting.folder, ignore_errors=True)
             waiting.folder.mkdir(parents=True)
             waiting.describe_job(WARM, "", {"parent": os.getpid()})
-            spawn_worker(waiting, confinement=Confinement() if owners.is_shared() else None)
+            confinement = Confinement() if owners.policy().confines_workers else None
+            spawn_worker(waiting, confinement=confinement)
 
 
 def give_to_warm_worker(

@@ -201,7 +201,7 @@ class Api:
             for name, value in (("repository", repository), ("token", token)):
                 if not isinstance(value or "", str):
                     raise FinetuneError("{name} is no text.", "Send it as one.", name=name)
-            if not token and store.visitor.alone:
+            if not token and store.visitor.policy.stored_token:
                 token = client.stored_token() or ""
             push = push_plan.PushRequest(repository, private, update=update)
             summary = run.state()

@@ -147,7 +147,7 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
     if name == "checkpoint":
         choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
-        return gr.Dropdown(choices, allow_custom_value=owners.any_checkpoint(), **common)
+        return gr.Dropdown(choices, allow_custom_value=owners.policy().any_checkpoint, **common)
     if is_column or name in ("positive_label", "sheet", *_SUGGESTED):
         guessed = is_column or name in _SUGGESTED
         unset = gettext("guessed") if guessed else gettext("default")

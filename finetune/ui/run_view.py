@@ -184,7 +184,7 @@ def rows(store: RunStore) -> list[RunRow]:
 
 def is_everybodys(store: RunStore) -> bool:
     """Whether an admin looks at everybody's runs, to stop or delete them."""
-    return store.visitor.alone and owners.is_shared()
+    return store.visitor.alone and owners.policy().several_people
 
 
 def table(

@@ -104,7 +104,7 @@ class TrainTab:
                 label=gettext("Preset"),
                 info=gettext("Sets the hyperparameters; the pairs and the checkpoint stay."),
             )  # fmt: skip
-            search = HubSearch(self.store, "model") if owners.any_checkpoint() else None
+            search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
             if search:
                 search.draw()
             self.form = form.draw_advanced(drawn | common)
@@ -247,10 +247,12 @@ class TrainTab:
             if is_upload(config.dataset):
                 files = store.uploads.file_names(config.dataset)
             title = default_title(config, ", ".join(files.values()))
-            if files and store.visitor.alone:  # with their folder only on one's own machine
+            if (
+                files and store.visitor.policy.owner_asks
+            ):  # with their folder only on one's own machine
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
-        folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
+        folder = str(root) if store.visitor.policy.owner_asks and root != _DEFAULT_RUNS else ""
         costs = cost_view.costs(estimates[0], config, count, total, files, folder, title)
         pairs = cost_view.pairs_card(estimates[0].report, store)
         shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
