@@ -133,7 +133,7 @@ def test_a_module_is_code_and_refused_in_a_shared_app(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     visitor = store.for_visitor(owners.Visitor(names=("browser:ada",)))
     service.check_start(visitor, [RunConfig(metrics="recall")])
-    with pytest.raises(ConfigError, match="metrics names somebody/theirs, a module, which is code"):
+    with pytest.raises(ConfigError, match="metrics names somebody/theirs, which is code"):
         service.check_start(visitor, [RunConfig(metrics="recall somebody/theirs")])
 
 
