@@ -23,6 +23,8 @@ from finetune.inference.scorer import Precision, Scorer
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
+from finetune.tasks import single_label
+from finetune.tasks.base import Target
 
 WINDOW = 4096  # rows sorted by length together, and held at once
 FIRST = 64  # rows of the first window, to be predicted soon; each has four times as many
@@ -231,8 +233,8 @@ class _RowPredictor:
     def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[Line]:
         """Yield the added columns of the rows that can be predicted."""
         request = self._request
-        shares, answers = decision_rule.decide(
-            scores.logits, self._labels, self._rule, request.options, scores.swapped
+        shares, answers = single_label.answers(
+            scores.logits, Target(tuple(self._labels)), self._rule, request.options, scores.swapped
         )
         trained_on = self._trained_on(records)
         if request.label:
