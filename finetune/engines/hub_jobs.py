@@ -18,7 +18,7 @@ from huggingface_hub import JobInfo
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.engines import mailbox, spending
-from finetune.engines.base import Placement, Shown, Ticket, write_ticket
+from finetune.engines.base import AttemptStatus, Shown, Ticket, write_ticket
 from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.engines.mailbox import Mailbox
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
@@ -212,25 +212,27 @@ class HubJobs(BilledEngine):
         self._client.call(_("Sending the run"), send, patience=_TRANSFER)
         return box
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         info = self._find_job(run, ticket.job)
         self._denials = 0 if info else self._denials + 1
         if info is None:
             reason = _("The Hub knows no job {job}.", job=ticket.job)
             if self._denials < _DENIALS:
                 raise PublishError(reason, _("It is asked again."))
-            return Placement("ended", reason=reason, missing=True)
+            return AttemptStatus("ended", reason=reason, missing=True)
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
-            return Placement("running" if stage == "RUNNING" else "waiting")
+            return AttemptStatus("running" if stage == "RUNNING" else "waiting")
         spending.note(run, ticket.attempt, self._cost(ticket, info))
         if stage == "COMPLETED":
-            return Placement("ended", 0)
+            return AttemptStatus("ended", 0)
         if "timeout" in (text or "").lower():
             minutes = _options(ticket).minutes
-            return Placement("ended", 1, _("The job was ended after its {n} minutes.", n=minutes))
+            return AttemptStatus(
+                "ended", 1, _("The job was ended after its {n} minutes.", n=minutes)
+            )
         reason = _("The job has ended: {text}.", text=text or stage.lower())
-        return Placement("ended", _exit_code(text or ""), reason)
+        return AttemptStatus("ended", _exit_code(text or ""), reason)
 
     def knows(self, run: Run, ticket: Ticket) -> bool:
         return self._find_job(run, ticket.missing) is not None
