@@ -22,8 +22,8 @@ from finetune.config import RunConfig
 from finetune.engines import frames, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Ticket, read_ticket, write_ticket
 from finetune.engines.hub_jobs import HubJobOptions
-from finetune.engines.mailbox import Mailbox
 from finetune.engines.registry import check_config, make_ticket
+from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.jobs import scheduler, service, tokens, workers
 from finetune.runs import events
@@ -545,7 +545,7 @@ def test_a_bucket_brings_only_what_a_job_saves(
     run = store.create(config)
     api = HfApi(endpoint=hub.url, token=TOKEN)
     api.create_bucket(BUCKET, private=True)
-    box = Mailbox(api, BUCKET, run.id, 1)
+    box = RunBucket(api, BUCKET, run.id, 1)
     names = ["events.jsonl", "best/config.json", "about.json", "evaluations/x/job.json", "STOP"]
     box.put({f"saved/{name}": b"{}" for name in names})
     about = (run.folder / "about.json").read_bytes()

@@ -17,7 +17,7 @@ from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Engine, Ticket, read_ticket, resume, write_ticket
 from finetune.engines.frames import Frame
 from finetune.engines.hub_jobs import HubJobOptions
-from finetune.engines.mailbox import SAVED, Mailbox
+from finetune.engines.run_bucket import SAVED, RunBucket
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
 from finetune.jobs import service, terminal, workers
@@ -114,7 +114,7 @@ def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
     hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
 ) -> None:
     run, ticket, engine = sleeping
-    box = Mailbox(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
+    box = RunBucket(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
     box.put({f"{SAVED}/events.jsonl": b"{}\n"})
     hub.fail(path="/tree", status=404, times=4)
     assert engine.fetch(run, ticket) == b"{}\n"
