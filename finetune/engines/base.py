@@ -167,6 +167,8 @@ class Engine:
     Options: ClassVar[type[EngineOptions]] = EngineOptions
     owners_options: ClassVar[tuple[str, ...]] = ()
     """Options that only the owner of a shared app may set, not its visitors."""
+    owners_variables: ClassVar[tuple[str, ...]] = ()
+    """Variables of a shared app's environment that a worker gets which is not confined."""
     file_options: ClassVar[tuple[str, ...]] = ()
     """Options that count when a file is scored."""
     places: ClassVar[int | None] = 1

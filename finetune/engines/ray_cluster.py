@@ -60,6 +60,7 @@ class RayCluster(Engine):
     name, label = "ray", _("Ray cluster")
     Options = RayOptions
     owners_options = ("address",)
+    owners_variables = (ADDRESS,)
     file_options = ("address",)
     places = 8
     scores_files = True

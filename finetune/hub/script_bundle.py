@@ -1,7 +1,7 @@
 """A run as a zip, to repeat it elsewhere: a plain script, its values, its pairs and its
 requirements.
 
-The script is always the same file, `templates/train.py`; only its `config.json` differs by run.
+The script is always the same file, `templates/train.py`. Only the `config.json` beside it differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from finetune.runs.summary import RunSummary
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
 _LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "peft", "scikit-learn", "numpy")
-# The values that the script can repeat; it repeats all values of other fields.
+# Fields of which the script can repeat only these values.
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
 _SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
 _REPEATED = {"optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES} | {
@@ -112,7 +112,7 @@ def _script_config(
     from finetune.training import dataloaders, model, schedule
 
     config, total = run.config(), prepared.total_steps
-    eval_steps = schedule.eval_every(  # if the run ended before it was planned
+    eval_steps = schedule.eval_every(  # a fallback if the run ended too early
         config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
     )
     length, precision = checkpoints.length_of(run.folder), prepared.precision

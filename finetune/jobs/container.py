@@ -1,5 +1,5 @@
-"""Carries a run out in the container of a Hugging Face Job: `python -m
-finetune.jobs.container`, in the folder that holds this package.
+"""Carries a run out in the container of a job on the Hub: `python -m finetune.jobs.container`, in
+the folder that holds this package.
 
 Trains on the container's disk, prints events as frames and the worker's log as it is (one writer:
 two would tear each other's lines), mirrors what is saved into the bucket, and watches for a stop.
