@@ -201,7 +201,9 @@ class _RowPredictor:
         prepared = run.state().prepared
         positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(labels) - 1)
-        self._positive = labels.index(positive) if positive in labels else default
+        positive = labels.index(positive) if positive in labels else default
+        self._target = Target(tuple(labels), positive)
+        self._metrics = run.config().measured
         self._number_of = {class_key(name): number for number, name in enumerate(labels)}
         self._number_of |= {name: number for number, name in enumerate(labels)}
         if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # unless a number is a name
@@ -234,7 +236,7 @@ class _RowPredictor:
         """Yield the added columns of the rows that can be predicted."""
         request = self._request
         shares, answers = single_label.answers(
-            scores.logits, Target(tuple(self._labels)), self._rule, request.options, scores.swapped
+            scores.logits, self._target, self._rule, request.options, scores.swapped
         )
         trained_on = self._trained_on(records)
         if request.label:
@@ -273,7 +275,7 @@ class _RowPredictor:
         """The figures of all rows so far."""
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
-            "labels": self._labels, "positive": self._positive, "columns": [*self.added],
+            "labels": self._labels, "positive": self._target.positive, "columns": [*self.added],
             **self._overlap,
         }  # fmt: skip
         if self._request.threshold and self._rule.threshold_for(self._labels):
@@ -290,7 +292,7 @@ class _RowPredictor:
         labelled = int(counts.sum())
         if labelled < enough:
             return {"labelled": labelled}
-        scores = intervals.bootstrap_intervals(counts, self._positive)
+        scores = intervals.bootstrap_intervals(counts, self._target.positive, self._metrics)
         rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
         return {"labelled": labelled, "scores": rows, "confusion": counts.tolist()}
 
