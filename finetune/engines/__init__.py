@@ -1,3 +1,12 @@
 """Where runs are carried out: each engine is one module, listed in `registry`."""
 
-__all__ = ["arguments", "attempt", "base", "billed", "frames", "registry", "run_bucket", "spending"]
+__all__ = [
+    "arguments",
+    "attempt",
+    "base",
+    "billed",
+    "log_lines",
+    "registry",
+    "run_bucket",
+    "spending",
+]
