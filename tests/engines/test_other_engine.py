@@ -7,8 +7,10 @@ import argparse
 import gradio as gr
 import pytest
 
+from finetune import owners
+from finetune.cli import engine_arguments
 from finetune.config import RunConfig
-from finetune.engines import arguments, registry
+from finetune.engines import registry
 from finetune.engines.base import Ticket, write_ticket
 from finetune.errors import ConfigError, JobError
 from finetune.jobs import cost
@@ -70,24 +72,24 @@ def test_what_is_typed_for_one_engine_is_not_sent_to_another(engine_form: Engine
 
 def parsed(words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    arguments.add_arguments(parser)
+    engine_arguments.add_arguments(parser)
     return parser.parse_args(words.split())
 
 
 def test_the_command_line_has_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     args = parsed("--engine other --flavor large --queue long --minutes 10 --nodes 2")
-    ticket = arguments.ticket_from_arguments(args)
+    ticket = engine_arguments.ticket_from_arguments(args)
     assert ticket is not None
     assert (ticket.options["queue"], ticket.options["price"]) == ("long", 1.44)
     assert "nodes" not in ticket.options
     with pytest.raises(JobError, match="The price was not agreed to"):
-        arguments.agree(args, ticket)
+        engine_arguments.agree(args, ticket)
     told = "other large: $1.44 an hour; it stops by itself after 10 minutes, at most $0.24."
     assert told in capsys.readouterr().err
-    arguments.agree(parsed("--yes"), ticket)
+    engine_arguments.agree(parsed("--yes"), ticket)
     unknown = parsed("--engine other --flavor huge")
     with pytest.raises(JobError, match=r"there is no machine 'huge'\. Choose one of: small, large"):
-        arguments.ticket_from_arguments(unknown)
+        engine_arguments.ticket_from_arguments(unknown)
 
 
 def test_a_search_on_it_needs_a_number_of_trials() -> None:
@@ -119,6 +121,7 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
     form = EngineForm(store)
     with gr.Blocks():
         form.draw()
+    assert owners.policy().several_people
     assert [name for _, name in form.engine.choices] == [
         "local", "hub-job", *(["ray"] if named else []), "other"
     ]  # fmt: skip
