@@ -15,8 +15,8 @@ import pytest
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Engine, Ticket, read_ticket, resume, write_ticket
-from finetune.engines.frames import Frame
 from finetune.engines.hub_jobs import HubJobOptions
+from finetune.engines.log_lines import LogLine
 from finetune.engines.run_bucket import SAVED, RunBucket
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
@@ -150,9 +150,9 @@ class Forgetful(SimulatedJob):
                     step=step, epoch=0.0, loss=1 / step, learning_rate=0.1, samples_per_second=1.0
                 )
                 self.lines.append(event.model_dump_json().encode())
-            frame = Frame(ticket.attempt, offset, self.lines[step - 1])
-            offset = frame.end
-            yield frame.encode()
+            log_line = LogLine(ticket.attempt, offset, self.lines[step - 1])
+            offset = log_line.end
+            yield log_line.encode()
 
 
 def test_a_missing_job_is_followed_again_once_it_is_known(store: RunStore) -> None:
