@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -40,12 +41,12 @@ _CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
 def token() -> bool | None:
     """The `token` argument of the Hub's clients: False for no token, None for this machine's
     token."""
-    return False if owners.is_shared() else None
+    return None if owners.policy().stored_token else False
 
 
 def cache_scope(config: RunConfig) -> list[str]:
     """Extra parts of a cache key: pairs that a shared app reads without a token are kept apart."""
-    return ["public"] * (owners.is_shared() and catalog.is_hub_dataset(config.dataset))
+    return ["public"] * (owners.policy().asks_rights and catalog.is_hub_dataset(config.dataset))
 
 
 def is_offline() -> bool:
@@ -69,7 +70,9 @@ def info(
     api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token())
     ask = api.dataset_info if kind == "dataset" else api.model_info
     answer = ask(repo, revision=revision or None, timeout=timeout, files_metadata=sizes)
-    if owners.is_shared() and answer.gated:  # everybody may see its name, but not its files
+    if (
+        owners.policy().asks_rights and answer.gated
+    ):  # everybody may see its name, but not its files
         raise hub_errors.Gated
     return answer
 
@@ -153,7 +156,8 @@ def counts_folder(root: Path, owner: str) -> Path:
 
 def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
     """Add a download to what was fetched today. Returns why it may not be fetched, or ""."""
-    if not owner or not owners.is_shared() or os.environ.get("HF_HUB_OFFLINE") == "1":
+    limit = owners.policy().limits.hub_bytes
+    if not owner or limit == math.inf or os.environ.get("HF_HUB_OFFLINE") == "1":
         return ""
     path = counts_folder(root, owner) / "fetched.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +166,7 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
         fetched = {key: entry for key, entry in disk.read_json(path).items() if entry[1] > since}
         if fetched.get(name, (0, 0))[0]:
             return ""
-        limit, needed = owners.Limits().hub_bytes, size()
+        needed = size()
         before = sum(n for n, _ in fetched.values())
         if before + needed > limit:
             return _(
