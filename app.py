@@ -45,7 +45,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.share:  # whoever has the link is a visitor, with runs of their own and no token of ours
         os.environ["FINETUNE_VISITORS"] = "1"
-    if owners.is_shared():
+    if owners.policy().several_people:
         protect_owner()
     store = RunStore(args.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)

@@ -148,7 +148,7 @@ def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> Finetune
     endpoint = hub_connection.hub_endpoint()
     fact = _FACTS.get(cause.name, _FACTS["refused"])
     remedy = _READING.get(cause.name, _READING["refused"])
-    if owners.is_shared() and cause.name in NO_RIGHT:
+    if owners.policy().asks_rights and cause.name in NO_RIGHT:
         remedy = _("Choose one that everybody may read: visitors' runs have no token here.")
     names = {
         "dataset": _("The Hub dataset {name}", name=name),

@@ -1,8 +1,8 @@
-"""Visitors of an app, what belongs to whom, how much each may have, and how each is known.
+"""Visitors of an app: their identities, what they own, and their limits.
 
-On one's own machine everything is one's own. Where several people share an app (on a Space, or
-with `FINETUNE_VISITORS=1`) a run belongs to who started it: the signed-in user, or else the
-browser, by an identity that the server has issued and signed.
+Outside a shared app everything belongs to one person. In a shared app (on a Space, or with
+`FINETUNE_VISITORS=1`) a run belongs to the signed-in user who started it, or else to the browser,
+by an identity that the server has issued and signed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import fcntl
 import hashlib
 import hmac
 import ipaddress
+import math
 import os
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from finetune import disk
 from finetune.errors import StoreError, TooMany
@@ -48,7 +50,7 @@ class Visitor:
     """The sender of a request."""
 
     names: tuple[str, ...] = ()  # a signed-in user and a browser; the first owns what is new
-    alone: bool = False  # on one's own machine, where everything is theirs
+    alone: bool = False  # True outside a shared app: everything is theirs
 
     @property
     def name(self) -> str:
@@ -71,43 +73,13 @@ class Visitor:
         admins = [author, *os.environ.get("FINETUNE_ADMINS", "").split(",")]
         return any(f"user:{name.strip()}" in self.names for name in admins if name.strip())
 
+    @property
+    def policy(self) -> Policy:
+        """What this visitor may do."""
+        return OwnMachine() if self.alone else SharedApp()
+
 
 LOCAL_USER = Visitor(alone=True)
-
-
-def is_shared() -> bool:
-    """Whether several people use this app, each with runs of their own."""
-    return bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
-
-
-def visitors_environment() -> dict[str, str]:
-    """What the environment of a shared app's worker has on any machine: visitors' limits, and no
-    token, for a visitor must not read with its owner's what is private or gated."""
-    if not is_shared():
-        return {}
-    limits = {name: text for name, text in os.environ.items() if name.startswith("FINETUNE_MAX_")}
-    no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
-    chosen_freely = {ANY_CHECKPOINT: "1"} if any_checkpoint() else {}
-    return limits | no_token | chosen_freely | {"FINETUNE_VISITORS": "1"}
-
-
-def any_checkpoint() -> bool:
-    """True if any checkpoint may be chosen: always on one's own machine; in a shared app, which
-    offers a list, only if its owner has set `FINETUNE_ANY_CHECKPOINT=1`."""
-    return not is_shared() or os.environ.get(ANY_CHECKPOINT) == "1"
-
-
-def identify(user: str = "", browser: str = "") -> Visitor:
-    """The visitor that a request comes from.
-
-    Args:
-        user: the name of a signed-in user, as proven by the sign-in.
-        browser: the owner that an issued token has proven.
-    """
-    if not is_shared():
-        return LOCAL_USER
-    names = (f"user:{user}" if user else "", browser)
-    return Visitor(tuple(filter(None, names)))
 
 
 def _limit(name: str, default: int, unit: int = 1) -> Any:
@@ -120,8 +92,7 @@ def _limit(name: str, default: int, unit: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one visitor of a shared app may have, as the environment says when this is made; on
-    one's own machine nothing is limited."""
+    """What one visitor of a shared app may have, as the environment says when this is made."""
 
     runs: int = _limit("RUNS", 20)  # folders kept
     waiting: int = _limit("WAITING", 4)  # places in the queue
@@ -132,14 +103,83 @@ class Limits:
     run_minutes: int = _limit("RUN_MINUTES", 240)  # that a run is worked on
     run_steps: int = _limit("RUN_STEPS", 100_000)
     queue: int = _limit("QUEUE", 40)  # places in the queue, of all visitors together
+    at_once: int = 1  # files that are predicted, and searches that go on
+
+
+UNLIMITED = Limits(**dict.fromkeys(Limits.__dataclass_fields__, cast(int, math.inf)))
+
+
+class Policy(ABC):
+    """What an app lets people do: on one's own machine, or where several people share it."""
+
+    several_people: bool  # each has runs of their own, and is known by a sign-in or a cookie
+    owner_asks: bool  # may name this machine's files, accounts and clusters
+    any_checkpoint: bool  # may be chosen; else those that are offered
+    stored_token: bool  # the Hub is asked with the token that this machine keeps
+    asks_rights: bool  # what the Hub gave before is not shown before it would give it again
+    confines_workers: bool  # a job reaches only its own files
+    limits: Limits
+
+    @abstractmethod
+    def worker_environment(self) -> dict[str, str]:
+        """Variables that every worker has, on any machine, over those that it inherits."""
+
+    @abstractmethod
+    def identify(self, user: str = "", browser: str = "") -> Visitor:
+        """The visitor that a request comes from, by the name that a sign-in has proven and the
+        owner that an issued token has proven."""
+
+
+class OwnMachine(Policy):
+    """Everything belongs to the person who uses it."""
+
+    several_people, owner_asks, any_checkpoint, stored_token = False, True, True, True
+    asks_rights, confines_workers, limits = False, False, UNLIMITED
+
+    def worker_environment(self) -> dict[str, str]:
+        return {}
+
+    def identify(self, user: str = "", browser: str = "") -> Visitor:
+        return LOCAL_USER
+
+
+class SharedApp(Policy):
+    """A Space, or with `FINETUNE_VISITORS=1`: visitors trust the owner, and nobody else. The limits
+    are those of the environment when this is made."""
+
+    several_people, owner_asks, stored_token = True, False, False
+    asks_rights, confines_workers = True, True
+
+    def __init__(self) -> None:
+        self.any_checkpoint = os.environ.get(ANY_CHECKPOINT) == "1"
+        self.limits = Limits()
+
+    def worker_environment(self) -> dict[str, str]:
+        """Visitors' limits, and no token, for a visitor must not read with its owner's what is
+        private or gated."""
+        names = filter(lambda name: name.startswith("FINETUNE_MAX_"), os.environ)
+        chosen_freely = {ANY_CHECKPOINT: "1"} if self.any_checkpoint else {}
+        no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": ""}
+        no_token |= {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+        limits = {name: os.environ[name] for name in names}
+        return limits | no_token | chosen_freely | {"FINETUNE_VISITORS": "1"}
+
+    def identify(self, user: str = "", browser: str = "") -> Visitor:
+        names = (f"user:{user}" if user else "", browser)
+        return Visitor(tuple(filter(None, names)))
+
+
+def policy() -> Policy:
+    """The policy of this process, as its environment says."""
+    shared = bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
+    return SharedApp() if shared else OwnMachine()
 
 
 class Identities:
     """Identities of browsers: each is a random number and its signature.
 
     The number of identities for an address is limited, because limits for each visitor mean nothing
-    if
-    visitors can be created freely.
+    if visitors can be created freely.
 
     Args:
         root: the folder of runs; the key is created there when it is first needed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -17,7 +16,7 @@ from finetune import disk
 from finetune.config import UPLOAD_PREFIX
 from finetune.errors import DataError
 from finetune.messages import message
-from finetune.owners import LOCAL_USER, NOBODY, Limits, Visitor
+from finetune.owners import LOCAL_USER, NOBODY, Visitor
 
 SPLITS = ("train", "validation", "test")
 _PACKED = (".parquet", ".xlsx", ".xls", ".ods")  # not as .gz
@@ -109,9 +108,7 @@ class Uploads:
         """Remove the oldest uploads that no run needs until this many bytes fit beside
         `other_bytes`; returns the bytes of the rest. DataError, and nothing removed, if they cannot
         fit."""
-        if self.visitor.alone:
-            return 0
-        limit = Limits().upload_bytes
+        limit = self.visitor.policy.limits.upload_bytes
         most = limit - size - other_bytes
         stored, used = self._stored(), self.used()
         total = sum(upload.size for upload in stored)
@@ -154,22 +151,6 @@ class Uploads:
 
     def _folder(self, name: str) -> Path:
         return self.root / name.removeprefix(UPLOAD_PREFIX)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--train_file`, `--validation_file` and `--test_file`."""
-    group = parser.add_argument_group("Files", f"one of {', '.join(ENDINGS)}; text also as .gz")
-    for split in SPLITS:
-        help = f"the {split} rows, in place of --dataset"
-        group.add_argument(f"--{split}_file", type=Path, help=help)
-
-
-def upload_from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
-    """Store the files of `add_arguments`. Returns `dataset` and its value, or nothing without
-    files."""
-    paths = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
-    files = {split: path for split, path in paths.items() if path is not None}
-    return {"dataset": Uploads(root / "uploads").add(files)} if files else {}
 
 
 def file_suffix(name: str) -> str:

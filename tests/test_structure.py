@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.metrics import catalog
 from tests.support.running import loaded_by
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +27,7 @@ HEAVY_MODULES = {
     "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",
     "finetune.inference.files", "finetune.inference.model_cache",
     "finetune.inference.micro_batcher", "finetune.inference.threads",
+    "finetune.metrics.scores.scores",
     "finetune.training.head", "finetune.hub.onnx", "finetune.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer",
@@ -110,6 +112,29 @@ def test_checkpoints_are_loaded_in_one_place() -> None:
     assert calls == ["data/checkpoint_files.py"]
 
 
+def test_answers_and_metrics_are_named_in_one_place() -> None:
+    """Only a task takes the most probable class, and metrics are drawn from their list."""
+    names = {metric.name for metric in catalog.STANDARD}
+    found = []
+    for path in (ROOT / "finetune").rglob("*.py"):
+        parts = path.relative_to(ROOT / "finetune").parts
+        if parts[0] in ("metrics", "tasks") or "templates" in parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            wrong = isinstance(node, ast.Constant) and node.value in names
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".argmax"):
+                wrong = any(keyword.arg in ("axis", "dim") for keyword in node.keywords)
+            if wrong:
+                found.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
+    found += [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "finetune").rglob("*.html")
+        for name in names
+        if re.search(rf'(?<!_\()"{name}"', path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:
     code = (
         "from finetune.runs.store import RunStore\n"
@@ -162,3 +187,19 @@ def test_what_is_imported_stands_in_the_requirements(
         if not listed & set(map(plain, known.get(package, [package])))
     }
     assert missing == set()
+
+
+def test_no_engine_is_named_outside_engines() -> None:
+    """An engine is one module: what others ask of it, its class says (`engines.base`)."""
+    words = r"hub[-_]?jobs?|hugging face jobs?|\bray(\b|_)|[\"']local[\"']"
+    named = re.compile(words, re.IGNORECASE)
+    folder = ROOT / "finetune"
+    files = [ROOT / "app.py", *folder.rglob("*.py"), *folder.rglob("*.html")]
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in files
+        if folder / "engines" not in path.parents
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if named.search(line)
+    ]
+    assert found == []

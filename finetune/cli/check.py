@@ -8,14 +8,14 @@ import json
 import sys
 from pathlib import Path
 
-from finetune import uploads
 from finetune.arguments import add_arguments, arguments_given
+from finetune.cli import file_arguments
 from finetune.config import RunConfig
 from finetune.data import check_report
 from finetune.data.check_report import CheckReport
 from finetune.evaluation import baselines
 from finetune.jobs.check import check_config
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import STANDARD, metric_name
 from finetune.runs.store import default_root
 from finetune.runs.summary import MAJORITY
 
@@ -26,10 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m finetune check", description=about)
     parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    uploads.add_arguments(parser)
+    file_arguments.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
-    files = uploads.upload_from_arguments(args, args.runs)
+    files = file_arguments.upload_from_arguments(args, args.runs)
     with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no part of the report
         report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
     if args.json:
@@ -48,9 +48,10 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
-    f1 = metric_name("f1", len(report.labels))
+    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in STANDARD}
     for name, scores in report.baselines.items():
-        print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, {f1} {scores['f1']:.3f}")
+        values = ", ".join(f"{title} {scores[metric]:.3f}" for metric, title in titles.items())
+        print(f"  to beat, {name}: {values}")
     measured = {MAJORITY: report.majority, **report.baselines}
     if remark := baselines.why_no_training(measured, len(report.labels)):
         print(f"  {remark}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 
 from finetune import owners, uploads
@@ -11,6 +12,7 @@ from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_u
 from finetune.environment import project
 from finetune.errors import DataError
 from finetune.messages import message as _
+from finetune.metrics.catalog import METRICS
 
 _NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
@@ -126,13 +128,13 @@ def may_be_fetched(name: str) -> bool:
     return of_hub or name == BUNDLED_CHECKPOINT
 
 
-def checkpoint_problem(name: str) -> str | None:
-    """Return why a visitor of a shared app may not choose a checkpoint, or None if they may."""
-    if find_checkpoint(name) is not None:
+def checkpoint_problem(name: str, policy: owners.Policy) -> str | None:
+    """Return why a checkpoint may not be chosen, or None if it may."""
+    if policy.owner_asks or find_checkpoint(name) is not None:
         return None
     if is_local_path(name):
         return _("is on this machine's disk, which visitors cannot use; choose one on the Hub")
-    if not owners.any_checkpoint():
+    if not policy.any_checkpoint:
         offered = ", ".join(entry.name for entry in CHECKPOINTS)
         return _("is not offered in this shared app; choose one of {offered}", offered=offered)
     return None if may_be_fetched(name) else _("is not a name on the Hub; give it as owner/name")
@@ -149,5 +151,12 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     paths = {"accelerate_config": config.accelerate_config}
     if is_local_path(config.checkpoint):
         paths["checkpoint"] = config.checkpoint
+    metrics = [
+        os.path.abspath(os.path.expanduser(name))
+        if name not in METRICS and is_local_path(name)
+        else name
+        for name in config.added_metrics
+    ]
+    config = config.changed(metrics=shlex.join(metrics))
     absolute = {n: os.path.abspath(os.path.expanduser(path)) for n, path in paths.items() if path}
     return config.changed(**absolute)

@@ -73,8 +73,8 @@ def local_folder(checkpoint: str) -> Path | None:
     not read it."""
     if checkpoint == BUNDLED_CHECKPOINT:
         return _bundled_folder()
-    shared = owners.is_shared()
-    if shared and catalog.checkpoint_problem(checkpoint):
+    policy = owners.policy()
+    if catalog.checkpoint_problem(checkpoint, policy):
         return None
     if os.path.isdir(folder := Path(checkpoint)):
         return folder
@@ -86,7 +86,9 @@ def local_folder(checkpoint: str) -> Path | None:
         with contextlib.suppress(HFValidationError):
             path = try_to_load_from_cache(name, "config.json")
             if isinstance(path, str):
-                private = shared and not entry and hub_access.refusal("checkpoint", name)
+                private = (
+                    policy.asks_rights and not entry and hub_access.refusal("checkpoint", name)
+                )
                 return None if private else Path(path).parent
     return None
 
@@ -101,9 +103,9 @@ def resolve_checkpoint(checkpoint: str) -> str:
     """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
-    if not owners.is_shared() or catalog.find_checkpoint(checkpoint):
+    if not owners.policy().asks_rights or catalog.find_checkpoint(checkpoint):
         return checkpoint
-    if problem := catalog.checkpoint_problem(checkpoint):
+    if problem := catalog.checkpoint_problem(checkpoint, owners.policy()):
         raise ConfigError({"checkpoint": problem})
     if not hub_connection.hub_is_reachable():
         raise hub_access.silent("checkpoint", checkpoint)

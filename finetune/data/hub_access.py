@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from huggingface_hub import DatasetInfo, ModelInfo
 
 _TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
-_ANSWER_KEPT = 600  # seconds in which a page does not ask again
+_ANSWER_SECONDS = 600  # seconds in which a page does not ask again
 _DAY = 24 * 3600
 # Files that a checkpoint needs, in its top folder; the last ending is that of the weights.
 _CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
@@ -40,12 +41,12 @@ _CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
 def token() -> bool | None:
     """The `token` argument of the Hub's clients: False for no token, None for this machine's
     token."""
-    return False if owners.is_shared() else None
+    return None if owners.policy().stored_token else False
 
 
 def cache_scope(config: RunConfig) -> list[str]:
     """Extra parts of a cache key: pairs that a shared app reads without a token are kept apart."""
-    return ["public"] * (owners.is_shared() and catalog.is_hub_dataset(config.dataset))
+    return ["public"] * (owners.policy().asks_rights and catalog.is_hub_dataset(config.dataset))
 
 
 def is_offline() -> bool:
@@ -69,7 +70,9 @@ def info(
     api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token())
     ask = api.dataset_info if kind == "dataset" else api.model_info
     answer = ask(repo, revision=revision or None, timeout=timeout, files_metadata=sizes)
-    if owners.is_shared() and answer.gated:  # everybody may see its name, but not its files
+    if (
+        owners.policy().asks_rights and answer.gated
+    ):  # everybody may see its name, but not its files
         raise hub_errors.Gated
     return answer
 
@@ -95,7 +98,7 @@ def search(kind: Kind, text: str, most: int = 10) -> list[tuple[str, int]] | Non
 def refusal(kind: Kind, repo: str) -> Cause | None:
     """The reason why the caller cannot read a repository now, or None; for pages, cached for ten
     minutes."""
-    return _refusal(kind, repo, int(time.time() // _ANSWER_KEPT))
+    return _refusal(kind, repo, int(time.time() // _ANSWER_SECONDS))
 
 
 @lru_cache(maxsize=256)
@@ -153,7 +156,8 @@ def counts_folder(root: Path, owner: str) -> Path:
 
 def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
     """Add a download to what was fetched today. Returns why it may not be fetched, or ""."""
-    if not owner or not owners.is_shared() or os.environ.get("HF_HUB_OFFLINE") == "1":
+    limit = owners.policy().limits.hub_bytes
+    if not owner or limit == math.inf or os.environ.get("HF_HUB_OFFLINE") == "1":
         return ""
     path = counts_folder(root, owner) / "fetched.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +166,7 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
         fetched = {key: entry for key, entry in disk.read_json(path).items() if entry[1] > since}
         if fetched.get(name, (0, 0))[0]:
             return ""
-        limit, needed = owners.Limits().hub_bytes, size()
+        needed = size()
         before = sum(n for n, _ in fetched.values())
         if before + needed > limit:
             return _(

@@ -230,7 +230,9 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneE
 def _commit(repo: str, revision: str) -> str:
     """The commit of a branch or tag; "" if the Hub cannot be asked."""
     if hub_access.is_offline():
-        if owners.is_shared():  # a library's cache does not record who may read what is in it
+        if (
+            owners.policy().asks_rights
+        ):  # a library's cache does not record who may read what is in it
             raise hub_access.silent("dataset", repo)
         return ""
     answer = _read_hub(lambda: hub_access.info("dataset", repo, revision), repo, revision)
@@ -241,12 +243,12 @@ def has_new_commit(config: RunConfig, revision: str) -> bool:
     """True if a Hub dataset has another commit than `revision` now; False if the Hub does not
     answer. DataError if a visitor may not read the dataset, or no longer may."""
     pinned = re.fullmatch(r"[0-9a-f]{40}", config.dataset_revision)
-    if not catalog.is_hub_dataset(config.dataset) or (pinned and not owners.is_shared()):
+    if not catalog.is_hub_dataset(config.dataset) or (pinned and not owners.policy().asks_rights):
         return False
     try:
         commit = _commit(catalog.repo_and_config(config)[0], config.dataset_revision)
     except FinetuneError as error:
-        if owners.is_shared() and hub_errors.cause(error).name in hub_errors.NO_RIGHT:
+        if owners.policy().asks_rights and hub_errors.cause(error).name in hub_errors.NO_RIGHT:
             raise
         return False
     return bool(commit) and commit != revision

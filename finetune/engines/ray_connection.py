@@ -27,7 +27,7 @@ _connecting = threading.Lock()
 def cluster_address(ticket: Ticket) -> str:
     """HOST:PORT of the cluster; in a shared app the owner's alone, as a run's folder is written by
     the visitor's own worker."""
-    named = "" if owners.is_shared() else str(ticket.options.get("address", ""))
+    named = str(ticket.options.get("address", "")) if owners.policy().owner_asks else ""
     address = named or os.environ.get(ADDRESS, "")
     if not address:
         raise JobError(

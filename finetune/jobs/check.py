@@ -114,9 +114,7 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
     catalog.check_dataset(config.dataset)
     if is_upload(config.dataset):
         store.uploads.files(config.dataset)
-    if store.visitor.alone:
-        return
-    if problem := catalog.checkpoint_problem(config.checkpoint):
+    if problem := catalog.checkpoint_problem(config.checkpoint, store.visitor.policy):
         raise ConfigError({"checkpoint": problem})
 
 
@@ -132,7 +130,7 @@ def get_check(store: RunStore, check_id: object) -> CheckJob:
         config = job.config()
         if is_upload(config.dataset):
             store.uploads.files(config.dataset)
-        if owners.is_shared():
+        if owners.policy().asks_rights:
             if check_folder(store, config).id != check_id:
                 raise missing
             _check_hub_access(config)
@@ -142,7 +140,7 @@ def get_check(store: RunStore, check_id: object) -> CheckJob:
 def _check_hub_access(config: RunConfig) -> None:
     """See that the Hub would give a visitor what was checked, now that they ask."""
     public = catalog.find_dataset(config.dataset) or not catalog.is_hub_dataset(config.dataset)
-    if public or not owners.is_shared():
+    if public or not owners.policy().asks_rights:
         return
     cause = hub_access.refusal("dataset", config.dataset)
     if cause is not None and cause.name in hub_errors.NO_RIGHT:

@@ -124,7 +124,8 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         raise DataError(*owners.NOBODY)
 
     def admit(running: list[JobFolder]) -> None:
-        if not store.visitor.alone and any(store.visitor.owns(job.owner) for job in running):
+        theirs = sum(store.visitor.owns(job.owner) for job in running)
+        if theirs >= store.visitor.policy.limits.at_once:
             raise JobError("Your last file is still being predicted.", "Wait, or cancel it.")
         _make_room(store, path.stat().st_size)
 
@@ -136,13 +137,13 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
 def _make_room(store: RunStore, size: int) -> None:
     """Remove the visitor's oldest files until another may be kept."""
-    limit = owners.Limits().upload_bytes
+    limit = store.visitor.policy.limits.upload_bytes
     upload_bytes = store.uploads.make_room(size)
     oldest_first = newest_predictions(store)[::-1]
     for index, job in enumerate(oldest_first):
         full = upload_bytes + store.batch_input_bytes() + size > limit
         crowded = len(oldest_first) - index >= KEPT
-        if (crowded or (full and not store.visitor.alone)) and not job.is_alive():
+        if (crowded or full) and not job.is_alive():
             shutil.rmtree(job.folder, ignore_errors=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -137,9 +138,9 @@ def is_training_here(store: RunStore) -> bool:
 
 def _stop_overdue(store: RunStore) -> None:
     """Stop visitors' runs that were worked on for as long as a run may be."""
-    limit = owners.Limits().run_minutes
+    limit = owners.policy().limits.run_minutes
     reason = message("It was worked on for {n} minutes, as long as a run may be.", n=limit)
-    for run in running_runs(store):
+    for run in running_runs(store) if limit < math.inf else ():
         summary = run.state()
         if not run.owner or run.stop_requested() or summary.end_recorded:
             continue
@@ -154,7 +155,7 @@ def remove_leftovers(store: RunStore) -> None:
     also what was read of pairs that nobody has asked for since a day, and the temporary folders of
     workers that have outlived their app."""
     ages = {(store.root, ".deleted-*"): 0.0, (store.root, ".new-*"): _DAY}
-    if owners.is_shared():
+    if owners.policy().several_people:
         temporary = Path(tempfile.gettempdir())
         ages |= {(store.root, "data/*"): _DAY, (temporary, f"{workers.TEMPORARY}*"): _WEEK}
     for (root, pattern), age in ages.items():
@@ -244,7 +245,7 @@ class Scheduler(threading.Thread):
         finished = run.state().status == "finished"
         if finished and not run.is_alive():  # its worker may have been killed before it did so
             shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
-        if read_ticket(run).job and not (run.is_alive() or owners.is_shared()):
+        if read_ticket(run).job and not (run.is_alive() or owners.policy().several_people):
             with store_lock(self._store):  # its job may go on elsewhere
                 Queue(self._store.root).add(run.id, run.owner)
 
@@ -255,8 +256,7 @@ class Scheduler(threading.Thread):
             remove_leftovers(store)
         if Queue(store.root).waiting() and not is_training_here(store):
             self._release()
-        if owners.is_shared():
-            _stop_overdue(store)
+        _stop_overdue(store)
         _dispatch(store)
         for look in self._periodic:
             look(store)

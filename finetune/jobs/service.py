@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
@@ -15,7 +16,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoS
 from finetune.jobs import check, cost, scheduler, tokens, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message as _
-from finetune.owners import Limits
+from finetune.metrics.catalog import OPTIONAL
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.queue import Queue
@@ -82,7 +83,14 @@ def _check(store: RunStore, config: RunConfig) -> None:
     distributed.check_accelerate_config(config)
     check.check_source_access(store, config)
     checkpoints.check_length(config.checkpoint, config.max_length)
-    if not store.visitor.alone:
+    if config.foreign_metrics and not owners.policy().owner_asks:
+        problem = _(
+            "names {name}, which is code, and this app is shared; choose names out of {names}",
+            name=config.foreign_metrics[0],
+            names=", ".join(metric.name for metric in OPTIONAL),
+        )
+        raise ConfigError({"metrics": problem})
+    if not store.visitor.policy.owner_asks:
         _check_visitors_config(store, config)
     report = check.check_folder(store, config).state().report
     if report is not None and report.blocked:
@@ -111,20 +119,19 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
 
 def _check_visitors_ticket(store: RunStore, ticket: Ticket | None) -> None:
     """See that a visitor's ticket has nothing that only the app's owner may set."""
-    if ticket is not None and not store.visitor.alone:
+    if ticket is not None and not store.visitor.policy.owner_asks:
         registry.check_visitors_options(ticket)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
     """See that a visitor may have so many runs and places in the queue more."""
-    if store.visitor.alone:
-        return
     if not store.visitor.may_start:
         raise JobError(
             "This browser keeps no cookies, so a run could not be yours.",
             "Allow them, or sign in.",
         )
-    limits, runs, queue = Limits(), store.runs(), Queue(store.root).waiting()
+    limits, queue = store.visitor.policy.limits, Queue(store.root).waiting()
+    runs = store.runs()
     waiting = sum(run.id in queue for run in runs)
     if len(runs) + more > limits.runs:
         raise JobError(
@@ -215,8 +222,8 @@ def resume_run(
 def _check_may_go_on(store: RunStore, summary: RunSummary, ticket: Ticket | None) -> None:
     """See that a visitor's run may be worked on further, and with a ticket where one is named."""
     _check_share(store, 0, 1)
-    most = Limits().run_minutes
-    if not store.visitor.alone and summary.worked >= 60 * most:
+    most = store.visitor.policy.limits.run_minutes
+    if summary.worked >= 60 * most:
         raise JobError(
             "This run was worked on for {most} minutes, as long as a run may be.",
             "Start one of fewer steps, or use a copy of this app of your own.",

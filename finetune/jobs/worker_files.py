@@ -26,7 +26,7 @@ def of_run(run: Run) -> Confinement | None:
     A worker that follows a run on another engine is confined if the engine says so.
     """
     engine = registry.engine_of(run)
-    if not owners.is_shared() or not engine.confines_follower():
+    if not owners.policy().confines_workers or not engine.confines_follower():
         return None
     root = run.folder.parent
     found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
@@ -40,7 +40,7 @@ def of_run(run: Run) -> Confinement | None:
 
 def of_job(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) -> Confinement | None:
     """What the worker of another job may use, by the kind and the request it is started with."""
-    if not owners.is_shared():
+    if not owners.policy().confines_workers:
         return None
     if kind == "predict":
         return _folder(job.folder) | Confinement(reads=(str((root / request["run"]).resolve()),))

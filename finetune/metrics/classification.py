@@ -1,19 +1,16 @@
 """Confusion matrices, scores of classes, curves over thresholds, and the best threshold.
 
-scikit-learn is imported when it is first needed: that takes a second. An example is called positive
-where its score is at least the threshold.
+scikit-learn is imported when it is first needed, because that takes a second. An example is called
+positive if its score is at least the threshold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from finetune.messages import message
 
 Indices = NDArray[np.integer[Any]]
 Scores = NDArray[np.floating[Any]]
@@ -24,8 +21,8 @@ Truths = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One class against all others: `support` examples are of it, `predicted` were put into it. A
-    score of no example is None."""
+    """One class against all others: `support` examples belong to it, `predicted` were assigned to
+    it. A score without examples is None."""
 
     precision: float | None
     recall: float | None
@@ -40,13 +37,13 @@ class Curve:
 
     x: Floats  # the false positive rate, or the recall; of shape (points,), ascending
     y: Floats  # the true positive rate, or the precision
-    area: float  # under the full curve, also where it has been thinned
+    area: float  # under the full curve, also if it has been thinned
 
 
 @dataclass(frozen=True)
 class ThresholdSweep:
-    """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best of all; nan where
-    a metric is of no example."""
+    """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best threshold; nan if
+    a metric has no examples."""
 
     thresholds: Floats
     accuracy: Floats
@@ -55,61 +52,34 @@ class ThresholdSweep:
     f1: Floats
     best: dict[str, float]  # `threshold` and the metrics there
 
+    @property
+    def scores(self) -> dict[str, Floats]:
+        """The metrics by name, the one that is best at `best` first."""
+        names = ("f1", "accuracy", "precision", "recall")
+        return {name: getattr(self, name) for name in names}
+
 
 def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
-    """above / below, and 0 where below is 0."""
+    """above / below, elementwise; 0 where below is 0."""
     out = np.zeros(np.broadcast_shapes(np.shape(above), np.shape(below)))
     np.divide(above, below, out=out, where=np.asarray(below) > 0)
     return out
 
 
-def metric_name(metric: str, classes: int) -> str:
-    """What a metric is called in a sentence: `f1` of more than two classes is their mean."""
-    if metric == "f1":
-        return message("macro F1") if classes > 2 else "F1"
-    return message("accuracy") if metric == "accuracy" else metric
-
-
-def metric_title(metric: str, classes: int) -> str:
-    """What a metric is called at the head of a column."""
-    if metric == "f1":
-        return message("Macro F1") if classes > 2 else "F1"
-    return message("Accuracy") if metric == "accuracy" else metric
-
-
 def mean_f1(hits: NDArray[Any], sizes: NDArray[Any]) -> Floats:
-    """The mean F1 of the classes that occur, of `hits`, examples rightly put into each class, and
-    `sizes`, examples of each class plus those put there, both of shape (classes, ...)."""
+    """Mean F1 of the classes that occur. `hits` are the examples rightly assigned to each class,
+    `sizes` the examples of each class plus those assigned to it, both of shape (classes, ...)."""
     occurring = np.maximum(1, (sizes > 0).sum(axis=0))
     return ratio(2 * hits, sizes).sum(axis=0) / occurring  # type: ignore[no-any-return]
 
 
 def confusion_matrix(labels: Indices, predictions: Indices, classes: int) -> Counts:
-    """How many examples of each class (row) are put into each (column).
+    """Count the examples of each class (row) that are assigned to each class (column).
 
-    scikit-learn's takes 50 times as long, and warns of a single class."""
+    scikit-learn's takes 50 times as long, and warns of a single class.
+    """
     cells = np.asarray(labels, dtype=np.int64) * classes + predictions
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
-
-
-def accuracy_and_f1(confusion: Counts, positive: int = 1) -> dict[str, float]:
-    """Accuracy and F1: of two classes that of `positive`, of more the mean over the classes that
-    occur or are predicted. It takes 20 microseconds; scikit-learn's takes 3 ms."""
-    hits, sizes = confusion.diagonal(), confusion.sum(axis=1) + confusion.sum(axis=0)
-    meant = slice(positive, positive + 1) if len(confusion) == 2 else slice(None)
-    accuracy = ratio(hits.sum(), confusion.sum())
-    return {"accuracy": float(accuracy), "f1": float(mean_f1(hits[meant], sizes[meant]))}
-
-
-def majority_scores(
-    training: Sequence[int], validation: Sequence[int], positive: int = 1
-) -> dict[str, float]:
-    """Accuracy and F1 of always answering the class that is commonest in training, of several as
-    common the positive one, by how many examples each class has."""
-    most = np.flatnonzero(np.asarray(training) == max(training))
-    confusion = np.zeros((len(validation), len(validation)), np.int64)
-    confusion[:, positive if positive in most else most[0]] = validation
-    return accuracy_and_f1(confusion, positive)
 
 
 def class_scores(confusion: Counts) -> list[ClassScores]:
@@ -125,17 +95,9 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
     return [ClassScores(*row) for row in zip(*columns, strict=True)]
 
 
-def matthews_corrcoef(confusion: Counts) -> float:
-    """Matthews' correlation (Gorodkin 2004): 1 is all right, 0 no better than chance."""
-    right, pairs = float(np.trace(confusion)), float(confusion.sum())
-    support, predicted = (confusion.sum(axis=axis, dtype=np.float64) for axis in (1, 0))
-    spread = (pairs**2 - support @ support) * (pairs**2 - predicted @ predicted)
-    return float((right * pairs - support @ predicted) / np.sqrt(spread)) if spread > 0 else 0.0
-
-
 def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | None:
-    """The receiver operating characteristic, and precision against recall, whose area is the
-    average precision; None where there are no positives or no negatives."""
+    """Return the receiver operating characteristic, and the precision-recall curve, whose area is
+    the average precision; None if there are no positives or no negatives."""
     from sklearn import metrics
 
     if positives.all() or not positives.any():
@@ -147,7 +109,7 @@ def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | N
 
 
 def thin_curve(curve: Curve, points: int = 200) -> Curve:
-    """At most so many points of a curve, evenly spaced along its length, for a chart."""
+    """Reduce a curve to at most this many points, evenly spaced along its length, for a chart."""
     if len(curve.x) <= points:
         return curve
     length = np.append(0.0, np.cumsum(np.hypot(np.diff(curve.x), np.diff(curve.y))))
@@ -157,10 +119,11 @@ def thin_curve(curve: Curve, points: int = 200) -> Curve:
 
 
 def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
-    """The metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
+    """Compute the metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
 
     The best threshold is fitted to these very examples, so the F1 there is better than what new
-    examples will show."""
+    examples will show.
+    """
     exact: Floats = np.asarray(scores, np.float64)
     thresholds = np.append(np.arange(101) / 100, best_threshold(exact, positives))
     called = exact >= thresholds[:, None]
@@ -179,8 +142,8 @@ def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
 
 
 def best_threshold(scores: Floats, positives: Truths) -> float:
-    """The threshold of the best F1, midway between two neighbouring scores (or 0 and the lowest);
-    of several the one nearest to a half."""
+    """Find the threshold of the best F1, midway between two neighbouring scores (or 0 and the
+    lowest); of several the one nearest to a half."""
     from sklearn import metrics
 
     if not positives.any():

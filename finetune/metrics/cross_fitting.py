@@ -1,4 +1,4 @@
-"""Cross-fitting: what is fitted to examples is scored on examples that it was not fitted to."""
+"""Cross-fitting: what is fitted to some examples is scored on others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from finetune.metrics import classification, intervals
+from finetune.metrics.catalog import F1
 from finetune.metrics.classification import Floats, Indices, Scores, Truths
 from finetune.metrics.intervals import Interval
 
@@ -17,7 +18,7 @@ WORTHWHILE = 0.01  # of F1, for another threshold to be recommended
 
 @dataclass(frozen=True)
 class CrossFittedThreshold:
-    """The threshold of the best F1, with what new examples will show of it."""
+    """The threshold of the best F1, with its expected effect on new examples."""
 
     threshold: float  # fitted to all examples; the one to use
     f1: Interval  # each fold at the threshold fitted to the other folds
@@ -25,7 +26,7 @@ class CrossFittedThreshold:
 
     @property
     def is_recommended(self) -> bool:
-        """True if the gain is worth a choice and is more than chance."""
+        """True if the gain is worth a choice and is not due to chance."""
         return self.gain.value >= WORTHWHILE and self.gain.low > 0
 
 
@@ -84,6 +85,6 @@ def cross_fit_threshold(
     confusion = classification.confusion_matrix(truth, answers, 2)
     return CrossFittedThreshold(
         threshold=classification.best_threshold(exact, positives),
-        f1=intervals.bootstrap_intervals(confusion)["f1"],
-        gain=intervals.paired_bootstrap(truth, plain, answers, 2)["f1"],
+        f1=intervals.bootstrap_intervals(confusion, metrics=[F1])[F1.name],
+        gain=intervals.paired_bootstrap(truth, plain, answers, 2, metrics=[F1])[F1.name],
     )

@@ -1,4 +1,5 @@
-"""How much of a score comes from having been picked as the best of several on the same examples.
+"""The picking bias: the part of a score that comes from picking the best of several on the same
+examples.
 
 Arrays in, numbers out: models are rows of predictions or of losses, whatever made them.
 """
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics import classification
+from finetune.metrics.catalog import Metric, Tally
 from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 
@@ -27,8 +29,8 @@ class Statistic:
     """A score of several models on weighted examples: a function of sums over the examples.
 
     Attributes:
-        terms: what each example adds to the sums, of shape (sums x models, examples).
-        score: sums of shape (sums, models, resamples) -> scores of shape (models, resamples), of
+        terms: what each example adds to the sums, of shape (sums, examples).
+        score: sums of shape (rows of terms, resamples) -> scores of shape (models, resamples), of
             which more is better.
     """
 
@@ -37,29 +39,34 @@ class Statistic:
     score: Callable[[Floats], Floats]
 
     def of(self, weights: NDArray[Any]) -> Floats:
-        """The scores, of shape (models, resamples), by weights of shape (examples, resamples)."""
-        sums = self.terms @ weights
-        return self.score(sums.reshape(-1, self.models, weights.shape[1]))
+        """Scores of shape (models, resamples), for weights of shape (examples, resamples)."""
+        return self.score(self.terms @ weights)
 
 
-def accuracy(labels: Indices, predictions: Indices) -> Statistic:
-    """Accuracy; `predictions` of shape (models, examples), as below."""
-    return _mean((predictions == labels).astype(np.float32))
-
-
-def f1(labels: Indices, predictions: Indices, classes: int, positive: int = 1) -> Statistic:
-    """F1: of two classes that of `positive`, of more the mean over the classes that occur."""
+def tallied(
+    metric: Metric, labels: Indices, predictions: Indices, classes: int, positive: int = 1
+) -> Statistic:
+    """A metric of answers: of two classes that of `positive`, of more that of all; `predictions` of
+    shape (models, examples)."""
     from scipy.sparse import csr_array, vstack
 
-    hits, sizes = [], []
-    for label in [positive] if classes == 2 else range(classes):
-        true, called = labels == label, predictions == label
-        hits.append(csr_array((called & true).astype(np.float32)))
-        sizes.append(csr_array(called.astype(np.float32) + true))
-    terms, half = vstack([*hits, *sizes], format="csr"), len(hits)
-    return Statistic(
-        terms, len(predictions), lambda sums: classification.mean_f1(sums[:half], sums[half:])
-    )
+    models, hits, called, support = len(predictions), [], [], []
+    for label in range(classes):
+        true, answered = labels == label, predictions == label
+        hits.append(csr_array((answered & true).astype(np.float32)))
+        called.append(csr_array(answered.astype(np.float32)))
+        support.append(csr_array(true.astype(np.float32)[None]))
+    of_tally, meant = metric.of_tally, positive if classes == 2 else None
+    if of_tally is None:
+        raise ValueError(f"{metric.name} needs probabilities")
+
+    def score(sums: Floats) -> Floats:
+        parts = np.split(sums, [classes * models, 2 * classes * models])
+        rows = [part.reshape(classes, -1, sums.shape[1]) for part in parts]
+        scores = of_tally(Tally(rows[0], rows[2], rows[1]), meant)
+        return scores if metric.greater_is_better else -scores
+
+    return Statistic(vstack([*hits, *called, *support], format="csr"), models, score)
 
 
 def loss(losses: Floats) -> Statistic:
@@ -72,22 +79,22 @@ def _mean(values: NDArray[Any]) -> Statistic:
     from scipy.sparse import csr_array
 
     terms = csr_array(np.concatenate([values, np.ones_like(values)]))
-    return Statistic(terms, len(values), lambda sums: classification.ratio(sums[0], sums[1]))
+    return Statistic(terms, len(values), lambda sums: classification.ratio(*np.split(sums, 2)))
 
 
 def picking_bias(
     picked_by: Statistic, reported: Mapping[str, Statistic], kept: int
 ) -> dict[str, float]:
-    """How much lower each reported score of the model `kept` would be on new examples, for it was
-    picked as the best by `picked_by` on these ones; 0 where picking adds nothing.
+    """Estimate how much lower each reported score of the model `kept` will be on new examples,
+    because it was picked as the best by `picked_by` on these; 0 if picking adds nothing.
 
-    In each bootstrap sample of the examples the best model is chosen, and scored on the examples
-    outside of the sample; what the model kept scores there beyond that is what picking adds.
+    In each bootstrap sample of the examples the best model is picked, and scored on the examples
+    outside of the sample. The bias is the score of the model `kept` there minus that score.
 
     Source: Tsamardinos, Greasidou and Borboudakis 2018, Bootstrapping the out-of-sample
     predictions for efficient and accurate cross-validation (BBC-CV),
     https://doi.org/10.1007/s10994-018-5714-4. The difference from the model kept has the same
-    expectation as their estimate, and is exactly 0 where all samples choose it.
+    expectation as their estimate, and is exactly 0 if all samples pick it.
     """
     examples, models = picked_by.terms.shape[1], picked_by.models
     if models < 2 or examples < 2:
@@ -109,7 +116,7 @@ def picking_bias(
 def _bootstrap_weights(
     rng: np.random.Generator, examples: int, resamples: int
 ) -> NDArray[np.float32]:
-    """How often each example is drawn, of shape (examples, resamples)."""
+    """The number of times that each example is drawn, shape (examples, resamples)."""
     drawn = rng.integers(0, examples, (examples, resamples))
     drawn *= resamples
     drawn += np.arange(resamples)
@@ -118,10 +125,11 @@ def _bootstrap_weights(
 
 
 def lowered(score: Interval, bias: float) -> Interval:
-    """A score, or a difference of two, without what picking adds.
+    """Subtract the picking bias from a score, or from a difference of two.
 
-    The interval reaches from that of all of the bias to that of none: models that really differ owe
-    less to picking than the bootstrap finds, and then an interval that only moves misses too much.
+    The interval spans those with all of the bias and with none: models that really differ owe less
+    to
+    picking than the bootstrap finds, so that an interval that only moved would miss too much.
     """
     ends = [score.low, score.low - bias, score.high, score.high - bias]
     return replace(score, value=score.value - bias, low=min(ends), high=max(ends))

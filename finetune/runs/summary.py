@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple, Self
 
+from finetune.metrics import catalog
+from finetune.metrics.catalog import Metric
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 
@@ -42,7 +44,7 @@ class JobState:
     remedy: str = ""
     began: float = 0.0  # in seconds since the epoch, as `ended`; 0 if it has not
     ended: float = 0.0
-    end_recorded: bool = False  # whether its events say that it has ended; a killed worker's do not
+    end_recorded: bool = False  # True if an event says that it has ended
 
     @property
     def running(self) -> bool:
@@ -167,6 +169,12 @@ class RunSummary(JobState):
     def curve(self) -> list[events.Evaluated]:
         """All evaluations, that of the untrained model first."""
         return [*([self.untrained] if self.untrained else []), *self.validation]
+
+    @property
+    def measured(self) -> list[Metric]:
+        """The metrics that its evaluations have, the loss left out; the standard ones before."""
+        latest = self.curve[-1].metrics if self.curve else {}
+        return catalog.measured(latest)
 
     @property
     def evaluation_seconds(self) -> float:

@@ -26,7 +26,7 @@ def is_main_process() -> bool:
 def check_accelerate_config(config: RunConfig) -> None:
     """See that the Accelerate configuration file can be used, where one is named."""
     problem, name = "", config.accelerate_config
-    if name and owners.is_shared():
+    if name and not owners.policy().owner_asks:
         problem = _("cannot be named here, where the files are not the visitors'; leave it empty")
     elif name and not os.path.isfile(name):
         problem = _("is {name!r}, and there is no such file", name=name)

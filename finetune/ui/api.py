@@ -18,11 +18,11 @@ from gradio.events import api as endpoint
 from finetune import disk
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
-from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.predict import PredictionJob
 from finetune.runs.store import RunStore
+from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
 
@@ -201,7 +201,7 @@ class Api:
             for name, value in (("repository", repository), ("token", token)):
                 if not isinstance(value or "", str):
                     raise FinetuneError("{name} is no text.", "Send it as one.", name=name)
-            if not token and store.visitor.alone:
+            if not token and store.visitor.policy.stored_token:
                 token = client.stored_token() or ""
             push = push_plan.PushRequest(repository, private, update=update)
             summary = run.state()
@@ -250,8 +250,8 @@ class Api:
         """Let a run that ended too early go on from its last checkpoint.
 
         Args:
-            agreed: whether a person has agreed to the price of a new Hugging Face Job, where the
-                run was carried out by such; without it the answer is that price.
+            agreed: whether a person has agreed to the price of a new job, if the run's engine is
+                billed; without it the answer is that price.
         """
         with self._store_of(request) as store:
             service.resume_run(store, store.get(run_id), agreed=agreed)

@@ -41,7 +41,7 @@ _QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 def build(store: RunStore) -> gr.Blocks:
     """The page over a store of runs. Imports no torch."""
     # How often uploads are looked at, and at what age those the store has no copy of are removed.
-    delete_cache = (60, 3600) if owners.is_shared() else (3600, 24 * 3600)
+    delete_cache = (60, 3600) if owners.policy().several_people else (3600, 24 * 3600)
     page = gr.Blocks(
         title="Finetune", analytics_enabled=False, fill_width=True, delete_cache=delete_cache
     )
@@ -140,7 +140,7 @@ class _Tabs:
 
 def head_side() -> Markup:
     """The right end of the head, for whoever opens the page."""
-    alone = not owners.is_shared()
+    alone = not owners.policy().several_people
     signed_in = bool(client.stored_token()) if alone else None
     return macro("head.html", "side")(signed_in, *map(number, ",."))
 

@@ -70,7 +70,7 @@ def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> st
                 "You are not signed in.", "Sign in with Hugging Face at the top of the page."
             )
         return oauth.token
-    return client.stored_token() if store.visitor.alone else None
+    return client.stored_token() if store.visitor.policy.stored_token else None
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:
@@ -80,7 +80,7 @@ def visitor_store(store: RunStore, request: Any) -> RunStore:
 
 def request_visitor(store: RunStore, request: Any) -> Visitor:
     """Who sent a request."""
-    if not owners.is_shared():
+    if not owners.policy().several_people:
         return owners.LOCAL_USER
     request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
     headers, scope = request.headers, getattr(request, "scope", {})
@@ -89,7 +89,7 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
     name = (sign_in.get("userinfo") or {}).get("preferred_username") or ""
     if sign_in.get("expires_at") and sign_in["expires_at"] < time.time():
         name = ""
-    return owners.identify(str(name), identities(store).owner(token))
+    return owners.policy().identify(str(name), identities(store).owner(token))
 
 
 def identities(store: RunStore) -> Identities:
@@ -127,7 +127,7 @@ class VisitorCookie:
 
     def _new_token(self, scope: Scope) -> str:
         """An identity for a browser that opens the page without one; else empty."""
-        if scope["type"] != "http" or scope["path"] != "/" or not owners.is_shared():
+        if scope["type"] != "http" or scope["path"] != "/" or not owners.policy().several_people:
             return ""
         headers, issued = Headers(scope=scope), identities(self._store)
         opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
@@ -154,7 +154,7 @@ def _set_cookie(scope: Scope, token: str) -> str:
 
 def issue(store: RunStore, request: Request) -> Response:
     """Answers a program, which keeps no cookies, with a new identity as plain text."""
-    if not owners.is_shared():
+    if not owners.policy().several_people:
         return PlainTextResponse("This app is its owner's alone; it asks nobody who they are.", 404)
     try:
         token = identities(store).issue(client_address(request.scope))

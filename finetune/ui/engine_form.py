@@ -225,5 +225,5 @@ def _control(owner: str, options: type[EngineOptions], name: str) -> Any:
     engine = registry.find_engine(owner)
     return gr.Textbox(
         field.default, placeholder=shown.placeholder or None, max_lines=1, min_width=200,
-        visible=not (owners.is_shared() and name in engine.owners_options), **common,
+        visible=owners.policy().owner_asks or name not in engine.owners_options, **common,
     )  # fmt: skip

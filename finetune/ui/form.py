@@ -16,6 +16,7 @@ from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfi
 from finetune.data import catalog
 from finetune.data.check_report import shorten
 from finetune.messages import message
+from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
@@ -146,7 +147,7 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
     if name == "checkpoint":
         choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
-        return gr.Dropdown(choices, allow_custom_value=owners.any_checkpoint(), **common)
+        return gr.Dropdown(choices, allow_custom_value=owners.policy().any_checkpoint, **common)
     if is_column or name in ("positive_label", "sheet", *_SUGGESTED):
         guessed = is_column or name in _SUGGESTED
         unset = gettext("guessed") if guessed else gettext("default")
@@ -157,7 +158,8 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     if field.kind is bool:
         return gr.Checkbox(**common)
     if field.kind is str:
-        return gr.Textbox(max_lines=1, **common)
+        names = " ".join(metric.name for metric in OPTIONAL) if name == "metrics" else None
+        return gr.Textbox(max_lines=1, placeholder=names, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
     placeholder = gettext(_EMPTY[name][1]) if name in _EMPTY else None
     return elements.number_box(**common | {"value": _shown(name, default)}, placeholder=placeholder)

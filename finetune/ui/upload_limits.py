@@ -8,7 +8,6 @@ Gradio removes what is left after a while (`delete_cache` in `app.build`).
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 import shutil
 from collections import Counter
@@ -29,7 +28,7 @@ from starlette.types import Message
 
 from finetune import owners
 from finetune.errors import DataError
-from finetune.owners import NOBODY, Limits, Visitor
+from finetune.owners import NOBODY, Visitor, policy
 from finetune.runs.store import RunStore
 from finetune.ui import auth
 from finetune.ui.i18n import gettext
@@ -80,7 +79,7 @@ async def receive(store: RunStore, request: Request) -> Response:
         request.app.get_blocks().upload_file_set.update(paths)  # which Gradio empties
         return JSONResponse(paths)
     except _TooMuch:
-        limits = Limits()
+        limits = policy().limits
         text = (
             f"This is too much: a visitor may have {limits.upload_bytes / 2**20:,.0f} MB, all "
             f"visitors together {limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the "
@@ -99,9 +98,7 @@ async def receive(store: RunStore, request: Request) -> Response:
 
 def _room(store: RunStore) -> tuple[float, float]:
     """How many bytes more the visitor, and all visitors together, may bring."""
-    if store.visitor.alone:
-        return math.inf, math.inf
-    limits, folder = Limits(), _owner_folder(store.visitor.name)
+    limits, folder = store.visitor.policy.limits, _owner_folder(store.visitor.name)
     own = limits.upload_bytes - store.uploads.needed() - _bytes(folder)
     return own, limits.all_upload_bytes - store.uploaded_bytes() - _bytes(folder.parent)
 
@@ -155,7 +152,7 @@ def refuse_other_ways(page: gr.Blocks) -> None:
 
 def _guarded(function: Callable[..., Any], has_file: Callable[..., object]) -> Callable[..., Any]:
     def guarded(*values: Any) -> Any:
-        if owners.is_shared() and has_file(*values):
+        if owners.policy().several_people and has_file(*values):
             text = gettext(
                 "Files are not fetched here. Send the file itself, as gradio_client does."
             )

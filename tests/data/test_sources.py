@@ -104,11 +104,11 @@ def test_glue_tasks_have_their_shapes(hub: LoopbackHub, tmp_path: Path) -> None:
         texts = ["sentence1", "sentence2"] if second else ["sentence1"]
         assert pairs.splits["train"].column_names == [*texts, "label"]
         assert sizes(pairs) == {"train": 30, "validation": 10}
-        assert pairs.labels == ["no", "yes"]
+        assert [*pairs.target.names] == ["no", "yes"]
         assert pairs.facts["source"] == f"nyu-mll/glue ({task})"
     pairs = load(tmp_path, "glue/mnli")
     assert sizes(pairs) == {"train": 12, "validation": 13, "test": 14}
-    assert pairs.labels == list(classes)
+    assert [*pairs.target.names] == list(classes)
     other = load(tmp_path, "glue/mnli", validation_split="validation_mismatched")
     assert sizes(other)["validation"] == 14
     with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):
@@ -228,7 +228,7 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
         (tmp_path / folder / "train.csv").write_bytes(csv_file(40))
     monkeypatch.setattr(sources, "load_dataset", None)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    visitor = store.for_visitor(owners.identify(browser="browser:ada"))
+    visitor = store.for_visitor(owners.policy().identify(browser="browser:ada"))
     monkeypatch.delenv("FINETUNE_VISITORS")
     config = RunConfig(dataset=name)
     reads: list[Callable[[], object]] = [
@@ -330,7 +330,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
 
     by_owner = examined()
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    visitor = store.for_visitor(owners.identify(browser="browser:ada"))
+    visitor = store.for_visitor(owners.policy().identify(browser="browser:ada"))
     with pytest.raises(DataError, match="There is no such check"):
         check.get_check(visitor, by_owner)
     assert check.check_folder(visitor, config).state().report is None

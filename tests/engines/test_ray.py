@@ -269,11 +269,11 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted(
 def test_a_shared_apps_runs_have_its_limits_and_no_token_on_another_machine_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert owners.visitors_environment() == {}
+    assert owners.policy().worker_environment() == {}
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "7")
     monkeypatch.setenv("HF_TOKEN", "the-owners")
-    variables = owners.visitors_environment()
+    variables = owners.policy().worker_environment()
     assert variables["FINETUNE_VISITORS"] == "1"
     assert variables["FINETUNE_MAX_HUB_MB"] == "7"
     assert variables["HF_TOKEN"] == ""

@@ -405,7 +405,7 @@ def visitors(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     for name, limit in limits.items():
         monkeypatch.setenv(f"FINETUNE_MAX_{name}", str(limit))
-    return [store.for_visitor(owners.identify(user=name)) for name in names]
+    return [store.for_visitor(owners.policy().identify(user=name)) for name in names]
 
 
 def stopped(store: RunStore) -> Run:
@@ -432,7 +432,7 @@ def test_a_visitor_has_so_many_runs_and_places(
     with pytest.raises(JobError, match="3 runs wait already, and the queue has 3 places"):
         service.resume_run(bob, stopped(bob))
     with pytest.raises(JobError, match="keeps no cookies"):
-        service.start_run(stand_in.for_visitor(owners.identify()), brief())
+        service.start_run(stand_in.for_visitor(owners.policy().identify()), brief())
 
 
 @pytest.mark.parametrize(

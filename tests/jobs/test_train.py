@@ -128,7 +128,7 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     config = RunConfig(
         checkpoint="ada/toy", max_length=32, num_train_epochs=3, max_train_samples=16
     ).changed(per_device_train_batch_size=8, gradient_accumulation_steps=1)
-    mine = store.for_visitor(owners.identify(user="ada"))
+    mine = store.for_visitor(owners.policy().identify(user="ada"))
     for run, status in ((mine.create(config), "failed"), (store.create(config), "finished")):
         carry_out("finetune", "train", "--run", str(run.folder))
         ended = run.state()

@@ -341,7 +341,7 @@ def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(page, "launch", lambda *_, **named: options.update(named))
     program.main()
     assert options["share"]
-    assert owners.is_shared()
+    assert owners.policy().several_people
 
 
 def test_publish_selects_no_run_that_still_trains(

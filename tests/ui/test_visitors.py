@@ -114,10 +114,12 @@ def test_a_sign_in_is_a_name_and_keeps_what_the_browser_had(
     assert auth.request_visitor(store, signed_in("ada", expires_at=1)).names == ()
     before = auth.visitor_store(store, asks(ada)).create(RunConfig())
     browser = auth.identities(store).owner(ada)
-    both = store.for_visitor(owners.identify(user="ada", browser=browser))
+    both = store.for_visitor(owners.policy().identify(user="ada", browser=browser))
     after = both.create(RunConfig())
     assert {run.id for run in both.runs()} == {before.id, after.id}
-    elsewhere = store.for_visitor(owners.identify(user="ada"))  # another browser, signed in
+    elsewhere = store.for_visitor(
+        owners.policy().identify(user="ada")
+    )  # another browser, signed in
     assert [run.id for run in elsewhere.runs()] == [after.id]
     assert ada not in (before.folder / "about.json").read_text()
 
@@ -429,7 +431,7 @@ def test_who_looks_after_a_shared_app(
 ) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    visitors = {name: owners.identify(user=name) for name in ("", "ada", "bob", "cy")}
+    visitors = {name: owners.policy().identify(user=name) for name in ("", "ada", "bob", "cy")}
     assert {name for name, visitor in visitors.items() if visitor.admin} == admins
     assert visitors[""].may_start == visitors[""].owns("user:cy") == (not settings)
     assert not Visitor(("browser:ada", "ada")).admin  # only a sign-in proves a name

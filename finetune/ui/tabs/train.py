@@ -104,7 +104,7 @@ class TrainTab:
                 label=gettext("Preset"),
                 info=gettext("Sets the hyperparameters; the pairs and the checkpoint stay."),
             )  # fmt: skip
-            search = HubSearch(self.store, "model") if owners.any_checkpoint() else None
+            search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
             if search:
                 search.draw()
             self.form = form.draw_advanced(drawn | common)
@@ -148,7 +148,7 @@ class TrainTab:
         self.cost_asked.change(self.on_costs, values, everything, **latest)
         self.unmeasured.change(self.on_measure, values, everything, **latest)
         judged = {name for name, field in run_config.hyperparameters().items() if field.usual_range}
-        names = judged | {*cost.INPUT_FIELDS}
+        names = judged | {"metrics", *cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
         priced = [*estimated, self.search.trials.change]
         gr.on(priced, None, None, self.engine.agreed, js="() => false", **quick)
@@ -247,10 +247,12 @@ class TrainTab:
             if is_upload(config.dataset):
                 files = store.uploads.file_names(config.dataset)
             title = default_title(config, ", ".join(files.values()))
-            if files and store.visitor.alone:  # with their folder only on one's own machine
+            if (
+                files and store.visitor.policy.owner_asks
+            ):  # with their folder only on one's own machine
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
-        folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
+        folder = str(root) if store.visitor.policy.owner_asks and root != _DEFAULT_RUNS else ""
         costs = cost_view.costs(estimates[0], config, count, total, files, folder, title)
         pairs = cost_view.pairs_card(estimates[0].report, store)
         shown = {self.costs: costs, self.planned: text, self.pairs: pairs}

@@ -39,7 +39,7 @@ _FOLDERS = ("best", "checkpoints", "predictions", "seen", "tensorboard")
 _FILES = ("job.json", "about.json", "config.json", "events.jsonl")
 
 
-class Mailbox:
+class RunBucket:
     """What one attempt of a run has in a bucket.
 
     Args:
@@ -98,8 +98,8 @@ class Mailbox:
         prefix = self.path(SAVED) + "/"
         tree = self._api.list_bucket_tree(self._bucket, prefix, recursive=True)
         files = [file for file in tree if file.type == "file" and _is_saved(file.path, prefix)]
-        limit, size = owners.Limits().hub_bytes, sum(file.size for file in files)
-        if owners.is_shared() and size > limit:
+        limit, size = owners.policy().limits.hub_bytes, sum(file.size for file in files)
+        if size > limit:
             raise JobError(
                 "The job has saved {size:.0f} MB, and {limit:.0f} MB may be fetched here.",
                 "Fetch it with `hf buckets`, or use a copy of this app of your own.",
