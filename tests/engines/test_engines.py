@@ -32,10 +32,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from tests.benchmarks.engines import SimulatedJob
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support.engines import let_jobs_train, resume, steps, wait, weights
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.waiting import until
 
 BUCKET = "ada/finetune-jobs"
 LONG = 400  # epochs of the toys that take longer than a test needs to look

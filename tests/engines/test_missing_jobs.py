@@ -25,10 +25,9 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks.engines import SimulatedJob
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support.engines import let_jobs_train, steps
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.waiting import until
 
 INSPECT = r"/api/jobs/ada/[0-9a-f]+$"
 BUCKET = "ada/finetune-jobs"
