@@ -29,6 +29,8 @@ def add_arguments(
         details: dict[str, Any] = {"metavar": field.kind.__name__}
         if field.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
+        if field.several:
+            details |= {"nargs": "+"}
         text = f"{field.help} (default: {getattr(defaults, name)!r})"
         if field.choices:
             text += f" one of: {', '.join(field.choices)}"
@@ -42,7 +44,11 @@ def add_arguments(
 
 def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
     """The values of the options of `add_arguments` that were given, as text."""
-    return {name: value for name, value in vars(namespace).items() if name in hyperparameters()}
+    return {
+        name: shlex.join(value) if isinstance(value, list) else value
+        for name, value in vars(namespace).items()
+        if name in hyperparameters()
+    }
 
 
 def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
@@ -59,6 +65,8 @@ def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str
             words.append(f"--{name}" if value else f"--no-{name}")
         elif (text := str(value)).startswith("-") or not text:
             words.append(f"--{name}={text}")  # or it would be taken for an option
+        elif hyperparameters()[name].several:
+            words += [f"--{name}", *shlex.split(text)]
         else:
             words += [f"--{name}", text]
     return shlex.join(words)

@@ -10,7 +10,7 @@ import reprlib
 import shlex
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,8 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
+from finetune.metrics.catalog import HEADLINE, LOSS, METRICS, OPTIONAL, STANDARD, Metric
+from finetune.metrics.catalog import measured as measured_metrics
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -47,6 +49,12 @@ Scheduler = Literal[
     "inverse_sqrt", "warmup_stable_decay", "reduce_lr_on_plateau",
 ]  # fmt: skip
 
+if TYPE_CHECKING:
+    MetricName = str
+else:
+    _NAMES = (HEADLINE.name, *(metric.name for metric in (*STANDARD, LOSS, *OPTIONAL)))
+    MetricName = Literal[tuple(dict.fromkeys(_NAMES))]
+
 
 @dataclass(frozen=True)
 class Range:
@@ -67,6 +75,7 @@ def _field(
     usual_range: tuple[float, ...] = (),
     label: str = "",
     search: Range | Choices = (),
+    several: bool = False,
 ) -> Any:
     """Declare a field of `RunConfig`.
 
@@ -75,10 +84,11 @@ def _field(
         usual_range: the range of nearly all runs.
         label: shown in the form instead of the field's name.
         search: what a search draws from; empty if it leaves the field alone.
+        several: True for a text of several values, with blanks between them.
     """
     low, high = bounds or (None, None)
     details: Any = {"group": group, "low": low, "high": high, "label": label, "search": search}
-    details["usual_range"] = usual_range
+    details |= {"usual_range": usual_range, "several": several}
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
@@ -204,9 +214,9 @@ class RunConfig(BaseModel):
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
     """Report the mean training loss every so many steps."""
-    metric_for_best_model: Literal["f1", "accuracy", "loss"] = _evaluation(
-        "f1", label="Best model by"
-    )
+    metrics: str = _evaluation("", label="Further scores", several=True)
+    """Measure these too, such as roc_auc. A folder or a module of the Hub is code, and is run."""
+    metric_for_best_model: MetricName = _evaluation(HEADLINE.name, label="Best model by")
     """The validation score that decides which model is kept."""
     early_stopping_patience: int = _evaluation(0, 0, 1000)
     """End after so many evaluations without a better score; 0 goes to the end."""
@@ -311,6 +321,12 @@ class RunConfig(BaseModel):
             )  # fmt: skip
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
+        elif name == "metrics" and (wrong := _unknown_metric(value)):
+            names = ", ".join(metric.name for metric in OPTIONAL)
+            problem = _(
+                "must be names out of {names}, folders or owner/name, got {value}",
+                names=names, value=reprlib.repr(wrong),
+            )  # fmt: skip
         elif name == "label_map" and (wrong := _unreadable_change(value)):
             problem = _(
                 "must be changes such as old=new, quoted if they have spaces, got {entry!r}",
@@ -337,6 +353,21 @@ class RunConfig(BaseModel):
         """`label_map` as label -> new label, "" to leave its rows out."""
         entries = [entry.rpartition("=") for entry in shlex.split(self.label_map)]
         return {old: new for old, _, new in entries}
+
+    @property
+    def measured(self) -> list[Metric]:
+        """The metrics of a run, the loss left out."""
+        return measured_metrics([*self.added_metrics, self.metric_for_best_model])
+
+    @property
+    def added_metrics(self) -> list[str]:
+        """`metrics` as names, folders and modules of the Hub."""
+        return shlex.split(self.metrics)
+
+    @property
+    def foreign_metrics(self) -> list[str]:
+        """Return the folders and Hub modules among `metrics`; a run executes their code."""
+        return [name for name in self.added_metrics if name not in METRICS]
 
     def changed(self, **values: Any) -> RunConfig:
         """A copy with some values replaced."""
@@ -367,6 +398,15 @@ def _unreadable_change(label_map: str) -> str:
     except ValueError:  # an unclosed quotation mark
         return label_map
     return next((entry for entry in entries if "=" not in entry[1:]), "")
+
+
+def _unknown_metric(metrics: str) -> str:
+    """The first of some metrics that is neither listed nor the name of a module; "" if all are."""
+    try:
+        names = shlex.split(metrics)
+    except ValueError:
+        return metrics
+    return next((name for name in names if name not in METRICS and "/" not in name), "")
 
 
 def is_whole(value: object) -> bool:
@@ -415,6 +455,7 @@ class Hyperparameter:
     high: float | None
     usual_range: tuple[float, ...]  # values outside are reported, not refused
     search: Range | Choices  # what a search draws from; empty if it leaves the field alone
+    several: bool  # a text of several values, with blanks between them
 
 
 @cache

@@ -38,6 +38,7 @@ from finetune.data.sources import LABELS
 from finetune.jobs import workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks.base import Target
 from tests.support import toys
 
 GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
@@ -108,7 +109,7 @@ def toy_pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def toy_pairs(toy_pairs_folder: Path) -> splits.Pairs:
     """Pairs with the toy checkpoint's classes, so that training begins with its own output
     layer."""
-    return dataclasses.replace(toys.load(toy_pairs_folder), labels=LABELS)
+    return dataclasses.replace(toys.load(toy_pairs_folder), target=Target(tuple(LABELS)))
 
 
 @pytest.fixture

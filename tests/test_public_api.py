@@ -37,7 +37,7 @@ def test_a_notebook_trains_evaluates_predicts_and_pushes(
     report = finetune.evaluate(run)
     assert report.analysis.scores["f1"].value == pytest.approx(run.metrics["f1"])
     answer = Predictor.from_run(run)("the cat sees a dog .", "a dog sees the cat .")
-    assert answer.label in pairs.labels
+    assert answer.label in pairs.target.names
     with pytest.raises(PublishError):
         finetune.push_to_hub(run, "ada/pairs", token="no token of anybody")
     pushed = finetune.push_to_hub(run, "ada/pairs", private=True, token=TOKEN)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from finetune.metrics import catalog
+
 ROOT = Path(__file__).resolve().parent.parent
 # Modules that import torch or datasets when they are imported; the page loads them when needed.
 HEAVY_MODULES = {
@@ -24,6 +26,7 @@ HEAVY_MODULES = {
     "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",
     "finetune.inference.files", "finetune.inference.model_cache",
     "finetune.inference.micro_batcher", "finetune.inference.threads",
+    "finetune.metrics.scores.scores",
     "finetune.training.head", "finetune.hub.onnx", "finetune.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer",
@@ -115,6 +118,29 @@ def test_checkpoints_are_loaded_in_one_place() -> None:
         and scripts not in path.parents
     ]  # fmt: skip
     assert calls == ["data/checkpoint_files.py"]
+
+
+def test_answers_and_metrics_are_named_in_one_place() -> None:
+    """Only a task takes the most probable class, and metrics are drawn from their list."""
+    names = {metric.name for metric in catalog.STANDARD}
+    found = []
+    for path in (ROOT / "finetune").rglob("*.py"):
+        parts = path.relative_to(ROOT / "finetune").parts
+        if parts[0] in ("metrics", "tasks") or "templates" in parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            wrong = isinstance(node, ast.Constant) and node.value in names
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".argmax"):
+                wrong = any(keyword.arg in ("axis", "dim") for keyword in node.keywords)
+            if wrong:
+                found.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
+    found += [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "finetune").rglob("*.html")
+        for name in names
+        if re.search(rf'(?<!_\()"{name}"', path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
 
 
 def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from finetune.data import check_report
 from finetune.data.check_report import CheckReport
 from finetune.evaluation import baselines
 from finetune.jobs.check import check_config
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import STANDARD, metric_name
 from finetune.runs.store import default_root
 from finetune.runs.summary import MAJORITY
 
@@ -48,9 +48,10 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
-    f1 = metric_name("f1", len(report.labels))
+    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in STANDARD}
     for name, scores in report.baselines.items():
-        print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, {f1} {scores['f1']:.3f}")
+        values = ", ".join(f"{title} {scores[metric]:.3f}" for metric, title in titles.items())
+        print(f"  to beat, {name}: {values}")
     measured = {MAJORITY: report.majority, **report.baselines}
     if remark := baselines.why_no_training(measured, len(report.labels)):
         print(f"  {remark}")

@@ -16,7 +16,7 @@ from finetune.engines.registry import find_engine, open_engine
 from finetune.errors import ConfigError
 from finetune.jobs import scheduler
 from finetune.messages import message as _
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore, default_root
 from finetune.search import results
 from finetune.search.driver import advance, begin_search, describe_values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 
 from finetune import owners, uploads
@@ -11,6 +12,7 @@ from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_u
 from finetune.environment import project
 from finetune.errors import DataError
 from finetune.messages import message as _
+from finetune.metrics.catalog import METRICS
 
 _NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
@@ -149,5 +151,12 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     paths = {"accelerate_config": config.accelerate_config}
     if is_local_path(config.checkpoint):
         paths["checkpoint"] = config.checkpoint
+    metrics = [
+        os.path.abspath(os.path.expanduser(name))
+        if name not in METRICS and is_local_path(name)
+        else name
+        for name in config.added_metrics
+    ]
+    config = config.changed(metrics=shlex.join(metrics))
     absolute = {n: os.path.abspath(os.path.expanduser(path)) for n, path in paths.items() if path}
     return config.changed(**absolute)

@@ -35,7 +35,8 @@ from finetune.data.row_findings import rows_finding
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
 from finetune.messages import message as _
-from finetune.metrics import classification, intervals
+from finetune.metrics import intervals
+from finetune.metrics.catalog import majority_scores
 from finetune.runs.events import Phase
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
@@ -91,7 +92,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     majority, fingerprint = {}, ""
     possible = not blocks and not any(finding.severity == "blocks" for finding in findings)
     if possible:
-        majority = classification.majority_scores(counts["train"], counts["validation"], positive)
+        majority = majority_scores(counts["train"], counts["validation"], positive)
         fingerprint = assigned.fingerprint(positive)
     report = CheckReport(
         source=dataset.source,

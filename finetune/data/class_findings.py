@@ -14,7 +14,7 @@ from finetune.data.row_findings import rows_finding
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, some
 from finetune.messages import message as _
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import ACCURACY, F1, metric_name
 from finetune.text_hashes import Integers
 
 # Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
@@ -216,9 +216,9 @@ def class_balance(report: CheckReport) -> Iterator[Finding]:
     action = _(
         "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
         "on validation. {advice}",
-        accuracy=report.majority["accuracy"],
-        f1=report.majority["f1"],
-        metric=metric_name("f1", classes),
+        accuracy=report.majority[ACCURACY.name],
+        f1=report.majority[F1.name],
+        metric=metric_name(F1.name, classes),
         advice=advice,
     )
     yield Finding("balance", "warns" if severe else "notes", title, max(counts), action)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from finetune.errors import DataError, some
 from finetune.text_hashes import Integers
@@ -46,6 +47,8 @@ _JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
 class LabelEncoder:
     """Numbers the spellings of a label column in the order of their appearance. `names` are the
     spellings known before any row is read."""
+
+    no_labels: NDArray[Any] = np.zeros(0, np.int64)  # the type and the shape of a column's numbers
 
     def __init__(self, column: str, names: Sequence[str] = ()) -> None:
         self._column = column

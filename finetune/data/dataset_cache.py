@@ -44,9 +44,14 @@ ProgressCallback = Callable[[str, int], None]  # a split, and how many of its ro
 
 @dataclass(frozen=True)
 class RowHashes:
-    """Labels and hashes of a split's rows, each of shape (rows,); 0 for a missing sentence."""
+    """Labels and hashes of a split's rows; 0 for a missing sentence.
 
-    label: Integers  # number of its spelling, or its class; negative if there is none
+    All but `label` have the shape (rows,).
+    """
+
+    # What the label column says, of shape (rows, ...) and any type: the number of a spelling, or of
+    # a class; negative if there is none.
+    label: NDArray[Any]
     line: Integers  # in the source, from 1
     exact: Integers  # of the texts as they are
     first: Integers  # of the normalized sentences
@@ -74,7 +79,7 @@ class RowHashes:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class CachedDataset:
-    """The rows of a source on disk: two files a split, and `dataset.json` with these fields."""
+    """The rows of a source on disk: three files a split, and `dataset.json` with these fields."""
 
     folder: Path
     source: str  # its name, as shown to the user
@@ -100,7 +105,9 @@ class CachedDataset:
         return Dataset.from_file(str(self.folder / f"{split}.arrow"))
 
     def hashes(self, split: str) -> RowHashes:
-        return RowHashes(*np.load(self.folder / f"{split}.npy"))
+        """The labels of a split, whose numbers are those of `spellings`, and its hashes."""
+        labels = np.load(self.folder / f"{split}-labels.npy")
+        return RowHashes(labels, *np.load(self.folder / f"{split}.npy"))
 
     def examples_of(self, split: str, rows: Iterable[int], characters: int) -> list[Example]:
         """Return rows of a split as examples, each sentence cut to this many characters."""
@@ -219,7 +226,7 @@ def _write(
     encoder = LabelEncoder(columns.label, class_names or [])
     unreadable = dict.fromkeys(source.splits, 0)
     examples: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
-    numbers: dict[str, Integers] = {}  # split -> the rows of `RowHashes`
+    numbers: dict[str, Integers] = {}  # split -> the hashes of `RowHashes`, a row each
 
     def count_bad_row(split: str, line: int, reason: str) -> None:
         unreadable[split] += 1
@@ -230,9 +237,11 @@ def _write(
     for split in source.splits:
         rows = source.rows(split, columns.sentences, columns.label, partial(count_bad_row, split))
         path = folder / f"{split}.arrow"
-        numbers[split] = _write_texts(path, rows, columns, encoder, partial(progress, split))
-    for split, values in numbers.items():
-        np.save(folder / f"{split}.npy", values)
+        labels, numbers[split] = _write_texts(
+            path, rows, columns, encoder, partial(progress, split)
+        )
+        np.save(folder / f"{split}-labels.npy", labels)
+        np.save(folder / f"{split}.npy", numbers[split])
     return CachedDataset(
         folder=folder,
         source=source.name,
@@ -257,21 +266,22 @@ def _write_texts(
     columns: Columns,
     encoder: LabelEncoder,
     progress: Callable[[int], None],
-) -> Integers:
-    """Write the sentences of rows as an Arrow stream, in bounded memory. Returns labels, lines and
-    hashes in the order of `RowHashes`, shape (5, rows)."""
-    numbers = array("q")
+) -> tuple[NDArray[Any], Integers]:
+    """Write the sentences of rows as an Arrow stream, in bounded memory; their labels, and
+    their lines and hashes as `RowHashes` has them, of shape (4, rows)."""
+    numbers, labels = array("q"), [encoder.no_labels]
     schema = pa.schema([(f"sentence{n}", pa.string()) for n, _ in enumerate(columns.sentences, 1)])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         while batch := list(islice(rows, _BATCH_ROWS)):
             texts = []
+            labels.append(np.array([encoder.code(cells[-1]) for _, cells in batch]))
             for line, cells in batch:
                 sentences = [text_hashes.clean_sentence(cell) for cell in cells[:-1]]
                 first, second = (*map(text_hashes.text_hash, sentences), 0)[:2]
                 exact = text_hashes.hash64("\0".join(text or "" for text in sentences))
-                numbers.extend((encoder.code(cells[-1]), line, exact, first, second))
+                numbers.extend((line, exact, first, second))
                 texts.append(sentences)
             arrays = [pa.array(column, pa.string()) for column in zip(*texts, strict=True)]
             stream.write_batch(pa.record_batch(arrays, schema=schema))
-            progress(len(numbers) // 5)
-    return np.array(numbers, np.int64).reshape(-1, 5).T.copy()
+            progress(len(numbers) // 4)
+    return np.concatenate(labels), np.array(numbers, np.int64).reshape(-1, 4).T.copy()

@@ -23,6 +23,7 @@ from finetune.data.classes import (
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError, some
 from finetune.messages import message as _
+from finetune.tasks.base import Target
 from finetune.text_hashes import Integers
 
 RARE = 5  # a class of fewer training rows is asked about
@@ -77,8 +78,7 @@ class Pairs:
 
     # `train`, `validation`, perhaps `test`: `sentence1`, `sentence2` (if paired), `label` (a class)
     splits: DatasetDict
-    labels: list[str]  # names of the classes, by index
-    positive: int = 1  # index of the class whose F1 is reported when there are two
+    target: Target
     counts: dict[str, list[int]] = field(default_factory=dict)  # split -> rows of each class
     facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what was left out
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
@@ -104,8 +104,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         splits[name] = texts.select(rows)
     return Pairs(
         splits=splits,
-        labels=assigned.labels,
-        positive=positive,
+        target=Target(tuple(assigned.labels), positive),
         counts=assigned.class_counts(),
         facts={
             "source": dataset.source,

@@ -40,7 +40,7 @@ def is_symmetric(pairs: Pairs) -> bool:
         _SIDE.sub("", str(names.get(name) or name).casefold())
         for name in ("sentence1", "sentence2")
     )
-    if first != second or any(map(_INFERENCE.search, pairs.labels)):
+    if first != second or any(map(_INFERENCE.search, pairs.target.names)):
         return False
     return not tells_order(
         train["sentence1"][:], train["sentence2"][:], np.array(train["label"][:])

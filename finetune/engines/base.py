@@ -95,7 +95,7 @@ def resume(run: Run) -> None:
 
 
 @dataclass(frozen=True)
-class Placement:
+class AttemptStatus:
     """How an attempt is, as its engine knows it.
 
     Attributes:
@@ -234,7 +234,7 @@ class Engine:
         """Begin the ticket's attempt, once; the engine's name for it."""
         raise NotImplementedError
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         """Return how the attempt is."""
         raise NotImplementedError
 

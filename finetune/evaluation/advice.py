@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from finetune.config import RunConfig
 from finetune.evaluation.report import Verdict
+from finetune.metrics import catalog
+from finetune.metrics.catalog import LOSS
 from finetune.runs.summary import RunSummary
 
 Kind = Literal["resume", "perfect", "below", "once", "longer", "falls", "level"]
@@ -56,10 +58,11 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         return Advice("once", {"eval_steps": max(1, summary.total_steps // 10)}, **steps)
     if rising:
         return Advice("longer", longer, **steps)
-    change = last.metrics[metric] - best.metrics[metric]
+    rank = catalog.find(metric).rank
+    change = rank(last.metrics[metric]) - rank(best.metrics[metric])
     noise = (verdict.score.high - verdict.score.low) / _WIDTH
-    if metric == "loss":
-        change, noise = -change, _LOSS_NOISE * best.metrics[metric]
+    if metric == LOSS.name:
+        noise = _LOSS_NOISE * best.metrics[metric]
     if change < -noise and not summary.early:
         shorter = _of_steps(summary, config, best.step)
         patience = {"early_stopping_patience": _PATIENCE}

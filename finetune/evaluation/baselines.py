@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from finetune import disk
 from finetune.data import checkpoint_files
 from finetune.errors import FinetuneError
 from finetune.messages import message as _
-from finetune.metrics.classification import accuracy_and_f1, confusion_matrix, metric_name
+from finetune.metrics.catalog import ACCURACY, F1, STANDARD, Metric, metric_name, tallied_scores
 from finetune.runs.summary import MAJORITY
 
 if TYPE_CHECKING:
@@ -53,27 +53,32 @@ def measure_baselines(
     max_length: int,
     half: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    metrics: Sequence[Metric] = STANDARD,
 ) -> dict[str, dict[str, float]]:
-    """Baseline -> `accuracy`, `f1`, and the number of `examples` it was measured on.
+    """Baseline -> its scores, and the number of `examples` it was measured on.
 
     Args:
         checkpoint: the model before any tuning; compared only where it is a sentence encoder.
         half: whether to encode in bf16.
         stop: asked between two batches; the baselines measured by then are returned.
+        metrics: those that answers suffice for are measured.
     """
     paired = "sentence2" in pairs.splits["train"].column_names
-    folder = _sentence_encoder(checkpoint) if paired and len(pairs.labels) == 2 else None
-    baselines = {TFIDF: measure_tfidf(pairs)}
+    folder = _sentence_encoder(checkpoint) if paired and pairs.target.size == 2 else None
+    baselines = {TFIDF: measure_tfidf(pairs, metrics)}
     if folder is not None:
         weights = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
         key = (COSINE, MOST_TUNED, MOST_ENCODED, str(folder), weights, max_length)
         baselines[COSINE] = _measured_once(
-            pairs, key, lambda: _measure_cosine(pairs, folder, max_length, half, stop)
+            pairs,
+            key,
+            lambda: _measure_cosine(pairs, folder, max_length, half, stop, metrics),
+            metrics,
         )
     return {name: scores for name, scores in baselines.items() if scores}
 
 
-def measure_tfidf(pairs: Pairs) -> dict[str, float]:
+def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = STANDARD) -> dict[str, float]:
     """The scores of TF-IDF, empty where no text has a word; takes seconds and no torch."""
 
     def measure() -> dict[str, float]:
@@ -82,9 +87,9 @@ def measure_tfidf(pairs: Pairs) -> dict[str, float]:
             answers = predict_by_tfidf(train, validation)
         except ValueError:  # the vocabulary is empty
             return {}
-        return _scores(answers, validation.labels, pairs)
+        return _scores(answers, validation.labels, pairs, metrics)
 
-    return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), measure)
+    return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), measure, metrics)
 
 
 def why_no_training(baselines: Mapping[str, Mapping[str, float]], classes: int) -> str:
@@ -96,9 +101,9 @@ def why_no_training(baselines: Mapping[str, Mapping[str, float]], classes: int) 
         (TFIDF, _("Counting words is already right on every pair: no transformer is needed.")),
         (COSINE, _("The checkpoint is already right on every pair: it needs no training.")),
     ):
-        if baselines.get(name, {}).get("accuracy") == 1 != constant.get("accuracy"):
+        if baselines.get(name, {}).get(ACCURACY.name) == 1 != constant.get(ACCURACY.name):
             return text
-    for metric in ("accuracy", "f1"):
+    for metric in (ACCURACY.name, F1.name):
         value = baselines.get(COSINE, {}).get(metric, 0.0)
         if value >= ENOUGH and value > constant.get(metric, 0.0):
             return _(
@@ -111,10 +116,12 @@ def why_no_training(baselines: Mapping[str, Mapping[str, float]], classes: int) 
 
 
 def _measured_once(
-    pairs: Pairs, key: tuple[object, ...], measure: Callable[[], dict[str, float]]
-) -> dict[str, float]:
+    pairs: Pairs, key: tuple[object, ...], measure: Callable[[], dict[str, float]],
+    metrics: Sequence[Metric],
+) -> dict[str, float]:  # fmt: skip
     """The scores kept beside the pairs under a key of their rows and labels, else measured."""
-    values = json.dumps([_VERSION, pairs.fingerprint, *key])
+    added = [metric.name for metric in metrics if metric not in STANDARD]
+    values = json.dumps([_VERSION, pairs.fingerprint, *key, *added])
     name = f"baseline-{hashlib.sha256(values.encode()).hexdigest()[:24]}.json"
     scores = disk.read_json(pairs.folder / name)
     if not scores and (scores := measure()):
@@ -122,14 +129,17 @@ def _measured_once(
     return scores
 
 
-def _scores(answers: Labels, labels: Labels, pairs: Pairs) -> dict[str, float]:
-    confusion = confusion_matrix(labels, answers, len(pairs.labels))
-    return {**accuracy_and_f1(confusion, pairs.positive), "examples": float(len(labels))}
+def _scores(
+    answers: Labels, labels: Labels, pairs: Pairs, metrics: Sequence[Metric]
+) -> dict[str, float]:
+    scores = tallied_scores(labels, answers, pairs.target.size, pairs.target.positive, metrics)
+    return {**scores, "examples": float(len(labels))}
 
 
 def _measure_cosine(
-    pairs: Pairs, folder: Path, max_length: int, half: bool, stop: Callable[[], bool]
-) -> dict[str, float]:
+    pairs: Pairs, folder: Path, max_length: int, half: bool, stop: Callable[[], bool],
+    metrics: Sequence[Metric],
+) -> dict[str, float]:  # fmt: skip
     """The scores of the similarity; empty when stopped."""
     train = _draw(pairs.splits["train"], MOST_TUNED)
     validation = _draw(pairs.splits["validation"], MOST_ENCODED)
@@ -138,8 +148,8 @@ def _measure_cosine(
     if cosine is None:
         return {}
     tuned_on, similarity = np.split(cosine, [len(train.labels)])
-    answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.positive)
-    return _scores(answers, validation.labels, pairs)
+    answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.target.positive)
+    return _scores(answers, validation.labels, pairs, metrics)
 
 
 def _draw(split: Dataset, most: int) -> _Texts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,6 +72,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     config = run.pinned_config()
     dataset_cache.ensure_cached(config, run.folder.parent)
     pairs = splits.load_pairs(config, run.folder.parent)
+    target = pairs.target
     tables = {name: split.with_format("arrow")[:] for name, split in pairs.splits.items()}
     if tables["validation"].column("label") != _examples(run).column("label"):
         raise DataError("The pairs have changed since this run.", "Examine them anew.")
@@ -78,7 +80,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
         files = {name: Path(folder) / f"{name}.csv" for name in tables}
         for name, table in tables.items():
             changed = corrections if name == "validation" else {}
-            labels = pa.array(_corrected_labels(table, pairs.labels, changed))
+            labels = pa.array(_corrected_labels(table, target.names, changed))
             texts = table.select(
                 [name for name in ("sentence1", "sentence2") if name in table.column_names]
             )
@@ -91,19 +93,21 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
         "sentence1_column": "sentence1",
         "sentence2_column": "sentence2" if paired else NO_COLUMN,
         "label_column": "label",
-        "positive_label": pairs.labels[pairs.positive] if len(pairs.labels) == 2 else "",
+        "positive_label": target.names[target.positive] if target.size == 2 else "",
     }
     return config.changed(**defaults | columns | {"dataset": dataset})
 
 
-def _corrected_labels(table: pa.Table, labels: list[str], corrections: dict[int, str]) -> list[str]:
+def _corrected_labels(
+    table: pa.Table, names: Sequence[str], corrections: dict[int, str]
+) -> list[str]:
     indices = table.column("label").to_pylist()
-    if max(indices, default=0) >= len(labels):
+    if max(indices, default=0) >= len(names):
         raise StoreError(
             "The examples of this run have classes that it does not name: a file is damaged.",
             "Train it anew.",
         )
-    return [corrections.get(row, labels[index]) for row, index in enumerate(indices)]
+    return [corrections.get(row, names[index]) for row, index in enumerate(indices)]
 
 
 def _examples(run: Run) -> pa.Table:

@@ -17,6 +17,7 @@ from finetune.evaluation.report import RunEvaluation
 from finetune.inference import decision_rule
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks import single_label
 
 SELECTIONS = ("wrong", "right", "suspected labels", "all")
 
@@ -104,7 +105,7 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     if table is None:
         return []
     rule = decision_rule.read_rule(run.best)
-    answers = decision_rule.decided_answers(scored.logits, summary.prepared.labels, rule)
+    answers = single_label.answers(scored.logits, summary.prepared.target, rule).values
     right = (answers == scored.labels).tolist()
     ranked = []
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right

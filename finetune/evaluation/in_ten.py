@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from finetune.evaluation.report import Analysis
+from finetune.metrics.catalog import ACCURACY
 from finetune.metrics.intervals import Interval
 from finetune.runs.summary import MAJORITY
 
@@ -19,8 +20,8 @@ class InTen(NamedTuple):
 
 def in_ten(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> InTen | None:
     """Return what to expect of ten new examples; None if the guess was not measured."""
-    guess = baselines.get(MAJORITY, {}).get("accuracy")
+    guess = baselines.get(MAJORITY, {}).get(ACCURACY.name)
     if guess is None:
         return None
-    score = analysis.expected.get("accuracy", analysis.scores["accuracy"])
+    score = analysis.expected.get(ACCURACY.name, analysis.scores[ACCURACY.name])
     return InTen(Interval(10 * score.value, 10 * score.low, 10 * score.high), 10 * guess)

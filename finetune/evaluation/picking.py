@@ -15,11 +15,13 @@ import numpy as np
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SavedLogits
-from finetune.metrics import calibration, selection
+from finetune.metrics import calibration, catalog, selection
+from finetune.metrics.catalog import LOSS
 from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks import single_label
 
 _MOST_PREDICTIONS = 4_000_000  # read; of more evaluations the best ones, which can be picked
 
@@ -69,15 +71,17 @@ def run_picking(
     top = max((each.score for each in own), default=0.0)
     is_best = all(each.score <= top for each in rest)
     candidates = own + rest if is_best else own
-    return measure_picking((run.folder, best.step), candidates, metric, prepared.positive)
+    measured = tuple(metric.name for metric in run.config().measured)
+    kept = run.folder, best.step
+    return measure_picking(kept, candidates, metric, prepared.target.positive, measured)
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
     """The evaluations of a run from its first step on, in order."""
     metric = run.config().metric_for_best_model
-    sign = -1 if metric == "loss" else 1
+    rank = catalog.find(metric).rank
     return [
-        Candidate(run.folder, scored.step, sign * scored.metrics[metric])
+        Candidate(run.folder, scored.step, rank(scored.metrics[metric]))
         for scored in summary.validation
         if metric in scored.metrics
     ]
@@ -95,8 +99,9 @@ def difference(
 
 
 def measure_picking(
-    kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, positive: int
-) -> Picking | None:
+    kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, positive: int,
+    measured: tuple[str, ...],
+) -> Picking | None:  # fmt: skip
     """What picking adds to a kept model, named by its run's folder and its step; None where it was
     not picked among several whose logits are there."""
     found = [candidate for candidate in candidates if candidate[:2] == kept]
@@ -104,7 +109,7 @@ def measure_picking(
         return None
     runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
     version = tuple(saved_predictions.files_version(run) for run in runs)
-    bias = _bias(found[0], tuple(candidates), metric, positive, version)
+    bias = _bias(found[0], tuple(candidates), metric, positive, measured, version)
     return Picking(len(candidates), bias) if bias else None
 
 
@@ -114,9 +119,13 @@ def _bias(
     candidates: tuple[Candidate, ...],
     metric: str,
     positive: int,
+    measured: tuple[str, ...],
     version: object,  # of the files, for the cache
 ) -> dict[str, float]:
-    """Empty if fewer than two candidates can be read."""
+    """Empty if fewer than two candidates can be read, or answers do not suffice for the metric."""
+    tallied = [*filter(lambda found: found.of_tally, map(catalog.find, measured))]
+    if metric not in (LOSS.name, *(found.name for found in tallied)):
+        return {}
     with contextlib.suppress(StoreError):
         own = _read(kept)
         answers: list[Indices] = []
@@ -127,18 +136,19 @@ def _bias(
                 read = own if candidate == kept else _read(candidate)
                 if np.array_equal(read.labels, own.labels):  # else they are of other pairs
                     place = len(answers) if candidate == kept else place
-                    answers.append(read.logits.argmax(axis=1))
-                    losses += [_losses(read)] if metric == "loss" else []
+                    answers.append(single_label.most_probable(read.logits))
+                    losses += [_losses(read)] if metric == LOSS.name else []
         if len(answers) > 1:
             labels, predictions = own.labels, np.stack(answers)
+            classes = own.logits.shape[1]
             statistics = {
-                "accuracy": selection.accuracy(labels, predictions),
-                "f1": selection.f1(labels, predictions, own.logits.shape[1], positive),
+                found.name: selection.tallied(found, labels, predictions, classes, positive)
+                for found in tallied
             }
             if losses:
-                statistics["loss"] = selection.loss(np.stack(losses))
+                statistics[LOSS.name] = selection.loss(np.stack(losses))
             bias = selection.picking_bias(statistics[metric], statistics, place)
-            return bias | ({"loss": -bias["loss"]} if losses else {})
+            return {name: catalog.find(name).rank(added) for name, added in bias.items()}
     return {}
 
 

@@ -19,11 +19,13 @@ from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.evaluation import test_set
 from finetune.inference import decision_rule, quantized
-from finetune.inference.decision_rule import DecisionRule
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
-from finetune.metrics import classification, intervals
+from finetune.metrics import catalog, intervals
+from finetune.metrics.catalog import ACCURACY, F1
 from finetune.runs.run import Run
+from finetune.tasks import single_label
+from finetune.tasks.base import DecisionRule, Target
 
 _SCORED, _TIMED, _CALIBRATING = 2000, 128, 128  # validation pairs
 _ROUNDS, _SECONDS = 8, 40.0  # of timing at least, and at most where it is not plain by then
@@ -89,7 +91,7 @@ def _measure(
 ) -> QuantizationReport:
     """What each kind of int8 changes, and which is kept, if any."""
     prepared = run.state().prepared
-    names, positive = (prepared.labels, prepared.positive) if prepared else ([], 0)
+    names, positive = (prepared.labels, prepared.target.positive) if prepared else ([], 0)
     length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
     before = _answers(plain, rows, rule)
     reports = []
@@ -129,7 +131,7 @@ def time_rounds(measures: Sequence[Callable[[], float]]) -> tuple[Rounds, bool]:
 
 def _answers(scorer: Scorer, rows: _Rows, rule: DecisionRule) -> NDArray[np.int64]:
     logits = np.concatenate([block.logits for block in scorer.stream(rows)])
-    return decision_rule.decided_answers(logits, scorer.labels, rule)
+    return single_label.answers(logits, Target(tuple(scorer.labels)), rule).values
 
 
 def _compare(
@@ -138,10 +140,7 @@ def _compare(
 ) -> QuantizationReport:  # fmt: skip
     after = _answers(small, rows, rule)
     scores = [
-        classification.accuracy_and_f1(
-            classification.confusion_matrix(labels, answers, classes), positive
-        )
-        for answers in (before, after)
+        catalog.tallied_scores(labels, answers, classes, positive) for answers in (before, after)
     ]
 
     def seconds(scorer: Scorer) -> float:
@@ -156,8 +155,8 @@ def _compare(
         kind="",
         pairs=len(rows),
         precision=plain.precision,
-        accuracy=(scores[0]["accuracy"], scores[1]["accuracy"]),
-        f1=(scores[0]["f1"], scores[1]["f1"]),
+        accuracy=(scores[0][ACCURACY.name], scores[1][ACCURACY.name]),
+        f1=(scores[0][F1.name], scores[1][F1.name]),
         p=intervals.mcnemar_test(labels, before, after).p,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),

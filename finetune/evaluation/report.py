@@ -23,14 +23,16 @@ from finetune.evaluation.picking import Candidate, Picking
 from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
-from finetune.inference.decision_rule import DecisionRule
-from finetune.metrics import calibration, classification, cross_fitting, intervals
+from finetune.metrics import calibration, catalog, classification, cross_fitting, intervals
 from finetune.metrics.calibration import Calibration, Reliability
+from finetune.metrics.catalog import HEADLINE, Metric
 from finetune.metrics.classification import ClassScores, Counts, Curve, ThresholdSweep
 from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks import single_label
+from finetune.tasks.base import DecisionRule, Target
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
@@ -70,7 +72,7 @@ class Analysis:
     broken: int  # examples of which a logit was not a number
     # The saved threshold, at which all answers are given; None for the most probable class.
     threshold: float | None
-    scores: dict[str, Interval]  # accuracy and F1
+    scores: dict[str, Interval]  # the metrics of answers, by name
     most_probable: dict[str, float]  # the same of the most probable class
     picking: Picking | None  # what having been picked adds to them; None on the test split
     confusion: Counts  # a row a true class, a column an answer
@@ -138,7 +140,6 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
             "Its model is still there; train it anew to have its figures.",
             id=run.id,
         )
-    names = summary.prepared.labels
     rule = replace(decision_rule.read_rule(run.best), temperature=None)  # which changes no answer
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
     candidates = picking.run_candidates(run, summary) if split == "validation" else []
@@ -148,10 +149,10 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         split,
         best.step,
         tuple(sorted(steps)),
-        tuple(names),
-        summary.prepared.positive,
+        summary.prepared.target,
         rule,
         run.config().metric_for_best_model,
+        tuple(metric.name for metric in run.config().measured),
         tuple(candidates),
         version,
     )
@@ -163,29 +164,29 @@ def _evaluate(
     split: str,
     best_step: int,
     other_steps: tuple[int, ...],
-    classes: tuple[str, ...],
-    positive: int,
+    target: Target,
     rule: DecisionRule,
     metric: str,
+    measured: tuple[str, ...],  # the names of all metrics
     candidates: tuple[Candidate, ...],
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
-    scored = saved_predictions.read_logits(run, best_step, split, len(classes))
-    truth, labels = scored.labels, list(classes)
+    scored = saved_predictions.read_logits(run, best_step, split, target.size)
+    truth, labels, positive = scored.labels, [*target.names], target.positive
+    metrics = [*map(catalog.find, measured)]
     # 1. The answers.
-    shares = calibration.probabilities(scored.logits)
-    answers = decision_rule.decided_answers(scored.logits, labels, rule)
+    shares, answers = single_label.answers(scored.logits, target, rule)
     confidence = shares[np.arange(len(truth)), answers]
     confusion = classification.confusion_matrix(truth, answers, len(labels))
-    most_probable = shares.argmax(axis=1)
+    most_probable = single_label.most_probable(shares)
     plain = classification.confusion_matrix(truth, most_probable, len(labels))
     # 2. The texts, and how often each label was predicted.
     table, traits = saved_predictions.read_examples(run, split, truth), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
-    doubt, never_right = _label_doubts(run, scored, other_steps, labels, rule)
+    doubt, never_right = _label_doubts(run, scored, other_steps, target, rule)
     # 3. The curves and the threshold, which only two classes have.
     curves, sweep, fitted = None, None, None
     if len(labels) == 2:
@@ -202,12 +203,14 @@ def _evaluate(
         examples=len(truth),
         broken=scored.broken,
         threshold=rule.threshold_for(labels),
-        scores=intervals.bootstrap_intervals(confusion, positive),
-        most_probable=classification.accuracy_and_f1(plain, positive),
-        picking=picking.measure_picking((folder, best_step), candidates, metric, positive),
+        scores=intervals.bootstrap_intervals(confusion, positive, metrics),
+        most_probable=catalog.scores_of(plain, positive, metrics),
+        picking=picking.measure_picking(
+            (folder, best_step), candidates, metric, positive, measured
+        ),
         confusion=confusion,
         classes=classification.class_scores(confusion),
-        matthews=classification.matthews_corrcoef(confusion),
+        matthews=catalog.MATTHEWS.score(confusion),
         roc=roc,
         precision_recall=precision_recall,
         sweep=sweep,
@@ -215,7 +218,7 @@ def _evaluate(
         reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
         calibration=calibration.calibrate(scored.logits, truth),
         order=(
-            _order_consistency(run, scored, labels, positive, rule)
+            _order_consistency(run, scored, target, rule, metrics)
             if split == "validation"
             else None
         ),
@@ -228,7 +231,7 @@ def _label_doubts(
     run: Run,
     best: SavedLogits,
     other_steps: tuple[int, ...],
-    classes: Sequence[str],
+    target: Target,
     rule: DecisionRule,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """The doubt of each example's label, and whether no evaluation got it right; of all
@@ -240,8 +243,9 @@ def _label_doubts(
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
             saved = best if step == best.step else _read_alike(run, step, best)
-            never_right &= decision_rule.decided_answers(saved.logits, classes, rule) != truth
-            total += calibration.probabilities(saved.logits)[np.arange(len(truth)), truth]
+            shares, answers = single_label.answers(saved.logits, target, rule)
+            never_right &= answers != truth
+            total += shares[np.arange(len(truth)), truth]
             count += 1
     return (1 - total / count).astype(np.float32), never_right
 
@@ -271,8 +275,8 @@ def _read_alike(run: Run, step: int, best: SavedLogits) -> SavedLogits:
 
 
 def _order_consistency(
-    run: Run, scored: SavedLogits, classes: Sequence[str], positive: int, rule: DecisionRule
-) -> OrderConsistency | None:
+    run: Run, scored: SavedLogits, target: Target, rule: DecisionRule, metrics: Sequence[Metric]
+) -> OrderConsistency | None:  # fmt: skip
     """None when it was not measured, or of a model that was replaced since, or is damaged: the
     page offers to measure it then."""
     swapped = None
@@ -283,16 +287,14 @@ def _order_consistency(
     if swapped.given.shape[1] != scored.logits.shape[1]:
         return None
     labels, rows = scored.labels[swapped.rows], np.arange(len(swapped.rows))
-    given, other = map(calibration.probabilities, (swapped.given, swapped.swapped))
-    answers = decision_rule.decided_answers(swapped.given, classes, rule)
-    flips = decision_rule.decided_answers(swapped.swapped, classes, rule) != answers
-    both = decision_rule.decided_answers(swapped.given, classes, rule, swapped.swapped)
+    given, answers = single_label.answers(swapped.given, target, rule)
+    other, swapped_answers = single_label.answers(swapped.swapped, target, rule)
+    both = single_label.answers(swapped.given, target, rule, swapped=swapped.swapped).values
+    flips = swapped_answers != answers
     change = np.abs(given[rows, answers] - other[rows, answers])
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (
-        classification.accuracy_and_f1(
-            classification.confusion_matrix(labels, decided, len(classes)), positive
-        )
+        catalog.tallied_scores(labels, decided, target.size, target.positive, metrics)
         for decided in (answers, both)
     )
     return OrderConsistency(
@@ -344,9 +346,11 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
         return dict(best.metrics)
     with contextlib.suppress(StoreError):
         scored = saved_predictions.read_logits(run, best.step)
-        answers = decision_rule.decided_answers(scored.logits, prepared.labels, rule)
-        counts = classification.confusion_matrix(scored.labels, answers, len(prepared.labels))
-        return best.metrics | classification.accuracy_and_f1(counts, prepared.positive)
+        target = prepared.target
+        answers = single_label.answers(scored.logits, target, rule).values
+        return best.metrics | catalog.tallied_scores(
+            scored.labels, answers, target.size, target.positive, run.config().measured
+        )
     return dict(best.metrics)
 
 
@@ -359,9 +363,10 @@ def run_verdict(run: Run, summary: RunSummary) -> Verdict:
 def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Verdict:
     """Whether the model is better than the best baseline by more than chance, and what would
     better it."""
-    score, examples = analysis.scores["f1"], analysis.examples
-    expected = analysis.expected.get("f1")
-    levels = {name: scores["f1"] for name, scores in baselines.items() if "f1" in scores}
+    metric = HEADLINE.name
+    score, examples = analysis.scores[metric], analysis.examples
+    expected = analysis.expected.get(metric)
+    levels = {name: scores[metric] for name, scores in baselines.items() if metric in scores}
     baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
     gain = None
     if baseline:
@@ -373,9 +378,9 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     chosen = None
     if saved is not None:
         crossed = fitted.f1 if fitted and math.isclose(saved, fitted.threshold) else None
-        chosen = ChosenThreshold(saved, analysis.most_probable["f1"], crossed)
+        chosen = ChosenThreshold(saved, analysis.most_probable[metric], crossed)
     return Verdict(
-        measure=classification.metric_name("f1", len(analysis.labels)),
+        measure=catalog.metric_name(metric, len(analysis.labels)),
         score=score,
         baseline=baseline,
         gain=gain,
@@ -393,7 +398,7 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
 class PairedComparison:
     """Two runs on the same validation examples."""
 
-    # Accuracy and F1 of the first minus the second, without what picking adds to either.
+    # The metrics of the first minus the second, without what picking adds to either.
     difference: dict[str, Interval]
     mcnemar: McNemar
     same_answers: bool  # on every example
@@ -403,7 +408,7 @@ class PairedComparison:
     @property
     def is_better(self) -> bool:
         """Whether both tests say that the first is better by more than chance."""
-        return self.difference["f1"].low > 0 and self.mcnemar.p < 0.05
+        return self.difference[HEADLINE.name].low > 0 and self.mcnemar.p < 0.05
 
 
 @lru_cache(maxsize=6)
@@ -419,8 +424,9 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
     first_right, second_right = first.answers == truth, second.answers == truth
     disagreements = np.flatnonzero(first_right != second_right)
     difference = intervals.paired_bootstrap(
-        truth, second.answers, first.answers, classes, first.analysis.positive
-    )
+        truth, second.answers, first.answers, classes, first.analysis.positive,
+        [catalog.find(name) for name in first.analysis.scores if name in second.analysis.scores],
+    )  # fmt: skip
     return PairedComparison(
         difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
         mcnemar=intervals.mcnemar_test(truth, first.answers, second.answers),

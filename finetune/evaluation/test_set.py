@@ -13,10 +13,11 @@ from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
-from finetune.inference.decision_rule import PredictOptions
-from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+from finetune.metrics.catalog import tallied_scores
 from finetune.runs import events
 from finetune.runs.run import Run
+from finetune.tasks import single_label
+from finetune.tasks.base import PredictOptions
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
@@ -63,9 +64,10 @@ def open_test_set(run: Run) -> None:
     rule = decision_rule.read_rule(run.best)
 
     def metrics(options: PredictOptions) -> dict[str, float]:
-        _, answers = decision_rule.decide(logits, pairs.labels, rule, options)
-        confusion = confusion_matrix(labels, answers, len(pairs.labels))
-        return accuracy_and_f1(confusion, pairs.positive)
+        answers = single_label.answers(logits, pairs.target, rule, options).values
+        return tallied_scores(
+            labels, answers, pairs.target.size, pairs.target.positive, run.config().measured
+        )
 
     run.append(
         events.TestSetOpened(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+from itertools import cycle
 
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs.summary import RunSummary
 
-_SCORES = (("accuracy", "#009e73", "o"), ("f1", "#d55e00", "D"))
+# Colours and markers, in the order of the metrics; further ones begin anew.
+_LOOKS = (("#009e73", "o"), ("#d55e00", "D"), ("#cc79a7", "s"), ("#56b4e9", "^"), ("#e69f00", "v"))
 
 
 def curves_png(summary: RunSummary) -> bytes | None:
-    """Plot training loss, and accuracy and F1 on the validation split, by step; None before any
-    step."""
+    """Plot training loss and validation scores by step; None before any step."""
     if not len(summary.train) and not summary.validation:
         return None
     from matplotlib.figure import Figure
@@ -23,8 +24,8 @@ def curves_png(summary: RunSummary) -> bytes | None:
     loss.plot([e.step for e in summary.train], [e.loss for e in summary.train], color="#0072b2")
     loss.set_ylim(bottom=0)
     scores.set_title("Validation", loc="left")
-    for name, colour, marker in _SCORES:
-        label = metric_name(name, summary.classes)
+    for metric, (colour, marker) in zip(summary.measured, cycle(_LOOKS), strict=False):
+        name, label = metric.name, metric_name(metric.name, summary.classes)
         points = [(e.step, e.metrics[name]) for e in summary.curve if name in e.metrics]
         scores.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker)
     if summary.best is not None:

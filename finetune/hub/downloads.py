@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 from finetune.data import csv_cells
 from finetune.errors import StoreError
+from finetune.metrics.catalog import LOSS, STANDARD
 from finetune.runs import events
 from finetune.runs.run import Run
 
 _PIECE = 2**20  # bytes
 _COLUMNS = (
     "event", "time", "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second",
-    "accuracy", "f1", "validation_loss", "best", "text",
+    *(metric.name for metric in STANDARD), "validation_loss", "best", "text",
 )  # fmt: skip
 
 
@@ -67,13 +68,18 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 def events_csv(run: Run) -> Iterator[str]:
     """All events of a run as CSV, one a row; times are seconds since the epoch."""
-    yield csv_cells.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
+    happened = run.tail()[0]
+    measured = (event.metrics for event in happened if isinstance(event, events.Evaluated))
+    added = dict.fromkeys(name for metrics in measured for name in metrics if name != LOSS.name)
+    columns = tuple(dict.fromkeys((*_COLUMNS, *added)))
+    yield csv_cells.to_csv([columns, *(_cells(event, columns) for event in happened)])
 
 
-def _cells(event: events.Event) -> list[object]:
+def _cells(event: events.Event, columns: Sequence[str]) -> list[object]:
     values: dict[str, Any] = dict(vars(event))
     if isinstance(event, events.Evaluated):
-        values |= {**event.metrics, "validation_loss": event.metrics.get("loss"), "loss": None}
+        values |= event.metrics | {"validation_loss": event.metrics.get(LOSS.name)}
+        values[LOSS.name] = None
     texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))
     values["text"] = " ".join(str(text) for text in texts if text)
-    return ["" if values.get(name) is None else values[name] for name in _COLUMNS]
+    return ["" if values.get(name) is None else values[name] for name in columns]

@@ -25,7 +25,7 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import picking, report
 from finetune.evaluation.report import Analysis
 from finetune.inference import decision_rule, quantized
-from finetune.metrics.classification import metric_name, metric_title
+from finetune.metrics.catalog import HEADLINE, metric_name, metric_title
 from finetune.metrics.intervals import Interval
 from finetune.runs import grids
 from finetune.runs.events import Prepared
@@ -41,7 +41,6 @@ EXAMPLES = (
     ("Your refund will arrive within five days.", "Your refund takes at most fifteen days."),
 )
 PICTURE = "training.png"
-METRICS = ("accuracy", "f1")
 _MARKUP = re.compile(r"[\\`*_~$<>\[\]|#&@]|://|www\.", re.IGNORECASE)
 
 
@@ -100,7 +99,7 @@ def _template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: without_direction(value) if isinstance(value, str) else value,
     )
-    environment.globals |= {"picture": PICTURE, "zip": zip}
+    environment.globals |= {"picture": PICTURE, "zip": zip, "headline": HEADLINE.name}
     environment.filters |= {
         "plain": _plain,
         "code": _code,
@@ -143,7 +142,8 @@ class _Card:
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
-        self.titles = {name: str(metric_title(name, len(prepared.labels))) for name in METRICS}
+        self.measured, classes = [metric.name for metric in summary.measured], len(prepared.labels)
+        self.titles = {name: str(metric_title(name, classes)) for name in self.measured}
         about = run.about()
         study = about.study
         others = RunStore(run.folder.parent).runs() if study else []
@@ -215,7 +215,7 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
         license=licence or None,
         base_model=card.base_model or None,
         datasets=[card.hub_dataset] if card.hub_dataset else None,
-        metrics=list(METRICS),
+        metrics=card.measured,
         pipeline_tag="text-classification",
         library_name="transformers",
         tags=["sentence-pairs" if card.noun == "pairs" else "sentences", "finetune"],

@@ -16,20 +16,28 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.data import checkpoints
+from finetune.data import catalog, checkpoints
 from finetune.errors import DataError, StoreError
 from finetune.hub.downloads import folder_zip, saved_model
+from finetune.metrics.catalog import LOSS, METRICS, STANDARD
 from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
-_LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "peft", "scikit-learn", "numpy")
-# Fields of which the script can repeat only these values.
+_LIBRARIES = (
+    "torch", "transformers", "datasets", "evaluate", "accelerate", "peft", "scikit-learn", "numpy",
+)  # fmt: skip
+# Configurations of GLUE whose scores are accuracy and F1, and these.
+_GLUE, _OF_GLUE = ("mrpc", "qqp"), {metric.name for metric in STANDARD}
+# The values that the script can repeat; it repeats all values of other fields.
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
 _SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
-_REPEATED = {"optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES} | {
+_BEST_BY = (LOSS.name, *(metric.name for metric in METRICS.values() if metric.sklearn))
+_REPEATED = {
+    "optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES, "metric_for_best_model": _BEST_BY,
+} | {
     name: (getattr(RunConfig(), name),)
     for name in (
         "accelerate_config", "frozen_layers", "lora_target_modules", "num_processes", "padding",
@@ -123,14 +131,21 @@ def _script_config(
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
+    classes, entry = len(prepared.labels), catalog.find_dataset(config.dataset)
+    scores = {
+        metric.name: [metric.sklearn, metric.sklearn_options(classes, prepared.target.positive)]
+        for metric in config.measured
+        if metric.sklearn
+    }
+    # GLUE's own module, which `evaluate` fetches, if it computes these very scores.
+    glue = entry.config if entry and entry.config in _GLUE and prepared.target.positive == 1 else ""
     return values | {
         "run": f"{run.title(public=True)} ({run.id}), on {started.device}",
         "best": summary.best and {"step": summary.best.step, **summary.best.metrics},
         "not_repeated": not_repeated,
         "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
-        "f1": {"pos_label": prepared.positive}
-        if len(prepared.labels) == 2
-        else {"average": "macro"},
+        "glue": "" if scores.keys() - _OF_GLUE else glue,
+        "scores": scores,
         "per_device_train_batch_size": prepared.per_device_train_batch_size,
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,

@@ -1,4 +1,4 @@
-"""The decision rule: how a model's logits become probabilities and an answer.
+"""Reads and writes what a person chose for a model: its `DecisionRule`.
 
 It is stored in the `config.json` beside the model's weights, under a key that other programs
 ignore:
@@ -11,81 +11,17 @@ ignore:
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from finetune import disk
 from finetune.disk import write_atomically
 from finetune.errors import DataError, StoreError
-from finetune.metrics.calibration import Logits, probabilities
 from finetune.runs.run import NOTES
+from finetune.tasks.base import DecisionRule
 
 _LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
-
-
-@dataclass(frozen=True)
-class DecisionRule:
-    """A person's choices for one model; None for a default."""
-
-    threshold: float | None = None  # plain probability from which `positive` is the answer
-    temperature: float | None = None  # calibrated probabilities are softmax(logits / temperature)
-    positive: str = ""  # name of a class, of two
-
-    def threshold_for(self, labels: Sequence[str]) -> float | None:
-        """The threshold, or None unless there are two classes, one of them `positive`."""
-        return self.threshold if len(labels) == 2 and self.positive in labels else None
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    """Options for turning logits into an answer."""
-
-    both_orders: bool = False  # average the probabilities of both orders of the sentences
-    threshold: bool = True  # use the threshold saved with the model, if there is one
-    calibrated: bool = False  # use the temperature saved with the model
-
-
-def decide(
-    logits: Logits,
-    labels: Sequence[str],
-    rule: DecisionRule,
-    options: PredictOptions,
-    swapped: Logits | None = None,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return probabilities of shape (pairs, classes), and the answers as class indices of shape
-    (pairs,): the most probable class, or the one that the threshold decides.
-
-    Args:
-        swapped: logits of the sentences in the other order; None for single sentences.
-    """
-    temperature = (rule.temperature if options.calibrated else None) or 1.0
-    shares = probabilities(logits, temperature)
-    if options.both_orders and swapped is not None:
-        shares = (shares + probabilities(swapped, temperature)) / np.float32(2)
-    level = rule.threshold_for(labels) if options.threshold else None
-    if level is None:
-        return shares, shares.argmax(axis=1)
-    positive = labels.index(rule.positive)
-    if temperature != 1:  # the calibrated probability at which the plain one is the threshold
-        odds = math.log(level / (1 - level))
-        level = 1 / (1 + math.exp(-odds / temperature))
-    called = shares[:, positive].astype(np.float64) >= level  # float32 would round the threshold
-    return shares, np.where(called, positive, 1 - positive)
-
-
-def decided_answers(
-    logits: Logits, labels: Sequence[str], rule: DecisionRule, swapped: Logits | None = None
-) -> NDArray[np.int64]:
-    """Return the answers as class indices of shape (pairs,): by the saved threshold if there is
-    one, or the most probable class. `swapped` averages both orders."""
-    options = PredictOptions(both_orders=swapped is not None)
-    return decide(logits, labels, rule, options, swapped)[1]
 
 
 def read_rule(folder: Path) -> DecisionRule:

@@ -12,8 +12,8 @@ from finetune.data.table import ReadOptions
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
-from finetune.inference.decision_rule import PredictOptions
 from finetune.runs.summary import ColumnNames
+from finetune.tasks.base import PredictOptions
 
 NONE = "(none)"
 COLUMNS = ("sentence1", "sentence2", "label")

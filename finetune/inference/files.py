@@ -23,6 +23,8 @@ from finetune.inference.scorer import Precision, Scorer
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
+from finetune.tasks import single_label
+from finetune.tasks.base import Target
 
 WINDOW = 4096  # rows sorted by length together, and held at once
 FIRST = 64  # rows of the first window, to be predicted soon; each has four times as many
@@ -199,7 +201,9 @@ class _RowPredictor:
         prepared = run.state().prepared
         positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(labels) - 1)
-        self._positive = labels.index(positive) if positive in labels else default
+        positive = labels.index(positive) if positive in labels else default
+        self._target = Target(tuple(labels), positive)
+        self._metrics = run.config().measured
         self._number_of = {class_key(name): number for number, name in enumerate(labels)}
         self._number_of |= {name: number for number, name in enumerate(labels)}
         if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # unless a number is a name
@@ -231,8 +235,8 @@ class _RowPredictor:
     def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[Line]:
         """Yield the added columns of the rows that can be predicted."""
         request = self._request
-        shares, answers = decision_rule.decide(
-            scores.logits, self._labels, self._rule, request.options, scores.swapped
+        shares, answers = single_label.answers(
+            scores.logits, self._target, self._rule, request.options, scores.swapped
         )
         trained_on = self._trained_on(records)
         if request.label:
@@ -271,7 +275,7 @@ class _RowPredictor:
         """The figures of all rows so far."""
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
-            "labels": self._labels, "positive": self._positive, "columns": [*self.added],
+            "labels": self._labels, "positive": self._target.positive, "columns": [*self.added],
             **self._overlap,
         }  # fmt: skip
         if self._request.threshold and self._rule.threshold_for(self._labels):
@@ -288,7 +292,7 @@ class _RowPredictor:
         labelled = int(counts.sum())
         if labelled < enough:
             return {"labelled": labelled}
-        scores = intervals.bootstrap_intervals(counts, self._positive)
+        scores = intervals.bootstrap_intervals(counts, self._target.positive, self._metrics)
         rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
         return {"labelled": labelled, "scores": rows, "confusion": counts.tolist()}
 

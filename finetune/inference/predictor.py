@@ -19,7 +19,6 @@ from finetune import text_hashes
 from finetune.data import checkpoints
 from finetune.errors import ConfigError, DataError, ModelError
 from finetune.inference import decision_rule, perturbations, quantized
-from finetune.inference.decision_rule import DecisionRule, PredictOptions
 from finetune.inference.explain import Explanation, explain_pair
 from finetune.inference.micro_batcher import MicroBatcher
 from finetune.inference.perturbations import Flip
@@ -28,6 +27,8 @@ from finetune.inference.threads import take_one_thread
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.store import as_run
+from finetune.tasks import single_label
+from finetune.tasks.base import DecisionRule, PredictOptions, Target
 from finetune.training import model
 
 MAX_CHARACTERS = 20_000
@@ -92,6 +93,7 @@ class Predictor:
             folder, max_length, precision, device, low_priority=True, single_requests=True
         )
         self.labels = self.scorer.labels
+        self._target = Target(tuple(self.labels))
         self._batcher = MicroBatcher(self.scorer)  # its thread keeps the scorer alive
         weakref.finalize(self, _free, self._batcher, self.scorer).atexit = False
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
@@ -142,7 +144,7 @@ class Predictor:
         self, logits: Any, swapped: Any, rule: DecisionRule, options: PredictOptions
     ) -> list[tuple[str, dict[str, float]]]:
         """The labels of pairs, each with the probabilities by class."""
-        shares, answers = decision_rule.decide(logits, self.labels, rule, options, swapped)
+        shares, answers = single_label.answers(logits, self._target, rule, options, swapped)
         return [
             (self.labels[answer], dict(zip(self.labels, row.tolist(), strict=True)))
             for answer, row in zip(answers, shares, strict=True)

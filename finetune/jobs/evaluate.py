@@ -50,7 +50,7 @@ def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None
     it is None."""
     if summary.prepared is None or summary.status not in ENDED:
         raise JobError("This run is still training.", "Save it when the run has ended.")
-    positive = summary.prepared.labels[summary.prepared.positive]
+    positive = summary.prepared.labels[summary.prepared.target.positive]
     names = {"positive": positive if choice["threshold"] else ""} if "threshold" in choice else {}
     decision_rule.write_rule(run.best, **choice, **names)
 

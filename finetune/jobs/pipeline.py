@@ -23,11 +23,12 @@ from finetune.environment import logs
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
-from finetune.metrics.classification import majority_scores
+from finetune.metrics.catalog import majority_scores
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
+from finetune.tasks import single_label
 from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from finetune.training.loop import Hooks
 
-LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "huggingface_hub")
+LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
 
 
@@ -104,6 +105,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     work.build_batches()
     stop.check()
     yield work.prepared()
+    work.load_metric()
     # 5. What it has to beat, before it begins
     yield from work.measure_baselines()
     stop.check()
@@ -171,6 +173,7 @@ class _Training:
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
+        self.labels = [*self.pairs.target.names]
         now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
@@ -197,7 +200,7 @@ class _Training:
         )
         with accelerator.main_process_first():
             self.tokenizer, classifier, self.head = model.load_classifier(
-                config.checkpoint, self.pairs.labels, config.max_length, config.dropout, attention
+                config.checkpoint, self.labels, config.max_length, config.dropout, attention
             )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
@@ -216,6 +219,15 @@ class _Training:
             name = self.config.checkpoint
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)
 
+    def load_metric(self) -> None:
+        from finetune.metrics import modules
+
+        names, target = [metric.name for metric in self.config.measured], self.pairs.target
+        for name in self.config.foreign_metrics:
+            print(f"warning: {name} is code, and runs on this machine with your rights", flush=True)
+        with self.accelerator.main_process_first():
+            self.metric = modules.ScoreModules(names, target.size, target.positive)
+
     def prepared(self) -> events.Prepared:
         """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
         pairs, config, train = self.pairs, self.config, self.batches.train
@@ -230,14 +242,16 @@ class _Training:
             validation_examples=sum(counts["validation"]),
             steps_per_epoch=per_epoch,
             total_steps=total,
-            labels=pairs.labels,
+            labels=self.labels,
             parameters=self.classifier.num_parameters(),
             per_device_train_batch_size=config.per_device_train_batch_size,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.facts | {"either_order": self.batches.either_order},
-            majority=majority_scores(counts["train"], counts["validation"], pairs.positive),
+            majority=majority_scores(
+                counts["train"], counts["validation"], pairs.target.positive, config.measured
+            ),
             head=self.head,
         )
 
@@ -254,7 +268,7 @@ class _Training:
             test_set.keep_examples(run, self.pairs, "validation")
             half = self.accelerator.mixed_precision == "bf16"
             scores = baselines.measure_baselines(
-                self.pairs, config.checkpoint, config.max_length, half, self.stop
+                self.pairs, config.checkpoint, config.max_length, half, self.stop, config.measured
             )
             self.stop.check()  # or those not measured would be missing for good
             yield events.BaselinesMeasured(baselines=scores)
@@ -268,8 +282,8 @@ class _Training:
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
         yield from loop.fit(
-            self.config, self.accelerator, self.classifier, self.batches,
-            self._hooks(), self.checkpoint, self.pairs.positive, self.eval_every,
+            self.config, self.accelerator, self.classifier, self.batches, self.metric,
+            self._hooks(), self.checkpoint, self.eval_every,
         )  # fmt: skip
 
     def _hooks(self) -> Hooks:
@@ -280,10 +294,11 @@ class _Training:
         from finetune.training import first_batch, loop, model
 
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
+        measured = self.config.measured
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
-                yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
+                yield first_batch.describe_batch(batch, tokenizer, self.labels)
 
         def save_predictions(
             step: int, logits: loop.Logits, labels: loop.Labels
@@ -291,8 +306,9 @@ class _Training:
             run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
-            confusion = confusion_matrix(labels, logits.argmax(axis=1), len(pairs.labels))
-            scores = intervals.bootstrap_intervals(confusion, pairs.positive)
+            answers = single_label.most_probable(logits)
+            confusion = confusion_matrix(labels, answers, pairs.target.size)
+            scores = intervals.bootstrap_intervals(confusion, pairs.target.positive, measured)
             return {name: [score.low, score.high] for name, score in scores.items()}
 
         def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:

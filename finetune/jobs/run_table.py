@@ -17,6 +17,7 @@ from finetune.errors import StoreError
 from finetune.evaluation import report
 from finetune.inference import decision_rule
 from finetune.jobs import service
+from finetune.metrics.catalog import HEADLINE, OPTIONAL, STANDARD
 from finetune.runs import grids
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run, default_title
@@ -29,11 +30,14 @@ _OFF = {"-1", "''", "None", "False"}  # how the value of a setting is written th
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
+SCORES = tuple(dict.fromkeys((HEADLINE, *STANDARD, *OPTIONAL)))
 # What a person may sort by -> whether the greatest comes first when it is chosen.
 COLUMNS = {
-    "name": False, "status": False, "dataset": False, "checkpoint": False, "f1": True,
-    "accuracy": True, "best_epoch": False, "seconds": True, "created": True,
+    "name": False, "status": False, "dataset": False, "checkpoint": False,
+    **{metric.name: metric.greater_is_better for metric in SCORES},
+    "best_epoch": False, "seconds": True, "created": True,
 }  # fmt: skip
+_SCORE_NAMES = {metric.name for metric in SCORES}
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,8 @@ class RunRow:
     status: str
     dataset: str = ""
     checkpoint: str = ""
-    # Of the model kept, at the threshold saved with it; None while nothing was scored.
-    f1: float | None = None
-    accuracy: float | None = None
+    # Of the model kept, at the threshold saved with it; empty while nothing was scored.
+    scores: dict[str, float] = field(default_factory=dict)
     threshold: float | None = None  # None without a saved one
     classes: int = 0  # 0 while unknown
     best_epoch: float | None = None
@@ -61,10 +64,12 @@ class RunRow:
     damaged: bool = False  # whether its configuration cannot be read
     named: bool = False  # whether a person gave it its name
     settings: dict[str, Any] = field(default_factory=dict)  # other than the defaults
-    f1_curve: tuple[float, ...] = ()  # at its evaluations, evenly thinned
+    curve: tuple[float, ...] = ()  # the headline score at its evaluations, evenly thinned
 
     def value(self, column: str) -> Any:
         """What stands in a column: a field's name or a hyperparameter's; None where unknown."""
+        if column in _SCORE_NAMES:
+            return self.scores.get(column)
         if column in COLUMNS:
             return getattr(self, column)
         return None if self.damaged else self.settings.get(column, _defaults()[column])
@@ -81,8 +86,10 @@ class RunGroup:
         self.count = len(members)
         finished = [row for row in members if row.status == "finished"]
         self.finished = len(finished)
-        self.f1 = grids.seed_spread(row.f1 for row in finished)  # None where none was scored
-        self.accuracy = grids.seed_spread(row.accuracy for row in finished)
+        self.scores = {  # None where none was scored
+            name: grids.seed_spread(row.scores.get(name) for row in finished)
+            for name in _SCORE_NAMES
+        }
 
 
 def run_rows(store: RunStore) -> list[RunRow]:
@@ -120,11 +127,19 @@ def run_row(store: RunStore, run: Run) -> RunRow:
             if name != "name" and value != _defaults()[name]
         }
     if (best := summary.best) and not summary.discarded:
-        metrics, rule = report.kept_metrics(run, summary), decision_rule.read_rule(run.best)
-        scores = {name: metrics.get(name) for name in ("f1", "accuracy")}
-        labels = summary.prepared.labels if summary.prepared else []
-        values |= {**scores, "best_epoch": best.epoch, "threshold": rule.threshold_for(labels)}
-    curve = [scored.metrics["f1"] for scored in summary.validation if "f1" in scored.metrics]
+        rule, labels = decision_rule.read_rule(run.best), []
+        if summary.prepared:
+            labels = summary.prepared.labels
+        values |= {
+            "scores": report.kept_metrics(run, summary),
+            "best_epoch": best.epoch,
+            "threshold": rule.threshold_for(labels),
+        }
+    curve = [
+        scored.metrics[HEADLINE.name]
+        for scored in summary.validation
+        if HEADLINE.name in scored.metrics
+    ]
     stride = -(-len(curve) // CURVE) or 1
     return RunRow(
         id=run.id,
@@ -138,7 +153,7 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         note=about.note,
         group=about.group,
         place=service.queue_place(store, run)[0] if summary.status == "waiting" else 0,
-        f1_curve=(*curve[:-1:stride], *curve[-1:]),
+        curve=(*curve[:-1:stride], *curve[-1:]),
         **values,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
@@ -15,6 +16,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoS
 from finetune.jobs import check, cost, scheduler, tokens, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message as _
+from finetune.metrics.catalog import OPTIONAL
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.queue import Queue
@@ -81,6 +83,13 @@ def _check(store: RunStore, config: RunConfig) -> None:
     distributed.check_accelerate_config(config)
     check.check_source_access(store, config)
     checkpoints.check_length(config.checkpoint, config.max_length)
+    if config.foreign_metrics and not owners.policy().owner_asks:
+        problem = _(
+            "names {name}, which is code, and this app is shared; choose names out of {names}",
+            name=config.foreign_metrics[0],
+            names=", ".join(metric.name for metric in OPTIONAL),
+        )
+        raise ConfigError({"metrics": problem})
     if not store.visitor.policy.owner_asks:
         _check_visitors_config(store, config)
     report = check.check_folder(store, config).state().report

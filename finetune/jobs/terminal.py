@@ -8,7 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from finetune.data import check_report
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs import events
 from finetune.runs.events import Phase
 

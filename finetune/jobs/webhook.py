@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from finetune.evaluation import report
-from finetune.metrics.classification import metric_name
+from finetune.metrics.catalog import HEADLINE, STANDARD, metric_name
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
@@ -67,14 +67,14 @@ def message(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
     scores = report.kept_metrics(run, summary)
     name = run.title(public=True)
     text = f"{name}: {summary.status}"
-    if "f1" in scores:
-        measure = metric_name("f1", summary.classes)
-        text += f", {measure} {scores['f1']:.3f}, accuracy {scores['accuracy']:.3f}"
+    for metric in dict.fromkeys((HEADLINE, *STANDARD)):
+        if metric.name in scores:
+            text += f", {metric_name(metric.name, summary.classes)} {scores[metric.name]:.3f}"
     if host == "hooks.slack.com":
         return {"text": html.escape(text, quote=False)}
     if host in ("discord.com", "discordapp.com"):
         return {"content": text, "allowed_mentions": {"parse": []}}
     return {
         "run": run.id, "name": name, "status": summary.status, "text": text,
-        "f1": scores.get("f1"), "accuracy": scores.get("accuracy"),
+        **{metric.name: scores.get(metric.name) for metric in STANDARD},
     }  # fmt: skip

@@ -24,7 +24,7 @@ _IMPORTED = (  # the first is what the first optimizer would import
     "torch._dynamo", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "finetune.data.splits", "finetune.jobs.train",
     "finetune.training.dataloaders", "finetune.training.loop", "finetune.training.model",
-    "sklearn.metrics",
+    "sklearn.metrics", "evaluate",
 )  # fmt: skip
 
 

@@ -1,3 +1,6 @@
 """Classification metrics and how sure they are: arrays in, numbers out."""
 
-__all__ = ["calibration", "classification", "cross_fitting", "intervals", "selection"]
+__all__ = [
+    "calibration", "catalog", "classification", "cross_fitting", "intervals", "modules",
+    "selection",
+]  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from finetune.metrics import classification, intervals
+from finetune.metrics.catalog import F1
 from finetune.metrics.classification import Floats, Indices, Scores, Truths
 from finetune.metrics.intervals import Interval
 
@@ -84,6 +85,6 @@ def cross_fit_threshold(
     confusion = classification.confusion_matrix(truth, answers, 2)
     return CrossFittedThreshold(
         threshold=classification.best_threshold(exact, positives),
-        f1=intervals.bootstrap_intervals(confusion)["f1"],
-        gain=intervals.paired_bootstrap(truth, plain, answers, 2)["f1"],
+        f1=intervals.bootstrap_intervals(confusion, metrics=[F1])[F1.name],
+        gain=intervals.paired_bootstrap(truth, plain, answers, 2, metrics=[F1])[F1.name],
     )

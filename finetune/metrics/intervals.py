@@ -1,4 +1,4 @@
-"""95% confidence intervals of accuracy and F1, and tests of differences between classifiers.
+"""95% confidence intervals of metrics, and tests of differences between classifiers.
 
 The bootstrap resamples the counts of the confusion matrix's cells, not the examples: examples of
 the same label and prediction are interchangeable. 10,000 resamples of 408 or 40,000 examples take
@@ -8,20 +8,20 @@ the same label and prediction are interchangeable. 10,000 resamples of 408 or 40
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from finetune.metrics import classification
+from finetune.metrics.catalog import STANDARD, Metric, Tally
 from finetune.metrics.classification import Counts, Floats, Indices
 
-NAMES = ("accuracy", "f1")
 _RESAMPLES = 10_000
 _FEWEST = 200  # resamples, however many cells there are
 _BUDGET = 2_000_000  # cells x resamples, 16 MB
 
-# Accuracy and F1, of shape (2, samples), of counts of shape (cells, samples).
+# The metrics, of shape (metrics, samples), of counts of shape (cells, samples).
 _Statistic = Callable[[Counts], Floats]
 
 
@@ -45,67 +45,74 @@ class McNemar:
     p: float
 
 
-def bootstrap_intervals(confusion: Counts, positive: int = 1) -> dict[str, Interval]:
-    """Bootstrap intervals of accuracy and F1, bias-corrected and accelerated (BCa).
+def bootstrap_intervals(
+    confusion: Counts, positive: int = 1, metrics: Iterable[Metric] = STANDARD
+) -> dict[str, Interval]:
+    """Bootstrap intervals of metrics of answers, bias-corrected and accelerated (BCa).
 
-    At scores of 0 and 1 all resamples agree: there the interval is Wilson's. An F1 of two classes
-    is 2 J / (1 + J), where J is the share of true positives among all that are positive or called
-    so: its interval is that of J. For macro F1 accuracy's stands in.
+    At the ends of a metric's range all resamples agree: there the interval is that of a proportion,
+    Wilson's (`Metric.at_ends`).
 
     Source: Efron 1987, Better Bootstrap Confidence Intervals,
     https://doi.org/10.1080/01621459.1987.10478410.
     """
+    metrics = [metric for metric in metrics if metric.of_tally is not None]
     labels, predictions = np.nonzero(confusion)
-    binary = len(confusion) == 2
-    statistic = _scores_of(labels, predictions, positive if binary else None)
-    intervals = _bootstrap(statistic, confusion[labels, predictions])
-    wilson = dict.fromkeys(NAMES, wilson_interval(int(confusion.trace()), int(confusion.sum())))
-    if binary:
-        hits, called = confusion[positive, positive], confusion[:, positive].sum()
-        share = wilson_interval(int(hits), int(called + confusion[positive].sum() - hits))
-        low, high = (2 * end / (1 + end) for end in (share.low, share.high))
-        wilson["f1"] = Interval(intervals["f1"].value, low, high)
-    return {
-        name: score if 1e-12 < score.value < 1 - 1e-12 else wilson[name]
-        for name, score in intervals.items()
-    }
+    meant = positive if len(confusion) == 2 else None
+    statistic = _scores_of(labels, predictions, meant, metrics)
+    intervals = _bootstrap(statistic, confusion[labels, predictions], metrics)
+    for metric in metrics:
+        score, (least, most) = intervals[metric.name], metric.range
+        if not least + 1e-12 < score.value < most - 1e-12:
+            right, n, ends = metric.at_ends(Tally.of(confusion), meant)
+            share = wilson_interval(right, n)
+            intervals[metric.name] = Interval(score.value, ends(share.low), ends(share.high))
+    return intervals
 
 
 def paired_bootstrap(
-    labels: Indices, first: Indices, second: Indices, classes: int, positive: int = 1
+    labels: Indices,
+    first: Indices,
+    second: Indices,
+    classes: int,
+    positive: int = 1,
+    metrics: Iterable[Metric] = STANDARD,
 ) -> dict[str, Interval]:
     """Bootstrap intervals of the difference second - first on the same examples: what is hard for
     both cancels out (Berg-Kirkpatrick, Burkett and Klein 2012, https://aclanthology.org/D12-1091/).
     """
+    metrics = [metric for metric in metrics if metric.of_tally is not None]
     cells, counts = np.unique(np.stack([labels, first, second]), axis=1, return_counts=True)
-    target = positive if classes == 2 else None
-    before, after = (_scores_of(cells[0], predictions, target) for predictions in cells[1:])
-    return _bootstrap(lambda weights: after(weights) - before(weights), counts)
+    meant = positive if classes == 2 else None
+    before, after = (_scores_of(cells[0], predictions, meant, metrics) for predictions in cells[1:])
+    return _bootstrap(lambda weights: after(weights) - before(weights), counts, metrics)
 
 
-def _scores_of(labels: Indices, predictions: Indices, positive: int | None) -> _Statistic:
-    """The statistic of cells of these labels and predictions; macro F1 where `positive` is None."""
+def _scores_of(
+    labels: Indices, predictions: Indices, positive: int | None, metrics: Sequence[Metric]
+) -> _Statistic:
+    """The statistic of cells of these labels and predictions, of the positive class or of all."""
     from scipy.sparse import csr_array
 
     size, cells = int(max(labels.max(), predictions.max(), positive or 0)) + 1, len(labels)
-    meant = slice(None) if positive is None else slice(positive, positive + 1)
-    right = labels == predictions
     # Which cells count for which class, of shape (classes, cells).
     labelled, predicted = (
         csr_array((np.ones(cells, np.int64), (classes, np.arange(cells))), (size, cells))
         for classes in (labels, predictions)
     )
-    hits = labelled[meant].multiply(right).tocsr()
-    sizes = (labelled + predicted)[meant]
+    hits = labelled.multiply(labels == predictions).tocsr()
 
     def scores(counts: Counts) -> Floats:
-        accuracy = counts[right].sum(axis=0) / counts.sum(axis=0)
-        return np.stack([accuracy, classification.mean_f1(hits @ counts, sizes @ counts)])
+        tally = Tally(hits @ counts, labelled @ counts, predicted @ counts)
+        found = [metric.of_tally(tally, positive) for metric in metrics if metric.of_tally]
+        return np.stack(found)
 
     return scores
 
 
-def _bootstrap(statistic: _Statistic, counts: Counts) -> dict[str, Interval]:
+def _bootstrap(
+    statistic: _Statistic, counts: Counts, metrics: Sequence[Metric]
+) -> dict[str, Interval]:
     # 1. Scores of resamples: fewer of them where the cells are many.
     resamples, total = min(_RESAMPLES, max(_FEWEST, _BUDGET // len(counts))), int(counts.sum())
     samples = np.random.default_rng(0).multinomial(total, counts / total, resamples)
@@ -113,17 +120,17 @@ def _bootstrap(statistic: _Statistic, counts: Counts) -> dict[str, Interval]:
     # 2. Efron's a, how fast the standard error changes with the score, by the jackknife; 0 where
     # the cells are too many, and the examples so many that it matters little.
     measured = statistic(counts[:, None])
-    accelerations = np.zeros(2)
+    accelerations = np.zeros(len(metrics))
     if total > 1 and len(counts) ** 2 <= _BUDGET:
         left_out = statistic(counts[:, None] - np.eye(len(counts), dtype=np.int64))
         away = np.average(left_out, axis=1, weights=counts)[:, None] - left_out
         square, cube = ((counts * away**power).sum(axis=1) for power in (2, 3))
         accelerations = classification.ratio(cube, np.where(square < 1e-24, 0, 6 * square**1.5))
     # 3. The ends of the intervals.
-    rows = zip(NAMES, measured[:, 0], draws, accelerations, strict=True)
+    rows = zip(metrics, measured[:, 0], draws, accelerations, strict=True)
     return {
-        name: Interval(float(value), *_bca_ends(value, scores, acceleration), resamples)
-        for name, value, scores, acceleration in rows
+        metric.name: Interval(float(value), *_bca_ends(value, scores, acceleration), resamples)
+        for metric, value, scores, acceleration in rows
     }
 
 

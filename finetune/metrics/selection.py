@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics import classification
+from finetune.metrics.catalog import Metric, Tally
 from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 
@@ -28,8 +29,8 @@ class Statistic:
     """A score of several models on weighted examples: a function of sums over the examples.
 
     Attributes:
-        terms: what each example adds to the sums, of shape (sums x models, examples).
-        score: sums of shape (sums, models, resamples) -> scores of shape (models, resamples), of
+        terms: what each example adds to the sums, of shape (sums, examples).
+        score: sums of shape (rows of terms, resamples) -> scores of shape (models, resamples), of
             which more is better.
     """
 
@@ -39,28 +40,33 @@ class Statistic:
 
     def of(self, weights: NDArray[Any]) -> Floats:
         """Scores of shape (models, resamples), for weights of shape (examples, resamples)."""
-        sums = self.terms @ weights
-        return self.score(sums.reshape(-1, self.models, weights.shape[1]))
+        return self.score(self.terms @ weights)
 
 
-def accuracy(labels: Indices, predictions: Indices) -> Statistic:
-    """Accuracy; `predictions` of shape (models, examples), as below."""
-    return _mean((predictions == labels).astype(np.float32))
-
-
-def f1(labels: Indices, predictions: Indices, classes: int, positive: int = 1) -> Statistic:
-    """F1: of two classes that of `positive`, of more the mean over the classes that occur."""
+def tallied(
+    metric: Metric, labels: Indices, predictions: Indices, classes: int, positive: int = 1
+) -> Statistic:
+    """A metric of answers: of two classes that of `positive`, of more that of all; `predictions` of
+    shape (models, examples)."""
     from scipy.sparse import csr_array, vstack
 
-    hits, sizes = [], []
-    for label in [positive] if classes == 2 else range(classes):
-        true, called = labels == label, predictions == label
-        hits.append(csr_array((called & true).astype(np.float32)))
-        sizes.append(csr_array(called.astype(np.float32) + true))
-    terms, half = vstack([*hits, *sizes], format="csr"), len(hits)
-    return Statistic(
-        terms, len(predictions), lambda sums: classification.mean_f1(sums[:half], sums[half:])
-    )
+    models, hits, called, support = len(predictions), [], [], []
+    for label in range(classes):
+        true, answered = labels == label, predictions == label
+        hits.append(csr_array((answered & true).astype(np.float32)))
+        called.append(csr_array(answered.astype(np.float32)))
+        support.append(csr_array(true.astype(np.float32)[None]))
+    of_tally, meant = metric.of_tally, positive if classes == 2 else None
+    if of_tally is None:
+        raise ValueError(f"{metric.name} needs probabilities")
+
+    def score(sums: Floats) -> Floats:
+        parts = np.split(sums, [classes * models, 2 * classes * models])
+        rows = [part.reshape(classes, -1, sums.shape[1]) for part in parts]
+        scores = of_tally(Tally(rows[0], rows[2], rows[1]), meant)
+        return scores if metric.greater_is_better else -scores
+
+    return Statistic(vstack([*hits, *called, *support], format="csr"), models, score)
 
 
 def loss(losses: Floats) -> Statistic:
@@ -73,7 +79,7 @@ def _mean(values: NDArray[Any]) -> Statistic:
     from scipy.sparse import csr_array
 
     terms = csr_array(np.concatenate([values, np.ones_like(values)]))
-    return Statistic(terms, len(values), lambda sums: classification.ratio(sums[0], sums[1]))
+    return Statistic(terms, len(values), lambda sums: classification.ratio(*np.split(sums, 2)))
 
 
 def picking_bias(

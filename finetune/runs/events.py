@@ -27,6 +27,7 @@ from finetune import disk
 from finetune.environment import logs
 from finetune.errors import FinetuneError, StoreError, some
 from finetune.messages import Text, message
+from finetune.tasks.base import Target
 
 
 class Phase(StrEnum):
@@ -182,10 +183,11 @@ class Prepared(Event):
     majority: Scores = {}  # on validation, of always answering training's most frequent class
 
     @property
-    def positive(self) -> int:
-        """The index of the class whose F1 is reported."""
+    def target(self) -> Target:
+        """What the model answers."""
         name = self.data.get("positive_label")
-        return self.labels.index(name) if name in self.labels else min(1, len(self.labels) - 1)
+        positive = self.labels.index(name) if name in self.labels else min(1, len(self.labels) - 1)
+        return Target(tuple(self.labels), positive)
 
 
 class FirstBatch(Event):

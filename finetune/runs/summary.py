@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple, Self
 
+from finetune.metrics import catalog
+from finetune.metrics.catalog import Metric
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 
@@ -167,6 +169,12 @@ class RunSummary(JobState):
     def curve(self) -> list[events.Evaluated]:
         """All evaluations, that of the untrained model first."""
         return [*([self.untrained] if self.untrained else []), *self.validation]
+
+    @property
+    def measured(self) -> list[Metric]:
+        """The metrics that its evaluations have, the loss left out; the standard ones before."""
+        latest = self.curve[-1].metrics if self.curve else {}
+        return catalog.measured(latest)
 
     @property
     def evaluation_seconds(self) -> float:

@@ -27,6 +27,7 @@ from finetune.config import Choices, Range, RunConfig
 from finetune.engines.base import Ticket
 from finetune.errors import JobError, StoreError
 from finetune.jobs import tokens
+from finetune.metrics import catalog
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
 from finetune.search.space import Budget, Space, distributions, outside
@@ -106,7 +107,7 @@ class Study:
     @property
     def minimize(self) -> bool:
         """Whether a lower score is better."""
-        return self.metric == "loss"
+        return not catalog.find(self.metric).greater_is_better
 
     def lock(self) -> FileLock:
         """Held by the process that draws trials."""

@@ -22,7 +22,9 @@ from transformers import PreTrainedModel
 
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
-from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+from finetune.metrics import catalog
+from finetune.metrics.catalog import LOSS
+from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
 from finetune.runs.events import Event, Phase, PhaseStarted
 from finetune.training import schedule
@@ -54,9 +56,9 @@ def fit(
     accelerator: Accelerator,
     model: PreTrainedModel,
     batches: Loaders,
+    metric: ScoreModules,
     hooks: Hooks | None = None,
     resume: Path | None = None,
-    positive: int = 1,
     interval: int = 0,
 ) -> Iterator[Event]:
     """Evaluate, then train, and evaluate as `eval_steps` says; yield what happens.
@@ -66,15 +68,15 @@ def fit(
 
     Args:
         model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
+        metric: is handed each batch of the validation split, and computes its scores.
         resume: a checkpoint of a run of the same configuration; the rest of the run is then the
             same as if it had never ended.
-        positive: of two classes the one whose F1 is meant; of more it is their mean.
         interval: steps between evaluations, if that was decided before; 0 decides it.
 
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
     """
-    loop = _Loop(config, accelerator, model, batches, hooks or Hooks(), positive, interval)
+    loop = _Loop(config, accelerator, model, batches, metric, hooks or Hooks(), interval)
     progress = loop.progress
     # 1. Go on from a checkpoint, which may have been the last thing to do; or begin with a score.
     if (yield from loop.resume(resume) if resume is not None else loop.score_untrained()):
@@ -155,12 +157,12 @@ class _Loop:
         accelerator: Accelerator,
         model: PreTrainedModel,
         batches: Loaders,
+        metric: ScoreModules,
         hooks: Hooks,
-        positive: int,
         interval: int,
     ) -> None:
         self.config, self.accelerator, self.hooks = config, accelerator, hooks
-        self.positive = positive
+        self.metric = metric
         self.model, self.optimizer, self.train, self.validation = accelerator.prepare(
             model, build_optimizer(model, config), batches.train, batches.validation
         )
@@ -307,9 +309,9 @@ class _Loop:
         return False
 
     def _scores(self, logits: Logits, labels: Labels) -> dict[str, float]:
+        """The metric of the batches it was given, and the mean loss."""
         loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
-        confusion = confusion_matrix(labels, logits.argmax(axis=1), logits.shape[1])
-        return {**accuracy_and_f1(confusion, self.positive), "loss": loss}
+        return {**self.metric.compute(), LOSS.name: loss}
 
     def _score(self) -> Generator[Event, None, bool]:
         """Evaluate, keep the best model; False where a stop ended it before it was done."""
@@ -320,9 +322,9 @@ class _Loop:
             return False
         logits, labels = predictions
         scores = self._scores(logits, labels)
-        progress.evaluated, progress.validation_loss = progress.step, scores["loss"]
+        progress.evaluated, progress.validation_loss = progress.step, scores[LOSS.name]
         name = self.config.metric_for_best_model
-        score = -scores[name] if name == "loss" else scores[name]
+        score = catalog.find(name).rank(scores[name])
         best = progress.best is None or score > progress.best
         progress.best = score if best else progress.best
         progress.waited = 0 if best else progress.waited + 1
@@ -347,10 +349,12 @@ class _Loop:
             with torch.no_grad():
                 logits = self.model(**batch).logits.float()
             gathered = self.accelerator.gather_for_metrics((logits, batch["labels"]))
-            batches.append([tensor.cpu() for tensor in gathered])
+            predictions, references = (tensor.cpu().numpy() for tensor in gathered)
+            self.metric.add_batch(predictions=predictions, references=references)
+            batches.append((predictions, references))
             if self.stop_requested():
                 return None
-        logits, labels = (torch.cat(parts).numpy() for parts in zip(*batches, strict=True))
+        logits, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         return logits, labels
 
     def _save_model(self) -> Iterator[Event]:

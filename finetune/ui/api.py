@@ -18,11 +18,11 @@ from gradio.events import api as endpoint
 from finetune import disk
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
-from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.predict import PredictionJob
 from finetune.runs.store import RunStore
+from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
 

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from finetune.metrics.catalog import HEADLINE, STANDARD
 from finetune.runs.summary import RunSummary
 from finetune.ui.html import fixed, in_words, render
 from finetune.ui.i18n import gettext
@@ -63,21 +64,33 @@ def smoothed(points: Sequence[Point]) -> list[Point]:
 
 
 def score_chart(summary: RunSummary, threshold: float | None = None) -> Markup:
-    """Accuracy and F1 on the validation split over steps, with the baselines'.
+    """The validation scores over steps, with the baselines'.
 
     Args:
         threshold: saved with the kept model; the curves are of the most probable class all the
             same, and say so.
     """
-    lines, f1 = [], in_words("f1", summary.classes)
-    for metric, name in (("accuracy", gettext("accuracy")), ("f1", f1)):
-        scores = summary.baselines.items()
-        levels = [(gettext(baseline), of[metric]) for baseline, of in scores if metric in of]
-        points = metric_points(summary, metric)
-        lines.append(Series(name, metric, points, markers=True, baselines=tuple(levels)))
-    title = gettext("Validation accuracy and {f1}", f1=f1)
-    if threshold is not None:
+    lines, scores = [], summary.baselines.items()
+    for n, metric in enumerate(summary.measured):
+        levels = [(gettext(name), of[metric.name]) for name, of in scores if metric.name in of]
+        lines.append(
+            Series(
+                in_words(metric.name, summary.classes),
+                metric.name if metric in STANDARD else f"run{n}",
+                metric_points(summary, metric.name),
+                markers=True,
+                baselines=tuple(levels),
+            )
+        )
+    f1 = in_words(HEADLINE.name, summary.classes)
+    if len(lines) > len(STANDARD):
+        title = gettext("Validation scores")
+        if threshold is not None:
+            title = gettext("Validation scores, of the most probable class")
+    elif threshold is not None:
         title = gettext("Validation accuracy and {f1}, of the most probable class", f1=f1)
+    else:
+        title = gettext("Validation accuracy and {f1}", f1=f1)
     return chart(
         title,
         lines,

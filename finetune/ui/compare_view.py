@@ -14,6 +14,7 @@ from finetune.evaluation import picking, report
 from finetune.evaluation.report import RunEvaluation
 from finetune.jobs import run_table
 from finetune.jobs.run_table import RunRow
+from finetune.metrics.catalog import HEADLINE, LOSS
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
@@ -42,7 +43,15 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
     first, second = _study(*compared[0]), _study(*compared[1])
     paired = report.compare_runs(first, second) if first and second else None
-    f1 = in_words("f1", max(row.classes for row in rows))
+    classes = max(row.classes for row in rows)
+    f1 = in_words(HEADLINE.name, classes)
+    measured = dict.fromkeys((HEADLINE, *(m for each in summaries for m in each.measured)))
+    titles = {metric.name: in_words(metric.name, classes) for metric in (*measured, LOSS)}
+    drawn = [
+        _chart(summaries, gettext("Validation {f1}", f1=title), name)
+        for name, title in titles.items()
+    ]
+    drawn.insert(1, _chart(summaries, gettext("Training loss, smoothed"), ""))
     swatch = macro("macros.html", "swatch")
     html = render(
         "compare.html",
@@ -61,14 +70,9 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
         hyperparameters=config.hyperparameters(),
-        columns=_differing_columns(rows, f1),
+        columns=_differing_columns(rows, classes),
         cell=run_view.cell_text,
-        charts=[
-            _chart(summaries, gettext("Validation {f1}", f1=f1), "f1"),
-            _chart(summaries, gettext("Training loss, smoothed"), ""),
-            _chart(summaries, gettext("Validation accuracy"), "accuracy"),
-            _chart(summaries, gettext("Validation loss"), "loss"),
-        ],
+        charts=drawn,
     )
     if paired is None or first is None or second is None:
         return html
@@ -78,7 +82,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
 def _ranked(compared: _Compared) -> float:
     """The F1 that new pairs will show; below all others if there is none."""
     _, row, _, expected = compared
-    f1 = row.f1 if expected is None else expected
+    f1 = row.value(HEADLINE.name) if expected is None else expected
     return -1.0 if f1 is None else f1
 
 
@@ -94,7 +98,7 @@ def _expected_f1(run: Run, summary: RunSummary) -> float | None:
     picked, best = picking.run_picking(run, summary), summary.best
     if picked is None or best is None:
         return None
-    return picked.expected(best.metrics).get("f1")
+    return picked.expected(best.metrics).get(HEADLINE.name)
 
 
 def _below_baseline(
@@ -102,25 +106,27 @@ def _below_baseline(
 ) -> dict[str, Any] | None:
     """The best baseline of all, and the letters of the runs below it; None where none is."""
     levels = {
-        name: scores["f1"]
+        name: scores[HEADLINE.name]
         for summary in summaries
         for name, scores in summary.baselines.items()
-        if "f1" in scores
+        if HEADLINE.name in scores
     }
     baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
     below = [
         letter
         for letter, row in zip(_LETTERS, rows, strict=False)
-        if row.f1 is not None and row.f1 < level
+        if row.scores.get(HEADLINE.name, level) < level
     ]
     return {"baseline": baseline, "level": level, "letters": below} if below else None
 
 
-def _differing_columns(rows: Sequence[RunRow], f1: str) -> dict[str, str]:
+def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
     """The results in which runs differ -> what they are called."""
     titles = {
-        "f1": gettext("{f1}, best model", f1=f1),
-        "accuracy": gettext("accuracy, best model"),
+        **{
+            metric.name: gettext("{f1}, best model", f1=in_words(metric.name, classes))
+            for metric in run_table.SCORES
+        },
         "status": gettext("status"),
         "best_epoch": gettext("best epoch"),
         "seconds": gettext("duration"),
@@ -129,7 +135,7 @@ def _differing_columns(rows: Sequence[RunRow], f1: str) -> dict[str, str]:
     return {
         name: title
         for name, title in titles.items()
-        if len({run_view.cell_text(row, name) for row in rows}) > 1 or name == "f1"
+        if len({run_view.cell_text(row, name) for row in rows}) > 1 or name == HEADLINE.name
     }
 
 

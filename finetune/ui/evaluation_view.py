@@ -15,13 +15,14 @@ from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
-from finetune.inference.decision_rule import DecisionRule
 from finetune.metrics import calibration, intervals
+from finetune.metrics.catalog import HEADLINE
 from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
+from finetune.tasks.base import DecisionRule
 from finetune.ui import charts
 from finetune.ui.charts import Series
-from finetune.ui.html import macro, render
+from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext
 
 MOST_CLASSES = 30  # in a table; of more, the most frequent
@@ -58,9 +59,12 @@ def view(
         "evaluation.html",
         analysis=analysis,
         columns=summary.columns,
-        baselines=sorted(summary.baselines.items(), key=lambda item: -item[1].get("f1", 0)),
+        baselines=sorted(
+            summary.baselines.items(), key=lambda item: -item[1].get(HEADLINE.name, 0)
+        ),
         decision=decision,
         verdict=verdict_sentence(report.verdict(analysis, summary.baselines)),
+        metrics=list(dict.fromkeys((HEADLINE.name, *analysis.scores))),
         never=never,
         widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
         classes=classes,
@@ -143,11 +147,10 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     sweep = analysis.sweep
     if sweep is None:
         return {}
-    metrics = ("f1", "accuracy", "precision", "recall")
     now = 0.5 if decision.threshold is None else decision.threshold
     thresholds = sweep.thresholds.tolist()
-    values = {name: _rounded(getattr(sweep, name)) for name in metrics}
-    best = {name: _rounded([sweep.best[name]])[0] for name in metrics}
+    values = {name: _rounded(scores) for name, scores in sweep.scores.items()}
+    best = {name: _rounded([sweep.best[name]])[0] for name in values}
     data = {
         "thresholds": thresholds,
         "values": values,
@@ -158,7 +161,7 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     for name, scores in values.items():
         pairs = zip(thresholds, scores, strict=True)
         points = [(at, score) for at, score in pairs if score is not None]
-        lines.append(Series("F1" if name == "f1" else name, name, points, latest=False))
+        lines.append(Series(in_words(name, 2), name, points, latest=False))
     look = gettext(
         "Left of the line more pairs are called positive: recall rises, precision falls. A "
         "flat top means that the exact place matters little."
@@ -167,11 +170,9 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     chart = charts.chart(title, lines, 1.0, "", across, share=True, cursor=now, look=look)
     of_positive = analysis.classes[analysis.positive]
     at_now = {
-        "f1": of_positive.f1,
-        "accuracy": analysis.scores["accuracy"].value,
-        "precision": of_positive.precision,
-        "recall": of_positive.recall,
-    }
+        name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
+        for name in values
+    } | {name: value for name, value in vars(of_positive).items() if name in values}
     return {"data": json.dumps(data), "now": now, "scores": at_now, "chart": chart}
 
 

@@ -16,6 +16,7 @@ from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfi
 from finetune.data import catalog
 from finetune.data.check_report import shorten
 from finetune.messages import message
+from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
@@ -157,7 +158,8 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     if field.kind is bool:
         return gr.Checkbox(**common)
     if field.kind is str:
-        return gr.Textbox(max_lines=1, **common)
+        names = " ".join(metric.name for metric in OPTIONAL) if name == "metrics" else None
+        return gr.Textbox(max_lines=1, placeholder=names, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
     placeholder = gettext(_EMPTY[name][1]) if name in _EMPTY else None
     return elements.number_box(**common | {"value": _shown(name, default)}, placeholder=placeholder)

@@ -20,7 +20,7 @@ from finetune.config import NO_COLUMN
 from finetune.data.check_report import shorten
 from finetune.engines.spending import rounded_up
 from finetune.messages import message
-from finetune.metrics.classification import metric_name, metric_title
+from finetune.metrics.catalog import HEADLINE, STANDARD, metric_name, metric_title
 from finetune.runs.events import Phase
 from finetune.text_hashes import without_direction
 from finetune.ui.i18n import gettext, gettext_html, number
@@ -53,6 +53,8 @@ def environment() -> Environment:
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
     templates.globals["NO_COLUMN"] = NO_COLUMN
+    templates.globals["headline"] = HEADLINE.name
+    templates.globals["standard"] = [metric.name for metric in STANDARD]
     filters = (
         fixed, exact, count, size, number, code, measure, in_words, shorten, printable, rounded_up,
     )  # fmt: skip

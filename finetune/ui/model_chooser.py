@@ -12,6 +12,7 @@ from finetune.data import checkpoints
 from finetune.errors import FinetuneError
 from finetune.evaluation import report
 from finetune.jobs import service
+from finetune.metrics.catalog import HEADLINE
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui.html import fixed, in_words, macro
@@ -45,9 +46,10 @@ def choices(
             summary = run.state()
             if summary.status in ENDED:
                 settled.append(run.id)
-            score, f1 = gettext("not scored"), report.kept_metrics(run, summary).get("f1")
-            if f1 is not None:
-                score = f"{in_words('f1', summary.classes)} {fixed(f1)}"
+            metric, score = HEADLINE.name, gettext("not scored")
+            kept = report.kept_metrics(run, summary).get(metric)
+            if kept is not None:
+                score = f"{in_words(metric, summary.classes)} {fixed(kept)}"
             options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in options]
     value = wanted if wanted in ids else next(iter(settled if ended else ids), None)

@@ -20,6 +20,7 @@ from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
+from finetune.metrics.catalog import HEADLINE, METRICS, STANDARD
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -118,9 +119,10 @@ def brief(run: Run, summary: RunSummary) -> str:
     """How a run goes, in the few words of a browser's title."""
     if summary.status == "running" and summary.step and summary.total_steps:
         return f"{100 * summary.step // summary.total_steps}%"
-    f1 = report.kept_metrics(run, summary).get("f1") if summary.status == "finished" else None
+    kept = report.kept_metrics(run, summary) if summary.status == "finished" else {}
+    f1 = kept.get(HEADLINE.name)
     if f1 is not None:
-        name = in_words("f1", summary.classes)
+        name = in_words(HEADLINE.name, summary.classes)
         return gettext("Done: {measure} {f1:.2f}", measure=name, f1=f1)
     if summary.status == "waiting":
         return gettext("Waiting")
@@ -197,7 +199,7 @@ def table(
     """
     matching = run_table.filter_rows(rows, text)
     lines: list[RunRow | RunGroup] = []
-    kinds = {in_words("f1", row.classes) for row in matching if row.f1 is not None}
+    kinds = {in_words(HEADLINE.name, row.classes) for row in matching if row.scores}
     for line in run_table.sort_rows(matching, by, descending, rows):
         lines += [line, *line.rows] if isinstance(line, RunGroup) else [line]
     page = max(0, min(page, (len(lines) - 1) // PAGE))
@@ -216,6 +218,7 @@ def table(
         matching=len(matching),
         total=len(rows),
         most=MAX_COMPARED,
+        scores=[metric.name for metric in run_table.SCORES],
         cell=cell_text,
         sparkline=_sparkline(matching),
         most_classes=max((row.classes for row in matching), default=0) if len(kinds) == 1 else 0,
@@ -227,11 +230,16 @@ def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
     """The columns in which the rows differ, and what stands in all rows of some others; of a single
     row, all columns."""
     settings = [name for name in run_table.differing_settings(rows) if name not in COLUMNS]
-    first, last = ["name", "f1", "accuracy", "status", "dataset", "checkpoint"], COLUMNS[-3:]
+    scores = [
+        metric.name
+        for metric in run_table.SCORES
+        if metric in STANDARD or any(metric.name in row.scores for row in rows)
+    ]
+    first, last = ["name", *scores, "status", "dataset", "checkpoint"], COLUMNS[-3:]
     columns, same = [], []
     for column in [*first, *settings[:MOST_SETTINGS], *last]:
         texts = {cell_text(row, column) for row in rows}
-        if len(texts) > 1 or len(rows) < 2 or column in ("name", "f1"):
+        if len(texts) > 1 or len(rows) < 2 or column in ("name", HEADLINE.name):
             columns.append(column)
         elif column in ("status", "dataset", "checkpoint"):
             same.append(texts.pop())
@@ -245,7 +253,7 @@ def cell_text(row: RunRow, column: str) -> str:
         return _status_text(row)
     if value is None:
         return "\u2013"
-    if column in ("f1", "accuracy", "best_epoch"):
+    if column in METRICS or column == "best_epoch":
         return fixed(value, 2 if column == "best_epoch" else 3)
     if column == "seconds":
         return duration(value)
@@ -263,15 +271,15 @@ def _status_text(row: RunRow) -> str:
 
 def _sparkline(rows: Sequence[RunRow]) -> Callable[[RunRow], str]:
     """A function of a row: the points of its F1 in a box of 80 by 20, on one scale for all."""
-    scores = [score for row in rows for score in row.f1_curve]
+    scores = [score for row in rows for score in row.curve]
     low, high = min(scores, default=0.0), max(scores, default=1.0)
     span = high - low or 1.0
 
     def points(row: RunRow) -> str:
-        across = 76 / max(1, len(row.f1_curve) - 1)
+        across = 76 / max(1, len(row.curve) - 1)
         return " ".join(
             f"{2 + n * across:.1f},{18 - 16 * (score - low) / span:.1f}"
-            for n, score in enumerate(row.f1_curve)
+            for n, score in enumerate(row.curve)
         )
 
     return points

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from finetune.config import hyperparameters
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
+from finetune.metrics.catalog import ACCURACY, HEADLINE
 from finetune.runs.store import RunStore
 from finetune.search import limits, results, winner
 from finetune.search.results import TrialRow
@@ -84,7 +85,7 @@ def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:
             points.append((float(row.number), best))
     return charts.chart(
         gettext("Best so far"),
-        [Series(gettext("best {metric}", metric=metric), "f1", points, markers=True)],
+        [Series(gettext("best {metric}", metric=metric), HEADLINE.name, points, markers=True)],
         float(max(1, study.settings.budget.trials - 1, len(rows) - 1)),
         gettext("It begins with the first trial that has finished."),
         across=gettext("trial"),
@@ -96,8 +97,8 @@ def _curves(rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
     """The learning curves of the trials, those that were pruned dimmed."""
     lines = []
     for row in [row for row in rows if row.curve][-_DRAWN:]:
-        style = "accuracy ft-raw" if row.state == "pruned" else "accuracy"
-        style = "f1" if best is not None and row.number == best.number else style
+        style = f"{ACCURACY.name} ft-raw" if row.state == "pruned" else ACCURACY.name
+        style = HEADLINE.name if best is not None and row.number == best.number else style
         points = [(float(part), score) for part, score in sorted(row.curve.items())]
         lines.append(Series(gettext("trial {n}", n=row.number), style, points, latest=False))
     return charts.chart(

@@ -92,8 +92,8 @@ def texts(examples: int, truth: Any) -> pa.Table:
 def measure(store: RunStore) -> dict[str, float]:
     """Seconds and MB of studying both runs and comparing them."""
     from finetune.evaluation import examples, report
-    from finetune.inference.decision_rule import DecisionRule
     from finetune.runs.summary import JobState
+    from finetune.tasks.base import DecisionRule
     from finetune.ui import compare_view, evaluation_view
 
     second, first = store.runs()

@@ -97,15 +97,13 @@ def difference(trained: dict[str, list[Trained]], which: str) -> str:
     """F1 of both sides' `answers` or `last` on the unseen pairs of all seeds together, and their
     difference with its 95% interval (paired bootstrap over the pairs)."""
     from finetune.metrics import intervals
-    from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+    from finetune.metrics.catalog import tallied_scores
 
     labels = np.concatenate([each.labels for each in trained["course"]])
     answers = {
         side: np.concatenate([getattr(each, which) for each in trained[side]]) for side in SIDES
     }
-    course, recommended = (
-        accuracy_and_f1(confusion_matrix(labels, answers[side], 2))["f1"] for side in SIDES
-    )
+    course, recommended = (tallied_scores(labels, answers[side], 2)["f1"] for side in SIDES)
     gain = intervals.paired_bootstrap(labels, answers["course"], answers["recommended"], 2)["f1"]
     return (
         f"F1 on {len(labels):,} unseen pairs {course:.3f}, Recommended {recommended:.3f}, "
@@ -178,7 +176,8 @@ def config_of(args: argparse.Namespace) -> RunConfig:
 
 
 def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
-    from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+    from finetune.metrics.catalog import tallied_scores
+    from finetune.metrics.modules import ScoreModules
     from finetune.runs import events
     from finetune.training import accelerator as engine
     from finetune.training import dataloaders, loop
@@ -192,7 +191,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
         half = accelerator.mixed_precision == "bf16"
         attention = models.choose_attention("auto", accelerator.device, half, config.max_length)
     tokenizer, classifier, _ = models.load_classifier(
-        config.checkpoint, loaded.labels, config.max_length, config.dropout, attention
+        config.checkpoint, [*loaded.target.names], config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)
     batches = dataloaders.build_loaders(loaded, tokenizer, config)
@@ -205,8 +204,9 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     seconds, began, evaluated = [], time.perf_counter(), 0.0
     interval = 0 if side == "course" else -(-len(batches.train) // 5)
     hooks = loop.Hooks(save_predictions=keep)
+    metric = ScoreModules([each.name for each in config.measured], 2)
     for event in loop.fit(
-        config, accelerator, classifier, batches, hooks, positive=1, interval=interval
+        config, accelerator, classifier, batches, metric, hooks, interval=interval
     ):
         if isinstance(event, events.Evaluated):
             evaluated += event.seconds
@@ -217,8 +217,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     labels = np.array(loaded.splits["validation"]["label"][:])
 
     def f1(scored: loop.Logits, rows: NDArray[np.bool_]) -> float:
-        confusion = confusion_matrix(labels[rows], scored.argmax(axis=1)[rows], 2)
-        return accuracy_and_f1(confusion)["f1"]
+        return tallied_scores(labels[rows], scored.argmax(axis=1)[rows], 2)["f1"]
 
     picked = max(logits, key=lambda scored: f1(scored, ~is_unseen))
     return Trained(

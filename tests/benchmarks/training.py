@@ -44,6 +44,7 @@ from transformers import (
 from finetune.config import RunConfig, preset
 from finetune.data import splits
 from finetune.environment import devices
+from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop
@@ -121,7 +122,7 @@ def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any,
     half = engine.choose_precision(config.mixed_precision) == "bf16"
     attention = models.choose_attention(config.attn_implementation, device, half, config.max_length)
     tokenizer, classifier, _ = models.load_classifier(
-        config.checkpoint, pairs.labels, config.max_length, config.dropout, attention
+        config.checkpoint, [*pairs.target.names], config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)
     return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)
@@ -161,7 +162,8 @@ def recommended(folder: Path, args: argparse.Namespace) -> float:
     accelerator = engine.make_accelerator(run_config)
     engine.keep_freed_memory()
     _, _, model, batches = _prepared(folder, args, run_config)
-    stream = loop.fit(run_config, accelerator, model, batches)
+    metric = ScoreModules([each.name for each in run_config.measured], 2)
+    stream = loop.fit(run_config, accelerator, model, batches, metric)
     times = {event.step: machine.clock() for event in stream if isinstance(event, events.Stepped)}
     return int(args.batch * args.steps) / (times[WARM + args.steps] - times[WARM])
 

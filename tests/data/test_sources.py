@@ -105,11 +105,11 @@ def test_glue_tasks_have_their_shapes(hub: LoopbackHub, tmp_path: Path) -> None:
         texts = ["sentence1", "sentence2"] if second else ["sentence1"]
         assert pairs.splits["train"].column_names == [*texts, "label"]
         assert sizes(pairs) == {"train": 30, "validation": 10}
-        assert pairs.labels == ["no", "yes"]
+        assert [*pairs.target.names] == ["no", "yes"]
         assert pairs.facts["source"] == f"nyu-mll/glue ({task})"
     pairs = load(tmp_path, "glue/mnli")
     assert sizes(pairs) == {"train": 12, "validation": 13, "test": 14}
-    assert pairs.labels == list(classes)
+    assert [*pairs.target.names] == list(classes)
     other = load(tmp_path, "glue/mnli", validation_split="validation_mismatched")
     assert sizes(other)["validation"] == 14
     with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):

@@ -13,7 +13,8 @@ from datasets import ClassLabel
 
 from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import checks, sources, splits
+from finetune.data import checks, dataset_cache, sources, splits
+from finetune.data.classes import LabelEncoder
 from finetune.errors import DataError
 from finetune.jobs import terminal
 from finetune.runs import events
@@ -65,7 +66,9 @@ def test_the_bundled_pairs_have_one_shape_and_come_from_the_cache_the_second_tim
     for split in bundled.splits.values():
         assert split.column_names == ["sentence1", "sentence2", "label"]
         assert isinstance(split.features["label"], ClassLabel)
-    assert bundled.labels == sources.LABELS == bundled.splits["train"].features["label"].names
+    assert (
+        [*bundled.target.names] == sources.LABELS == bundled.splits["train"].features["label"].names
+    )
     assert bundled.counts["train"] == np.bincount(bundled.splits["train"]["label"][:]).tolist()
     assert bundled.facts["left_out"] == {"train": {}, "validation": {}, "test": {}}
     with monkeypatch.context() as patch:
@@ -86,6 +89,25 @@ def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
         fingerprint(row, max_train_samples=29), fingerprint(row, positive_label="0"),
     ]  # fmt: skip
     assert len({first, *others}) == 5
+
+
+def test_labels_are_kept_in_any_type_and_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Numbers(LabelEncoder):
+        no_labels = np.zeros((0, 2), np.float32)
+
+        def code(self, cell: Any) -> Any:
+            return np.array([cell, 0.5], np.float32)
+
+    monkeypatch.setattr(dataset_cache, "LabelEncoder", Numbers)
+    config = RunConfig(dataset=upload(tmp_path, "a,b,label", some(2500), some(3), ()))
+    keys = dataset_cache.read_dataset(config, tmp_path).hashes("train")
+    assert keys.label.dtype == np.float32
+    np.testing.assert_array_equal(keys.label, [(n % 2, 0.5) for n in range(2500)])
+    rows = keys[np.array([2499, 0])]
+    assert rows.label.tolist() == [[1, 0.5], [0, 0.5]]
+    assert rows.line.tolist() == [2501, 2]
 
 
 def test_columns_can_be_chosen(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from datasets import Dataset, DatasetDict
 
 from finetune.data import symmetry
 from finetune.data.splits import Pairs
+from finetune.tasks.base import Target
 
 WORDS = [f"word{n}" for n in range(60)]
 Rows = list[tuple[str, str, int]]
@@ -56,7 +57,7 @@ def pairs(rows: Rows, labels: tuple[str, ...] = ("no", "yes"), **names: str) -> 
     columns = {"sentence1": list(first), "sentence2": list(second), "label": list(label)}
     train = Dataset.from_dict(columns)
     facts: dict[str, Any] = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
-    return Pairs(DatasetDict(train=train), list(labels), facts=facts)
+    return Pairs(DatasetDict(train=train), Target(tuple(labels)), facts=facts)
 
 
 @pytest.mark.parametrize(

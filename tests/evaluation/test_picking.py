@@ -10,7 +10,6 @@ import pytest
 from finetune.config import Range
 from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
-from finetune.inference.decision_rule import DecisionRule
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -18,6 +17,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.search import driver, results, winner
 from finetune.search.space import Budget
+from finetune.tasks.base import DecisionRule
 from finetune.ui import compare_view, evaluation_view, run_view, search_view
 from tests.support.picked_runs import picked_run
 

@@ -15,11 +15,11 @@ from finetune.errors import StoreError
 from finetune.evaluation import examples, report, saved_predictions
 from finetune.evaluation.report import RunEvaluation
 from finetune.evaluation.saved_predictions import SwappedLogits
-from finetune.inference.decision_rule import DecisionRule
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
+from finetune.tasks.base import DecisionRule
 from finetune.ui import compare_view, evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
 

@@ -131,7 +131,7 @@ def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) ->
     config = corrections.corrections_upload(store, run)
     assert (config.sentence2_column, config.label_column) == ("sentence2", "label")
     pairs = splits.load_pairs(config, store.root)
-    after = [pairs.labels[label] for label in pairs.splits["validation"]["label"]]
+    after = [pairs.target.names[label] for label in pairs.splits["validation"]["label"]]
     assert after == [*before[:3], other, *before[4:]]
     original = splits.load_pairs(run.config(), store.root).splits["train"]
     assert pairs.splits["train"]["sentence2"][:] == original["sentence2"][:]

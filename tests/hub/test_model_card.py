@@ -24,6 +24,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
+from finetune.tasks.base import DecisionRule
 from finetune.ui import evaluation_view
 from tests.support import toys
 
@@ -249,7 +250,7 @@ def test_a_name_reorders_nothing_around_it(store: RunStore, toy_checkpoint: Path
     evaluate(run, names)
     assert not set(written(run)) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     study = report.evaluate_run(run, run.state())
-    page = evaluation_view.view(study, run.state(), decision_rule.DecisionRule(), JobState("none"))
+    page = evaluation_view.view(study, run.state(), DecisionRule(), JobState("none"))
     assert "\u202e" not in page
     assert ">yes<" in page
 

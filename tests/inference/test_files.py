@@ -21,7 +21,6 @@ from finetune.config import RunConfig
 from finetune.data.columns import match_columns
 from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.inference import decision_rule, file_request, files
-from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import Predictor
 from finetune.jobs import predict, workers
@@ -30,6 +29,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
+from finetune.tasks.base import PredictOptions
 from tests.jobs.test_service import until
 from tests.support import toys
 

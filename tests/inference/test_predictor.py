@@ -16,10 +16,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.errors import ConfigError, DataError, FinetuneError, ModelError
 from finetune.inference import decision_rule
-from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.model_cache import ModelCache
 from finetune.inference.predictor import MAX_CHARACTERS, Predictor
 from finetune.runs.store import RunStore
+from finetune.tasks.base import PredictOptions
 from tests.support import toys
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics
 
-from finetune.metrics import classification
+from finetune.metrics import catalog, classification
 
 Floats = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -46,7 +46,7 @@ def test_figures_of_a_confusion_matrix_equal_scikit_learns(n: int, classes: int)
     for positive in (0, 1):
         binary = {"average": "binary", "pos_label": positive}
         average = binary if classes == 2 else {"average": "macro"}
-        assert classification.accuracy_and_f1(confusion, positive) == pytest.approx(
+        assert catalog.scores_of(confusion, positive) == pytest.approx(
             {
                 "accuracy": metrics.accuracy_score(labels, predictions),
                 "f1": metrics.f1_score(labels, predictions, zero_division=0, **average),
@@ -76,7 +76,7 @@ def test_matthews_correlation_equals_scikit_learns(classes: int, n: int) -> None
         warnings.simplefilter("ignore")  # of so many classes
         expected = metrics.matthews_corrcoef(labels, answers)
     confusion = classification.confusion_matrix(labels, answers, classes)
-    assert classification.matthews_corrcoef(confusion) == pytest.approx(expected)
+    assert catalog.MATTHEWS.score(confusion) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_matthews_correlation_equals_scikit_learns(classes: int, n: int) -> None
 )
 def test_matthews_correlation_of_extremes(confusion: Any, expected: float) -> None:
     counts = np.asarray(confusion, np.int64)
-    assert classification.matthews_corrcoef(counts) == pytest.approx(expected)
+    assert catalog.MATTHEWS.score(counts) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("share", "ties"), [(0.02, True), (0.5, False), (1.0, False)])
@@ -126,8 +126,8 @@ def test_no_threshold_has_a_better_f1_than_the_best(
 
 
 def test_the_majority_is_that_of_training_and_in_a_tie_the_positive_class() -> None:
-    even = classification.majority_scores([5, 5], [3, 3], positive=1)
+    even = catalog.majority_scores([5, 5], [3, 3], positive=1)
     assert even == {"accuracy": 0.5, "f1": pytest.approx(2 / 3)}
-    assert classification.majority_scores([6, 5], [1, 3], positive=1) == {"accuracy": 0.25, "f1": 0}
-    three = classification.majority_scores([4, 1, 4], [2, 1, 1], positive=1)
+    assert catalog.majority_scores([6, 5], [1, 3], positive=1) == {"accuracy": 0.25, "f1": 0}
+    three = catalog.majority_scores([4, 1, 4], [2, 1, 1], positive=1)
     assert three["accuracy"] == 0.5

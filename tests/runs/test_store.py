@@ -20,6 +20,7 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
+from finetune.tasks.base import DecisionRule
 from finetune.ui import model_chooser
 from finetune.ui.run_view import table
 
@@ -124,7 +125,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     update, _ = model_chooser.choices(store, None)
     assert {value for _, value in update["choices"]} == ids
     assert cost.estimate_cost(store, RunConfig()).steps
-    assert decision_rule.read_rule(damaged.best) == decision_rule.DecisionRule()
+    assert decision_rule.read_rule(damaged.best) == DecisionRule()
     mine = store.for_visitor(Visitor(("somebody",)))
     assert damaged.id not in {run.id for run in mine.runs()}  # what cannot be read is nobody's
     if name == "config.json":

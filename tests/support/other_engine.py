@@ -20,7 +20,7 @@ import pytest
 from pydantic import Field
 
 from finetune.engines import attempt, registry, spending
-from finetune.engines.base import Placement, Shown, Ticket
+from finetune.engines.base import AttemptStatus, Shown, Ticket
 from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.runs.run import Run
 
@@ -64,13 +64,13 @@ class OtherEngine(BilledEngine):
             )  # fmt: skip
         return job
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         place = _place(run, ticket.job)
         if not (place / "exit").exists():
-            return Placement("running" if (place / "log").exists() else "waiting")
+            return AttemptStatus("running" if (place / "log").exists() else "waiting")
         spending.note(run, ticket.attempt, self.options(ticket).price / 60)
         code = int((place / "exit").read_text())
-        return Placement("ended", code, lost=code == attempt.LOST)
+        return AttemptStatus("ended", code, lost=code == attempt.LOST)
 
     def knows(self, run: Run, ticket: Ticket) -> bool:
         return _place(run, ticket.missing).exists()

@@ -8,7 +8,7 @@ import numpy as np
 
 from finetune.config import RunConfig
 from finetune.evaluation import saved_predictions
-from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+from finetune.metrics.catalog import tallied_scores
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -35,7 +35,7 @@ def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) 
         logits = np.zeros((EXAMPLES, 2), np.float32)
         logits[np.arange(EXAMPLES), labels] = margins
         saved_predictions.save_logits(run, step, logits, labels)
-        scores = accuracy_and_f1(confusion_matrix(labels, logits.argmax(axis=1), 2))
+        scores = tallied_scores(labels, logits.argmax(axis=1), 2)
         scores["loss"] = float(np.log1p(np.exp(-margins)).mean())
         score = -scores[metric] if metric == "loss" else scores[metric]
         run.append(

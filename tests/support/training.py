@@ -13,6 +13,7 @@ from accelerate.state import AcceleratorState
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.jobs import pipeline
+from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, model
@@ -21,7 +22,7 @@ from finetune.training import dataloaders, loop, model
 def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
     """Tokenizer, model and batches of a configuration."""
     tokenizer, classifier, _ = model.load_classifier(
-        config.checkpoint, pairs.labels, config.max_length, config.dropout,
+        config.checkpoint, [*pairs.target.names], config.max_length, config.dropout,
         config.attn_implementation,
     )  # fmt: skip
     classifier = model.apply_config(classifier, config)
@@ -40,8 +41,10 @@ def stream(
     accelerator = engine.make_accelerator(config)
     _, classifier, batches = prepared(config, pairs)
     hooks_ = loop.Hooks(**hooks)
+    names = [metric.name for metric in config.measured]
+    metric = ScoreModules(names, pairs.target.size, pairs.target.positive)
     happening = loop.fit(
-        config, accelerator, classifier, batches, hooks_, resume, interval=interval
+        config, accelerator, classifier, batches, metric, hooks_, resume, interval=interval
     )
     return happening, classifier
 

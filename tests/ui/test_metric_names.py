@@ -10,13 +10,13 @@ import pytest
 from finetune.config import RunConfig
 from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
-from finetune.inference.decision_rule import DecisionRule
 from finetune.jobs import run_table, webhook
 from finetune.jobs.terminal import EventLog
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
+from finetune.tasks.base import DecisionRule
 from finetune.ui import charts, compare_view, evaluation_view, model_chooser, run_view
 
 BASELINES = {"majority class": {"accuracy": 0.5, "f1": 0.9}}

@@ -98,7 +98,7 @@ def test_a_run_is_named_by_what_differs_and_no_column_is_the_same_in_all(
     assert "ft-spark" not in drawn  # of one evaluation there is no curve
     sorted_by_rate = str(run_view.table(rows, "learning_rate", True))
     assert sorted_by_rate.index("my own") < sorted_by_rate.index("lr 5e-4")
-    two = [row for row in run_table.run_rows(store) if row.f1 in (0.5, 0.6)]
+    two = [row for row in run_table.run_rows(store) if row.value("f1") in (0.5, 0.6)]
     named = {row.name for row in run_table.name_by_difference(two)}
     assert named == {"lr 5e-4, seed 42", "lr 5e-5, seed 7"}
 

@@ -20,6 +20,7 @@ from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks.base import PredictOptions
 from finetune.ui import compare_view, evaluation_view, model_chooser, run_view
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
@@ -136,5 +137,5 @@ def test_predict_uses_the_saved_threshold_unless_told_otherwise(run: Run) -> Non
     other = "equivalent" if plain.label == "not_equivalent" else "not_equivalent"
     decision_rule.write_rule(run.best, threshold=1e-9, positive=other)
     assert predictor(*pair).label == other
-    options = decision_rule.PredictOptions(threshold=False)
+    options = PredictOptions(threshold=False)
     assert predictor(*pair, options).label == plain.label

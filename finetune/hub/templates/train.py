@@ -10,13 +10,14 @@ from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
+import evaluate
+import sklearn.metrics
 import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from datasets import load_dataset
 from peft import LoraConfig, get_peft_model
-from sklearn.metrics import accuracy_score, f1_score
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -34,7 +35,7 @@ set_seed(config.seed, deterministic=config.deterministic)  # the new head's weig
 tokenizer = transformers.AutoTokenizer.from_pretrained(
     HERE / "model", model_max_length=config.max_length
 )
-pairs = load_dataset(str(HERE / "pairs")).rename_column("label", "labels")
+pairs = datasets.load_dataset(str(HERE / "pairs")).rename_column("label", "labels")
 sentences = [name for name in ("sentence1", "sentence2") if name in pairs["train"].column_names]
 tokenized = pairs.map(
     lambda rows: tokenizer(*(rows[name] for name in sentences), truncation=True),
@@ -137,17 +138,37 @@ weights = torch.tensor(config.class_weights, device=accelerator.device)
 loss_of = torch.nn.CrossEntropyLoss(weights, label_smoothing=config.label_smoothing_factor)
 
 
-def evaluate():
-    """Accuracy, F1 and the mean loss on the validation pairs."""
+class Scores(evaluate.Metric):
+    """scikit-learn's scores as a module of `evaluate`, which needs no network."""
+
+    def _info(self):
+        label = datasets.Value("int64")
+        features = datasets.Features({"predictions": label, "references": label})
+        return evaluate.MetricInfo(description="", citation="", features=features, format="numpy")
+
+    def _compute(self, predictions, references):
+        return {
+            name: float(getattr(sklearn.metrics, function)(references, predictions, **options))
+            for name, (function, options) in config.scores.items()
+        }
+
+
+metric = evaluate.load("glue", config.glue) if config.glue else Scores(keep_in_memory=True)
+
+
+def score():
+    """The metric, and the mean loss, on the validation pairs."""
     model.eval()
-    with torch.no_grad():
-        logits = torch.cat([model(**batch).logits.float().cpu() for batch in validation])
-    labels, answers = torch.tensor(pairs["validation"]["labels"][:]), logits.argmax(dim=-1)
-    return {
-        "accuracy": float(accuracy_score(labels, answers)),
-        "f1": float(f1_score(labels, answers, zero_division=0, **config.f1)),
-        "loss": torch.nn.functional.cross_entropy(logits.double(), labels).item(),
-    }
+    outputs = []
+    for batch in validation:
+        with torch.no_grad():
+            logits = model(**batch).logits.float()
+        logits, references = accelerator.gather_for_metrics((logits, batch["labels"]))
+        metric.add_batch(predictions=logits.argmax(dim=-1), references=references)
+        outputs.append((logits.cpu(), references.cpu()))
+    logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+    loss = torch.nn.functional.cross_entropy(logits.double(), labels).item()
+    return {**metric.compute(), "loss": loss}
 
 
 def save():
@@ -160,9 +181,9 @@ def save():
 
 # 4. The loop. A printed loss is the mean since the one before; the best model is kept in best/.
 step, best, losses = 0, None, []
-print(f"step 0: validation {evaluate()}", flush=True)
-metric = config.metric_for_best_model
-sign = -1 if metric == "loss" else 1
+print(f"step 0: validation {score()}", flush=True)
+by = config.metric_for_best_model
+sign = -1 if by == "loss" else 1
 while step < config.steps:
     for index, batch in enumerate(train):
         model.train()
@@ -184,9 +205,9 @@ while step < config.steps:
             print(f"step {step}: loss {sum(losses) / len(losses):.7f}", flush=True)
             losses = []
         if step % config.eval_steps == 0 or step == config.total_steps:
-            scores, losses = evaluate(), []
+            scores, losses = score(), []
             print(f"step {step}: validation {scores}", flush=True)
-            if best is None or sign * scores[metric] > sign * best[metric]:
+            if best is None or sign * scores[by] > sign * best[by]:
                 best = {"step": step, **scores}
                 save()
         if step == config.steps:

@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from finetune.errors import DataError, FinetuneError
 from finetune.evaluation import examples
-from finetune.inference.decision_rule import PredictOptions
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
+from finetune.tasks.base import PredictOptions
 from finetune.ui import elements, feedback, model_chooser, theme
 from finetune.ui.elements import button
 from finetune.ui.feedback import Updates, reports_errors_in

@@ -148,7 +148,7 @@ class TrainTab:
         self.cost_asked.change(self.on_costs, values, everything, **latest)
         self.unmeasured.change(self.on_measure, values, everything, **latest)
         judged = {name for name, field in run_config.hyperparameters().items() if field.usual_range}
-        names = judged | {*cost.INPUT_FIELDS}
+        names = judged | {"metrics", *cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
         priced = [*estimated, self.search.trials.change]
         gr.on(priced, None, None, self.engine.agreed, js="() => false", **quick)

@@ -1,0 +1,285 @@
+"""Every metric by name: what it is called, what it ranges over, how it is computed.
+
+Charts, tables, forms and cards are drawn from this list. `finetune/metrics/scores/` makes each a
+module of `evaluate`; `intervals` and `selection` resample it. To add a metric, add it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.messages import message
+from finetune.metrics.classification import (
+    Floats,
+    Indices,
+    Scores,
+    confusion_matrix,
+    mean_f1,
+    ratio,
+)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How examples were answered, class by class, each of shape (classes, ...).
+
+    Attributes:
+        hits: examples of the class that were answered rightly.
+        support: examples of the class.
+        predicted: examples that were put into the class.
+    """
+
+    hits: NDArray[Any]
+    support: NDArray[Any]
+    predicted: NDArray[Any]
+
+    @classmethod
+    def of(cls, confusion: NDArray[Any]) -> Tally:
+        """The tally of a confusion matrix, rows being the true classes."""
+        return cls(confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0))
+
+
+# The metric of a tally, of shape (...): of the positive class of two, of all classes if None.
+OfTally = Callable[[Tally, int | None], Floats]
+# Examples that are right, of how many, and the metric of a proportion.
+Share = tuple[int, int, Callable[[float], float]]
+# The metric of probabilities of shape (examples, classes) and the true classes of the examples.
+OfProbabilities = Callable[[Scores, Indices, int | None], float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A validation score.
+
+    Attributes:
+        name: its key in events and files, and what `--metrics` calls it.
+        title: what it is called at the head of a column.
+        phrase: what it is called in a sentence.
+        title_of_all, phrase_of_all: the same of more than two classes, if it differs.
+        range: its least and greatest value.
+        of_tally: computes it from answers; None if it needs more than those.
+        of_probabilities: computes it from probabilities.
+        as_share: how many of how many examples it is about, if it is a proportion or made of one,
+            and the metric of such a proportion.
+        sklearn: the function of `sklearn.metrics` that computes the same of true and given classes.
+        averaged: that function has to be told which class is meant.
+    """
+
+    name: str
+    title: str
+    phrase: str
+    title_of_all: str = ""
+    phrase_of_all: str = ""
+    greater_is_better: bool = True
+    range: tuple[float, float] = (0.0, 1.0)
+    of_tally: OfTally | None = None
+    of_probabilities: OfProbabilities | None = None
+    as_share: Callable[[Tally, int], Share] | None = None
+    sklearn: str = ""
+    averaged: bool = False
+
+    def rank(self, value: float) -> float:
+        """A number that is greater, the better the value is."""
+        return value if self.greater_is_better else -value
+
+    def sklearn_options(self, classes: int, positive: int = 1) -> dict[str, Any]:
+        """The keywords with which scikit-learn's function computes the same."""
+        if not self.averaged:
+            return {}
+        meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
+        return {"zero_division": 0, **meant}
+
+    def score(self, confusion: NDArray[Any], positive: int = 1) -> float:
+        """The metric of a confusion matrix; ValueError if answers do not suffice for it."""
+        if self.of_tally is None:
+            raise ValueError(f"{self.name} needs probabilities")
+        meant = positive if len(confusion) == 2 else None
+        return float(self.of_tally(Tally.of(confusion), meant))
+
+    def at_ends(self, tally: Tally, positive: int | None) -> Share:
+        """What its interval is made of at the ends of its range; accuracy stands in if the metric
+        is no proportion itself."""
+        if self.as_share is not None and positive is not None:
+            return self.as_share(tally, positive)
+        low, high = self.range
+        right, examples = int(tally.hits.sum()), int(tally.support.sum())
+        return right, examples, lambda share: low + share * (high - low)
+
+
+def _f1_as_share(tally: Tally, positive: int) -> Share:
+    """F1 is 2 J / (1 + J), where J is the share of true positives among all that are positive or
+    called so."""
+    hits = int(tally.hits[positive])
+    union = int(tally.support[positive] + tally.predicted[positive]) - hits
+    return hits, union, lambda share: 2 * share / (1 + share)
+
+
+def _precision_as_share(tally: Tally, positive: int) -> Share:
+    return int(tally.hits[positive]), int(tally.predicted[positive]), float
+
+
+def _recall_as_share(tally: Tally, positive: int) -> Share:
+    return int(tally.hits[positive]), int(tally.support[positive]), float
+
+
+def _accuracy(tally: Tally, positive: int | None) -> Floats:
+    return ratio(tally.hits.sum(axis=0), tally.support.sum(axis=0))
+
+
+def _f1(tally: Tally, positive: int | None) -> Floats:
+    meant = slice(None) if positive is None else slice(positive, positive + 1)
+    return mean_f1(tally.hits[meant], (tally.support + tally.predicted)[meant])
+
+
+def _precision(tally: Tally, positive: int | None) -> Floats:
+    return _mean(ratio(tally.hits, tally.predicted), tally, positive)
+
+
+def _recall(tally: Tally, positive: int | None) -> Floats:
+    return _mean(ratio(tally.hits, tally.support), tally, positive)
+
+
+def _mean(scores: Floats, tally: Tally, positive: int | None) -> Floats:
+    """The score of the positive class, or the mean over the classes that occur or are predicted."""
+    if positive is not None:
+        return scores[positive]  # type: ignore[no-any-return]
+    occurring = (tally.support + tally.predicted > 0).sum(axis=0)
+    return scores.sum(axis=0) / np.maximum(1, occurring)  # type: ignore[no-any-return]
+
+
+def _balanced_accuracy(tally: Tally, positive: int | None) -> Floats:
+    occurring = np.maximum(1, (tally.support > 0).sum(axis=0))
+    return ratio(tally.hits, tally.support).sum(axis=0) / occurring  # type: ignore[no-any-return]
+
+
+def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
+    """Matthews' correlation (Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006)."""
+    support, predicted = (np.asarray(n, np.float64) for n in (tally.support, tally.predicted))
+    right, examples = tally.hits.sum(axis=0, dtype=np.float64), support.sum(axis=0)
+    spread = examples**2 - (support**2).sum(axis=0)
+    spread = spread * (examples**2 - (predicted**2).sum(axis=0))
+    above = right * examples - (support * predicted).sum(axis=0)
+    return ratio(above, np.sqrt(np.maximum(spread, 0)))
+
+
+def _roc_auc(probabilities: Scores, labels: Indices, positive: int | None) -> float:
+    """The area under the receiver operating characteristic by ranks (Mann and Whitney 1947); of
+    more than two classes the mean of each against all others. 0.5 if only one class occurs."""
+    from scipy.stats import rankdata
+
+    meant = range(probabilities.shape[1]) if positive is None else [positive]
+    areas = []
+    for label in meant:
+        true = labels == label
+        ours, others = int(true.sum()), int((~true).sum())
+        if ours and others:
+            ranks = rankdata(probabilities[:, label])[true].sum()
+            areas.append((ranks - ours * (ours + 1) / 2) / (ours * others))
+    return float(np.mean(areas)) if areas else 0.5
+
+
+ACCURACY = Metric(
+    "accuracy", message("Accuracy"), message("accuracy"), of_tally=_accuracy,
+    sklearn="accuracy_score",
+)  # fmt: skip
+F1 = Metric(
+    "f1", "F1", "F1", message("Macro F1"), message("macro F1"), of_tally=_f1,
+    as_share=_f1_as_share, sklearn="f1_score", averaged=True,
+)  # fmt: skip
+# The mean cross-entropy, which every evaluation has; the loop computes it.
+LOSS = Metric(
+    "loss", message("Loss"), message("loss"), greater_is_better=False, range=(0.0, float("inf"))
+)
+MATTHEWS = Metric(
+    "matthews_correlation", message("Matthews correlation"), message("Matthews correlation"),
+    range=(-1.0, 1.0), of_tally=_matthews_correlation, sklearn="matthews_corrcoef",
+)  # fmt: skip
+OPTIONAL = (  # what a person may add
+    MATTHEWS,
+    Metric(
+        "precision", message("Precision"), message("precision"), message("Macro precision"),
+        message("macro precision"), of_tally=_precision, as_share=_precision_as_share,
+        sklearn="precision_score", averaged=True,
+    ),
+    Metric(
+        "recall", message("Recall"), message("recall"), message("Macro recall"),
+        message("macro recall"), of_tally=_recall, as_share=_recall_as_share,
+        sklearn="recall_score", averaged=True,
+    ),
+    Metric("roc_auc", message("ROC area"), message("ROC area"), of_probabilities=_roc_auc),
+    Metric(
+        "balanced_accuracy", message("Balanced accuracy"), message("balanced accuracy"),
+        of_tally=_balanced_accuracy, sklearn="balanced_accuracy_score",
+    ),
+)  # fmt: skip
+STANDARD = (ACCURACY, F1)  # measured of every classifier
+HEADLINE = F1  # by which the best model is chosen by default
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*STANDARD, LOSS, *OPTIONAL)}
+
+
+def find(name: str) -> Metric:
+    """The metric of a name. One that is not listed comes from a module of somebody else's: greater
+    counts as better."""
+    return METRICS.get(name) or Metric(name, name, name, range=(float("-inf"), float("inf")))
+
+
+def measured(names: Iterable[str] = ()) -> list[Metric]:
+    """What is measured of a model: the standard metrics, and others by name."""
+    added = [find(name) for name in names if name != LOSS.name]
+    return list(dict.fromkeys((*STANDARD, *added)))
+
+
+def tallied_scores(
+    labels: Indices,
+    answers: Indices,
+    classes: int,
+    positive: int = 1,
+    metrics: Iterable[Metric] = STANDARD,
+) -> dict[str, float]:
+    """The metrics of answers, both of shape (examples,), by name; without those that need more than
+    answers."""
+    confusion = confusion_matrix(labels, answers, classes)
+    return scores_of(confusion, positive, metrics)
+
+
+def scores_of(
+    confusion: NDArray[Any], positive: int = 1, metrics: Iterable[Metric] = STANDARD
+) -> dict[str, float]:
+    """The metrics of a confusion matrix by name; without those that need more than answers."""
+    return {
+        metric.name: metric.score(confusion, positive)
+        for metric in metrics
+        if metric.of_tally is not None
+    }
+
+
+def majority_scores(
+    training: Iterable[int],
+    validation: Iterable[int],
+    positive: int = 1,
+    metrics: Iterable[Metric] = STANDARD,
+) -> dict[str, float]:
+    """The scores of always answering the class that is commonest in training, of several as common
+    the positive one, by how many examples each class has."""
+    counts, found = np.asarray(list(training)), np.asarray(list(validation))
+    most = np.flatnonzero(counts == counts.max())
+    confusion = np.zeros((len(found), len(found)), np.int64)
+    confusion[:, positive if positive in most else most[0]] = found
+    return scores_of(confusion, positive, metrics)
+
+
+def metric_name(metric: str, classes: int) -> str:
+    """What a metric is called in a sentence: `f1` of more than two classes is their mean."""
+    found = find(metric)
+    return (found.phrase_of_all if classes > 2 else "") or found.phrase
+
+
+def metric_title(metric: str, classes: int) -> str:
+    """What a metric is called at the head of a column."""
+    found = find(metric)
+    return (found.title_of_all if classes > 2 else "") or found.title

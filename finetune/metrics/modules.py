@@ -1,0 +1,89 @@
+"""Modules of `evaluate` that score a validation split batch by batch, as the course's loop does.
+
+Those of this project lie in `scores/` and load by path. Others come from the Hub or a folder: they
+are code, and run as such. Importing `evaluate` imports `datasets`, so only workers do it.
+
+Source: https://huggingface.co/docs/evaluate
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from finetune.environment import hub_connection
+from finetune.errors import ConfigError, DataError
+from finetune.messages import message as _
+from finetune.metrics.calibration import Logits, probabilities
+from finetune.metrics.catalog import LOSS, METRICS
+from finetune.metrics.classification import Indices
+
+FOLDER = Path(__file__).parent / "scores"  # for `evaluate.load`, with a metric's name
+
+
+class ScoreModules:
+    """The metrics of a run. It is given logits, and hands each module what that takes: the most
+    probable class (`predictions`) or probabilities (`prediction_scores`).
+
+    Raises:
+        ConfigError: naming a module that cannot be loaded.
+    """
+
+    def __init__(self, names: Sequence[str], classes: int, positive: int = 1) -> None:
+        import evaluate
+
+        self._classes, self._positive = classes, positive
+        modules = {name: self._load(name) for name in names if name != LOSS.name}
+        self._combined = evaluate.combine(modules)
+
+    def _load(self, name: str) -> Any:
+        import evaluate
+
+        if name in METRICS:
+            options = {"positive": self._positive, "classes": self._classes}
+            return evaluate.load(str(FOLDER), name, keep_in_memory=True, **options)
+        if not os.path.exists(name) and not hub_connection.hub_is_reachable():
+            problem = _("names {name}, a module of the Hub, which does not answer", name=name)
+            raise ConfigError({"metrics": problem})
+        try:
+            return evaluate.load(name, keep_in_memory=True)
+        except Exception as error:  # whatever is wrong with somebody's code
+            problem = _(
+                "names {name}, which cannot be loaded: {reason}",
+                name=name,
+                reason=_first_line(error),
+            )
+            raise ConfigError({"metrics": problem}) from error
+
+    def add_batch(self, *, predictions: Logits, references: Indices) -> None:
+        """Take in a batch: logits of shape (examples, classes), true classes (examples,)."""
+        scores: Any = probabilities(predictions)
+        try:
+            self._combined.add_batch(
+                predictions=predictions.argmax(axis=1),
+                references=references,
+                prediction_scores=scores,
+            )
+        except KeyError as error:
+            raise DataError(
+                "A metric of somebody else's asks for {name}, which there is not here.",
+                "Take it out of metrics.",
+                name=error,
+            ) from error
+
+    def compute(self) -> dict[str, float]:
+        """The scores of all batches since the last call, by name, as far as they are numbers."""
+        scores = self._combined.compute()
+        return {
+            name: float(value)
+            for name, value in scores.items()
+            if isinstance(value, Real) and math.isfinite(value)
+        }
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

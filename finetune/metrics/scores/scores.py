@@ -1,0 +1,49 @@
+"""The metrics of this project as modules of `evaluate`, one configuration each.
+
+    evaluate.load("finetune/metrics/scores", "f1").compute(predictions=[0, 1], references=[1, 1])
+
+`positive` is the class whose score is meant, of two (1 by default); `classes` is how many there are
+(by default as many as occur). A metric of probabilities takes them as `prediction_scores`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from finetune.metrics import catalog, classification
+
+
+class Scores(evaluate.Metric):
+    """The metric whose name is the configuration's."""
+
+    def __init__(self, positive: int = 1, classes: int = 0, **options: Any) -> None:
+        self._positive, self._classes = positive, classes
+        super().__init__(**options)
+
+    def _info(self) -> evaluate.MetricInfo:
+        label, scores = datasets.Value("int64"), datasets.List(datasets.Value("float32"))
+        ranked = catalog.METRICS[self.config_name].of_probabilities is not None
+        predicted = {"prediction_scores": scores} if ranked else {"predictions": label}
+        return evaluate.MetricInfo(
+            description=__doc__,
+            citation="",
+            inputs_description=__doc__,
+            features=datasets.Features(predicted | {"references": label}),
+            format=None if ranked else "numpy",
+        )
+
+    def _compute(
+        self, references: Any, predictions: Any = None, prediction_scores: Any = None
+    ) -> dict[str, float]:
+        metric = catalog.METRICS[self.config_name]
+        if metric.of_probabilities is not None:
+            scores, labels = np.array(prediction_scores, np.float32), np.array(references)
+            meant = self._positive if scores.shape[1] == 2 else None
+            return {metric.name: metric.of_probabilities(scores, labels, meant)}
+        classes = self._classes or max(2, 1 + int(max(references.max(), predictions.max())))
+        confusion = classification.confusion_matrix(references, predictions, classes)
+        return {metric.name: metric.score(confusion, self._positive)}
