@@ -75,7 +75,7 @@ class Visitor:
 
     @property
     def policy(self) -> Policy:
-        """What this visitor may do."""
+        """What this visitor may do, whatever the process is."""
         return OwnMachine() if self.alone else SharedApp()
 
 
@@ -110,24 +110,28 @@ UNLIMITED = Limits(**dict.fromkeys(Limits.__dataclass_fields__, cast(int, math.i
 
 
 class Policy(ABC):
-    """What an app lets people do: on one's own machine, or where several people share it."""
+    """What an app lets people do, on one's own machine or if several people share it."""
 
     several_people: bool  # each has runs of their own, and is known by a sign-in or a cookie
-    owner_asks: bool  # may name this machine's files, accounts and clusters
-    any_checkpoint: bool  # may be chosen; else those that are offered
+    owner_asks: bool  # whoever asks owns the machine: may name its files, accounts and clusters
+    any_checkpoint: bool  # may be chosen, not only those that are offered
     stored_token: bool  # the Hub is asked with the token that this machine keeps
-    asks_rights: bool  # what the Hub gave before is not shown before it would give it again
-    confines_workers: bool  # a job reaches only its own files
+    asks_rights: bool  # what came from the Hub is used only while the Hub would give it again
+    confines_workers: bool  # a job reaches no files but its own
     limits: Limits
 
     @abstractmethod
     def worker_environment(self) -> dict[str, str]:
-        """Variables that every worker has, on any machine, over those that it inherits."""
+        """Return variables for every worker, on any machine; they win over those it inherits."""
 
     @abstractmethod
     def identify(self, user: str = "", browser: str = "") -> Visitor:
-        """The visitor that a request comes from, by the name that a sign-in has proven and the
-        owner that an issued token has proven."""
+        """Return who sent a request.
+
+        Args:
+            user: the name that a sign-in has proven, or "".
+            browser: the owner that an issued token has proven, or "".
+        """
 
 
 class OwnMachine(Policy):
@@ -155,7 +159,7 @@ class SharedApp(Policy):
         self.limits = Limits()
 
     def worker_environment(self) -> dict[str, str]:
-        """Visitors' limits, and no token, for a visitor must not read with its owner's what is
+        """Return visitors' limits and no token: with the owner's token a visitor could read what is
         private or gated."""
         names = filter(lambda name: name.startswith("FINETUNE_MAX_"), os.environ)
         chosen_freely = {ANY_CHECKPOINT: "1"} if self.any_checkpoint else {}
@@ -170,7 +174,7 @@ class SharedApp(Policy):
 
 
 def policy() -> Policy:
-    """The policy of this process, as its environment says."""
+    """Return the policy of this process, as its environment says."""
     shared = bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
     return SharedApp() if shared else OwnMachine()
 

@@ -187,7 +187,7 @@ class _Fold(Generic[State]):
         self._head, self._offset, self._state = b"", 0, kind()
 
     def read(self, job: JobFolder) -> State:
-        """Fold what is new; a copy of the state."""
+        """Fold the new events and return a copy of the state."""
         with self._lock:
             if _beginning(job.events_file, len(self._head)) != self._head:  # another job's by now
                 self._head, self._offset, self._state = b"", 0, self._kind()
