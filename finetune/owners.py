@@ -103,7 +103,7 @@ class Limits:
     run_minutes: int = _limit("RUN_MINUTES", 240)  # of work on a run
     run_steps: int = _limit("RUN_STEPS", 100_000)
     queue: int = _limit("QUEUE", 40)  # places in the queue, of all visitors together
-    at_once: int = 1  # files that are predicted, and searches that go on
+    at_once: int = 1  # files that are predicted
 
 
 UNLIMITED = Limits(**dict.fromkeys(Limits.__dataclass_fields__, cast(int, math.inf)))

@@ -40,7 +40,7 @@ def store_lock(store: RunStore) -> Iterator[None]:
 
 
 class BackgroundJob(JobFolder):
-    """A job's folder, how it is started, and its work; each kind of job is a subclass."""
+    """A job's folder, how to start it, and its work. Each kind of job is a subclass."""
 
     name: ClassVar[str]  # of the kind, as `job.json` has it
     folders: ClassVar[str]  # where such jobs lie below the store, as a pattern
@@ -55,11 +55,11 @@ class BackgroundJob(JobFolder):
         return Run(self.folder.parent.parent)
 
     def work(self) -> Event | None:
-        """Do the job in this process; returns the last event if that is not `Finished`."""
+        """Do the job in this process. Return its last event, or None for `Finished`."""
         raise NotImplementedError
 
     def carry_out(self) -> int:
-        """Do the job in its own process, and write down how it ended; the exit status."""
+        """Do the job in its own process and record how it ended. Return the exit status."""
         try:
             self.append(events.PhaseStarted(phase=self.phase))
             self.append(self.work() or events.Finished(step=0, seconds=0.0))

@@ -53,7 +53,7 @@ class CheckJob(BackgroundJob):
         return RunConfig(**self.request)
 
     def state(self) -> CheckState:
-        """How far it is."""
+        """Return the check's state, with what it has found."""
         state = CheckState(**vars(super().state()))
         if report := read_report(self.folder / "report.json"):
             state.report, state.status = report, "finished"
@@ -61,7 +61,7 @@ class CheckJob(BackgroundJob):
         return state
 
     def latest_report(self) -> CheckReport | None:
-        """What it has found by now: rows are counted long before their lengths are."""
+        """Return what the check has found by now: it counts rows long before their lengths."""
         report = read_report(self.folder / "report.json")
         return report or read_report(self.folder / "partial.json")
 

@@ -18,7 +18,7 @@ EvaluationKind = Literal["orders", "test"]
 
 
 class EvaluationJob(BackgroundJob):
-    """The scoring of a run's model."""
+    """The scoring of a run's model, in both orders or on its test set."""
 
     name, folders, limit = "evaluate", "*/evaluations/*", 2
     busy = _("{n} models are being scored.")

@@ -50,7 +50,7 @@ class ExportJob(BackgroundJob):
         self.begin(store, {"step": self.run.state().saved_step})
 
     def state(self) -> ExportState:
-        """How far it is; status `none` if the run has a newer model than was exported."""
+        """Return the export's state; its status is `none` if the run has a newer model by now."""
         state, file, run = ExportState(**vars(super().state())), self.folder / _MODEL, self.run
         if state.status != "finished":
             return state
@@ -66,7 +66,7 @@ class ExportJob(BackgroundJob):
         )
 
     def zipped(self) -> Iterator[bytes]:
-        """The exported files as a zip, in pieces; a `StoreError` if there are none."""
+        """Iterate over the exported files as a zip; a `StoreError` if there are none."""
         file, run_id = self.state().file, self.run.id
         if file is None:
             raise StoreError(

@@ -71,7 +71,7 @@ class PredictionJob(BackgroundJob):
         return next(iter(self.folder.glob("result.*")), None)
 
     def state(self) -> PredictionState:
-        """How far it is."""
+        """Return the job's state, with its first rows and figures."""
         return PredictionState(
             **vars(super().state()),
             head=disk.read_json(self.folder / "head.json").get("rows", []),
@@ -79,7 +79,7 @@ class PredictionJob(BackgroundJob):
         )
 
     def cancel(self) -> None:
-        """Ask the job to end; the rows predicted by then are kept."""
+        """Cancel the job and keep the rows already predicted."""
         self.request_stop()
         workers.end_worker(self, 10, 20)
 

@@ -80,7 +80,7 @@ class PushJob(BackgroundJob):
         self.begin(store, content, stdin=f"{token or ''}\n".encode())
 
     def state(self) -> PushState:
-        """How far it is; status `none` if there was none."""
+        """Return the push's state; its status is `none` if there was none."""
         state = PushState(
             **vars(super().state()),
             progress=read_as(PushProgress, self.folder / "progress.json") or PushProgress(),
@@ -92,12 +92,12 @@ class PushJob(BackgroundJob):
         return state
 
     def cancel(self) -> None:
-        """Ask a push for its end; it ends before its commit or not at all."""
+        """Ask the push to end before its commit; later it cannot."""
         if self.state().running:
             self.request_stop()
 
     def forget_failed(self) -> None:
-        """Drop a push that came to nothing: somebody looks anew whether it can be done."""
+        """Remove a push that failed, before somebody checks again whether it can be done."""
         if self.state().status in ("failed", "stopped", "interrupted"):
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -14,8 +14,8 @@ from finetune.training import distributed
 
 
 def launch_if_several(run: Run) -> None:
-    """Replace this process by the launcher of several if the run wants that; its pid, noted as the
-    worker's, stays."""
+    """Replace this process by the launcher of several if the run needs them. The pid stays, which
+    is recorded as the worker's."""
     config = run.config()
     if config.num_processes == 1 and not config.accelerate_config:
         return

@@ -64,7 +64,7 @@ def _push(folder: Path) -> int:
     return PushJob(folder).carry_out()
 
 
-# Kind of job -> carries out that of a folder, importing what only this kind needs.
+# Kind of job -> the function that carries out a folder's job. Each imports what its kind needs.
 JOBS = {
     "train": _train,
     "check": _check,

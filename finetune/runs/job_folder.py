@@ -35,6 +35,7 @@ State = TypeVar("State", bound=JobState)
 
 FORMAT = 2  # of a job's folder; version 0.1 of the app wrote folders without a number
 _CHUNK = 4 * 2**20  # bytes of events folded at a time
+_HEAD = 200  # bytes by which a file of events is known: the first has its time
 
 
 class PathInside:
@@ -183,24 +184,26 @@ class _Fold(Generic[State]):
     def __init__(self, kind: type[State]) -> None:
         self._kind = kind
         self._lock = threading.Lock()  # one for each job, so that a long fold does not delay others
-        self._file, self._offset, self._state = (0, 0), 0, kind()
+        self._head, self._offset, self._state = b"", 0, kind()
 
     def read(self, job: JobFolder) -> State:
-        """Fold new events, and return a copy of the state."""
+        """Fold the new events and return a copy of the state."""
         with self._lock:
-            try:
-                status = job.events_file.stat()
-            except OSError:
-                return self._kind()
-            file = status.st_dev, status.st_ino
-            if file != self._file or status.st_size < self._offset:  # another job's file
-                self._file, self._offset, self._state = file, 0, self._kind()
+            if _beginning(job.events_file, len(self._head)) != self._head:  # another job's by now
+                self._head, self._offset, self._state = b"", 0, self._kind()
             fresh, end = job.tail(self._offset, _CHUNK)
             while end > self._offset:
+                self._head = self._head or _beginning(job.events_file, min(end, _HEAD))
                 self._state.fold(fresh)
                 self._offset = end
                 fresh, end = job.tail(self._offset, _CHUNK)
             return replace(self._state, end_recorded=self._state.status in ENDED)
+
+
+def _beginning(path: Path, size: int) -> bytes:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(size)
+    return b""
 
 
 _folds: dict[tuple[Path, type[JobState]], _Fold[Any]] = {}

@@ -138,8 +138,7 @@ class Run(JobFolder):
         """The state of the run, from its events, its worker's lock and the queue.
 
         Its `saved_step` is that of the model in `best/`, which after a crash may be later than the
-        last
-        checkpoint; a resumed run reaches it again.
+        last checkpoint; a resumed run reaches it again.
         """
         waits = self.id in Queue(self.folder.parent).waiting()  # first: its worker may remove it
         state, step = self._state_as(RunSummary), self.best_step()

@@ -176,7 +176,7 @@ class RunStore:
         run = Run(self.root / name)
         if not _ID.fullmatch(name) or not run.exists():
             return None
-        return run if self.visitor.owns(run.owner) else None
+        return run if self.visitor.alone or self.visitor.owns(run.owner) else None
 
     def delete(self, run: Run) -> None:
         """Remove a run's folder."""

@@ -83,7 +83,7 @@ def begin_search(
         registry.open_engine(ticket, token)
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
-    if sum(map(_goes_on, studies(store))) >= store.visitor.policy.limits.at_once:
+    if not store.visitor.policy.owner_asks and any(map(_goes_on, studies(store))):
         raise JobError("Your last search still goes on.", "Wait for its end, or stop it.")
     config = catalog.with_absolute_paths(config)
     service.check_start(store, [config], ticket)
