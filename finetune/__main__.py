@@ -25,7 +25,7 @@ COMMANDS = {  # modules of `cli`
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. Returns its exit status, 2 if an error prevented or ended it."""
+    """Run one command. Returns its exit status; 2 after an error."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m finetune")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -40,7 +40,7 @@ _NOUNS = {
     str: _("a text"),
 }
 _BLANKS = {"\t": "tab", "\\t": "tab", " ": "space"}
-_WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # beside one character
+_WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # besides a single character
 
 # All of get_scheduler's except `greedy`, which needs the loss at every step.
 Scheduler = Literal[

@@ -1,8 +1,8 @@
-"""Visitors of an app, what belongs to whom, how much each may have, and how each is known.
+"""Visitors of an app: their identities, what they own, and their limits.
 
-On one's own machine everything is one's own. Where several people share an app (on a Space, or
-with `FINETUNE_VISITORS=1`) a run belongs to who started it: the signed-in user, or else the
-browser, by an identity that the server has issued and signed.
+Outside a shared app everything belongs to one person. In a shared app (on a Space, or with
+`FINETUNE_VISITORS=1`) a run belongs to the signed-in user who started it, or else to the browser,
+by an identity that the server has issued and signed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Visitor:
     """The sender of a request."""
 
     names: tuple[str, ...] = ()  # a signed-in user and a browser; the first owns what is new
-    alone: bool = False  # on one's own machine, where everything is theirs
+    alone: bool = False  # True outside a shared app: everything is theirs
 
     @property
     def name(self) -> str:

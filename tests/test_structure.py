@@ -195,3 +195,19 @@ def test_what_is_imported_stands_in_the_requirements(
         if not listed & set(map(plain, known.get(package, [package])))
     }
     assert missing == set()
+
+
+def test_no_engine_is_named_outside_engines() -> None:
+    """An engine is one module: what others ask of it, its class says (`engines.base`)."""
+    words = r"hub[-_]?jobs?|hugging face jobs?|\bray(\b|_)|[\"']local[\"']"
+    named = re.compile(words, re.IGNORECASE)
+    folder = ROOT / "finetune"
+    files = [ROOT / "app.py", *folder.rglob("*.py"), *folder.rglob("*.html")]
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in files
+        if folder / "engines" not in path.parents
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if named.search(line)
+    ]
+    assert found == []

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from finetune import uploads
 from finetune.arguments import add_arguments, arguments_given
+from finetune.cli import file_arguments
 from finetune.config import RunConfig
 from finetune.data import check_report
 from finetune.data.check_report import CheckReport
@@ -26,10 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m finetune check", description=about)
     parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    uploads.add_arguments(parser)
+    file_arguments.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
-    files = uploads.upload_from_arguments(args, args.runs)
+    files = file_arguments.upload_from_arguments(args, args.runs)
     with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no part of the report
         report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
     if args.json:

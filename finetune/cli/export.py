@@ -55,7 +55,7 @@ def _export_run(run: Run, to: Path) -> None:
 
     if run.best.resolve() in to.resolve().parents:
         raise ModelError("{to} is in the folder of the run's model.", "Name another file.", to=to)
-    small, step = to.with_name(f"{to.stem}.int8{to.suffix}"), run.kept_step()
+    small, step = to.with_name(f"{to.stem}.int8{to.suffix}"), run.best_step()
     _export(run.best, to)
     report = quantization.quantize_model(run, to, step)
     print(_described(report))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.arguments import add_arguments
+from finetune.cli import engine_arguments
 from finetune.config import READING_FIELDS
 from finetune.data.table import ReadOptions
-from finetune.engines import arguments as engine_arguments
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.runs.store import default_root, named_run
 

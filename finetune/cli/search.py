@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from finetune import config, uploads
+from finetune import config
 from finetune.arguments import add_arguments, arguments_given
+from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig
-from finetune.engines import arguments as engine_arguments
 from finetune.engines.base import Ticket
 from finetune.engines.registry import find_engine, open_engine
 from finetune.errors import ConfigError
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--keep_pruned", action="store_true", help="keep the weights of trials that end early"
     )
-    uploads.add_arguments(parser)
+    file_arguments.add_arguments(parser)
     engine_arguments.add_arguments(parser)
     add_arguments(parser)
     return parser
@@ -122,7 +122,7 @@ def _space(over: list[str]) -> dict[str, config.Range | config.Choices]:
 def _config(args: argparse.Namespace) -> RunConfig:
     values = config.preset(args.preset) if args.preset else {}
     return RunConfig(
-        **values | arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
+        **values | arguments_given(args) | file_arguments.upload_from_arguments(args, args.runs)
     )
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from finetune import config, uploads
+from finetune import config
 from finetune.arguments import add_arguments, arguments_given
+from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig
 from finetune.data import catalog
-from finetune.engines import arguments as engine_arguments
 from finetune.engines import attempt, registry
 from finetune.engines.base import Ticket, read_ticket, resume
 from finetune.errors import JobError, StoreError
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
-    uploads.add_arguments(parser)
+    file_arguments.add_arguments(parser)
     engine_arguments.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
@@ -87,7 +87,7 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
     if args.config:
         values = RunConfig.from_json(args.config.read_bytes()).to_dict()
     values |= config.preset(args.preset) if args.preset else {}
-    values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
+    values |= arguments_given(args) | file_arguments.upload_from_arguments(args, args.runs)
     run_config = catalog.with_absolute_paths(RunConfig(**values))
     store = RunStore(args.runs)
     distributed.check_accelerate_config(run_config)

@@ -212,8 +212,8 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     remedy = partial(_leave_out, config, "drop_leaked")
     for name, leaked in assigned.leaked().items():
         title = _(
-            "Leakage: training rows that stand in {split} too, in either order, but for "
-            "case, white space or punctuation at the ends",
+            "Leakage: training rows that are in {split} too, in either order; case, white space "
+            "and punctuation at the ends do not count",
             split=name,
         )
         rows = [(assigned.rows["train"][0], leaked)]

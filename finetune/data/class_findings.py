@@ -110,7 +110,7 @@ def _no_agreement(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         return
     spellings = assigned.dataset.spellings
     indices = [n for n, text in enumerate(spellings) if classes.clean_label(text) in names]
-    title = _("Rows on whose label nobody agreed ({names}), which is no class", names=some(names))
+    title = _("Rows whose annotators did not agree on a label ({names})", names=some(names))
     remedies = _change(config, {name: name for name in names}, _("It is a class"))
     action = _("They are left out.")
     rows = _rows_spelled(assigned, indices)

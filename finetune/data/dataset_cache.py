@@ -128,7 +128,7 @@ def preview_rows(folder: Path, split: str, seed: int | None = None) -> list[Exam
     DataError if the dataset is gone."""
     dataset = load_cached(folder)
     if dataset is None:
-        raise DataError("What was read of these pairs is gone.", "Press Examine again.")
+        raise DataError("The stored rows of these pairs are gone.", "Press Examine again.")
     rows = np.arange(dataset.rows[split])
     if seed is not None:
         size = min(PREVIEW_ROWS, len(rows))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from huggingface_hub import DatasetInfo, ModelInfo
 
 _TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
-_ANSWER_KEPT = 600  # seconds in which a page does not ask again
+_ANSWER_SECONDS = 600  # seconds in which a page does not ask again
 _DAY = 24 * 3600
 # Files that a checkpoint needs, in its top folder; the last ending is that of the weights.
 _CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
@@ -98,7 +98,7 @@ def search(kind: Kind, text: str, most: int = 10) -> list[tuple[str, int]] | Non
 def refusal(kind: Kind, repo: str) -> Cause | None:
     """The reason why the caller cannot read a repository now, or None; for pages, cached for ten
     minutes."""
-    return _refusal(kind, repo, int(time.time() // _ANSWER_KEPT))
+    return _refusal(kind, repo, int(time.time() // _ANSWER_SECONDS))
 
 
 @lru_cache(maxsize=256)

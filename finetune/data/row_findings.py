@@ -22,7 +22,7 @@ def rows_finding(
     remedies: Sequence[Remedy] = (),
     severity: Severity = "warns",
 ) -> Iterator[Finding]:
-    """Report rows of the dataset's splits, if there are any.
+    """Yield a finding about these rows, or nothing if there are none.
 
     Args:
         rows: split of the dataset -> indices into it.

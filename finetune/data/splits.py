@@ -56,7 +56,7 @@ class SplitRows:
         return {name: np.bincount(self.of(name).label, minlength=n).tolist() for name in self.rows}
 
     def leaked(self) -> dict[str, Integers]:
-        """Held-out split -> training rows whose pair it has too, in either order."""
+        """Held-out split -> training rows whose pair is in it, too, in either order."""
         train, (_, rows) = self.of("train").unordered, self.rows["train"]
         held_out = [name for name in self.rows if name != "train"]
         return {name: rows[np.isin(train, self.of(name).unordered)] for name in held_out}
@@ -80,7 +80,7 @@ class Pairs:
     splits: DatasetDict
     target: Target
     counts: dict[str, list[int]] = field(default_factory=dict)  # split -> rows of each class
-    facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what is wrong
+    facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what was left out
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
     pair_hashes: dict[str, Integers] = field(default_factory=dict)  # of train and validation
     folder: Path = Path()  # of the cached dataset
@@ -98,9 +98,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     positive = positive_class(assigned.labels, config.positive_label)
     splits, feature = DatasetDict(), ClassLabel(names=assigned.labels)
     for name, (source_split, rows) in assigned.rows.items():
-        labels = np.maximum(
-            assigned.hashes[source_split].label, MISSING_LABEL
-        )  # as `ClassLabel` has it
+        # -1 is the only negative label of `ClassLabel`.
+        labels = np.maximum(assigned.hashes[source_split].label, MISSING_LABEL)
         texts = dataset.texts(source_split).add_column("label", labels, feature=feature)
         splits[name] = texts.select(rows)
     return Pairs(
@@ -216,7 +215,7 @@ def _assign(
     blocks = _blocks(dataset.source, dataset.columns.label, classes, counts)
     found = np.sum(list(counts.values()), axis=0) > 0
     rare = np.flatnonzero(found & (counts["train"] < RARE)).tolist()
-    if blocks or dataset.named_labels:  # the source's own classes are no accident
+    if blocks or dataset.named_labels:  # classes named by the source are intended
         rare = []
     assigned = {split: (source_of[split], indices) for split, indices in rows.items()}
     few = {classes.names[code]: int(counts["train"][code]) for code in rare}

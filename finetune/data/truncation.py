@@ -9,15 +9,15 @@ from typing import Any
 def cut_inputs(
     tokenizer: Any, columns: Sequence[Sequence[str]], max_length: int
 ) -> list[list[str]]:
-    """Cut sentences after about `2 * max_length` tokens. The tokenizer then truncates the inputs to
-    the same tokens as before.
+    """Cut sentences to about `2 * max_length` tokens. This does not change the inputs after
+    truncation.
 
     A fast tokenizer that truncates a pair encodes every combination of the parts that it cuts off:
     two sentences of 20,000 tokens took 5 GB.
 
     Args:
-        tokenizer: of transformers. Sentences are not cut if it is a slow one, which keeps no such
-            parts, or truncates at the left.
+        tokenizer: of transformers. Nothing is cut for a slow one, which keeps no such parts, or one
+            that truncates on the left.
         columns: one or two lists of sentences, of the same length.
         max_length: tokens of an input.
     """
@@ -30,7 +30,7 @@ def cut_inputs(
         tokens = [found.get(row, []) for found in offsets]
         fewest = min(map(len, tokens))
         for column, found in zip(cut, tokens, strict=True):
-            end = kept + (len(found) > fewest)  # of an odd number the longer one gets more
+            end = kept + (len(found) > fewest)  # the longer sentence gets the odd token
             if len(found) > end:
                 column[row] = column[row][: found[end][0]] or column[row]
     return cut

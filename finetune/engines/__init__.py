@@ -1,3 +1,3 @@
 """Where runs are carried out: each engine is one module, listed in `registry`."""
 
-__all__ = ["arguments", "attempt", "base", "billed", "frames", "mailbox", "registry", "spending"]
+__all__ = ["attempt", "base", "billed", "frames", "registry", "run_bucket", "spending"]

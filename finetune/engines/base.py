@@ -95,7 +95,7 @@ def resume(run: Run) -> None:
 
 
 @dataclass(frozen=True)
-class Placement:
+class AttemptStatus:
     """How an attempt is, as its engine knows it.
 
     Attributes:
@@ -167,6 +167,8 @@ class Engine:
     Options: ClassVar[type[EngineOptions]] = EngineOptions
     owners_options: ClassVar[tuple[str, ...]] = ()
     """Options that only the owner of a shared app may set, not its visitors."""
+    owners_variables: ClassVar[tuple[str, ...]] = ()
+    """Variables of a shared app's environment that a worker gets which is not confined."""
     file_options: ClassVar[tuple[str, ...]] = ()
     """Options that count when a file is scored."""
     places: ClassVar[int | None] = 1
@@ -232,7 +234,7 @@ class Engine:
         """Begin the ticket's attempt, once; the engine's name for it."""
         raise NotImplementedError
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         """Return how the attempt is."""
         raise NotImplementedError
 

@@ -17,10 +17,10 @@ from huggingface_hub import JobInfo
 
 from finetune import owners
 from finetune.config import RunConfig
-from finetune.engines import mailbox, spending
-from finetune.engines.base import Placement, Shown, Ticket, write_ticket
+from finetune.engines import run_bucket, spending
+from finetune.engines.base import AttemptStatus, Shown, Ticket, write_ticket
 from finetune.engines.billed import BilledEngine, BilledOptions, Machine
-from finetune.engines.mailbox import Mailbox
+from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
 from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer
@@ -113,28 +113,28 @@ class HubJobs(BilledEngine):
             return begun
         self.reserve(run, ticket)
         try:
-            box = self._send(run, ticket, namespace)
+            bucket = self._send(run, ticket, namespace)
         except PublishError:
             spending.note(run, ticket.attempt, 0.0)
             raise
         try:
-            return self._start(run, ticket, namespace, box)
+            return self._start(run, ticket, namespace, bucket)
         except NoAnswer:  # it may have been started all the same
             raise
         except PublishError:
             spending.note(run, ticket.attempt, 0.0)
             raise
 
-    def _start(self, run: Run, ticket: Ticket, namespace: str, box: Mailbox) -> str:
+    def _start(self, run: Run, ticket: Ticket, namespace: str, bucket: RunBucket) -> str:
         """Start the job of a run that was sent; the job's name."""
         options = _options(ticket)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
-            "FINETUNE_CODE": box.path(mailbox.CODE),
+            "FINETUNE_CODE": bucket.path(run_bucket.CODE),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "FINETUNE_JOB": f"{run.id} {ticket.attempt}",
         }
-        hub = next(line for line in mailbox.pinned_requirements() if "huggingface" in line)
+        hub = next(line for line in run_bucket.pinned_requirements() if "huggingface" in line)
         steps = [
             f"python -m pip install -q {hub}",
             f'python -c "{_FETCH}"',
@@ -195,42 +195,44 @@ class HubJobs(BilledEngine):
                 name=account.name,
             ) from None
 
-    def _send(self, run: Run, ticket: Ticket, namespace: str) -> Mailbox:
+    def _send(self, run: Run, ticket: Ticket, namespace: str) -> RunBucket:
         """Put what the job needs into the bucket, and note in the run's ticket whose that is."""
-        box = self._box(run, ticket, namespace)
+        bucket = self._bucket_of(run, ticket, namespace)
         kept_in = tuple(dict.fromkeys((*ticket.kept_in, namespace)))
         write_ticket(run, ticket.model_copy(update={"kept_in": kept_in}))
 
         def send() -> None:
-            bucket = f"{namespace}/{_BUCKET}"
-            self._api.create_bucket(bucket, private=True, exist_ok=True)
+            name = f"{namespace}/{_BUCKET}"
+            self._api.create_bucket(name, private=True, exist_ok=True)
             with tempfile.TemporaryDirectory() as folder:
-                packed = Path(folder) / mailbox.RUN
-                mailbox.pack_run(run, packed)
-                box.put({mailbox.CODE: mailbox.code_archive(), mailbox.RUN: packed})
+                packed = Path(folder) / run_bucket.RUN
+                run_bucket.pack_run(run, packed)
+                bucket.put({run_bucket.CODE: run_bucket.code_archive(), run_bucket.RUN: packed})
 
         self._client.call(_("Sending the run"), send, patience=_TRANSFER)
-        return box
+        return bucket
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         info = self._find_job(run, ticket.job)
         self._denials = 0 if info else self._denials + 1
         if info is None:
             reason = _("The Hub knows no job {job}.", job=ticket.job)
             if self._denials < _DENIALS:
                 raise PublishError(reason, _("It is asked again."))
-            return Placement("ended", reason=reason, missing=True)
+            return AttemptStatus("ended", reason=reason, missing=True)
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
-            return Placement("running" if stage == "RUNNING" else "waiting")
+            return AttemptStatus("running" if stage == "RUNNING" else "waiting")
         spending.note(run, ticket.attempt, self._cost(ticket, info))
         if stage == "COMPLETED":
-            return Placement("ended", 0)
+            return AttemptStatus("ended", 0)
         if "timeout" in (text or "").lower():
             minutes = _options(ticket).minutes
-            return Placement("ended", 1, _("The job was ended after its {n} minutes.", n=minutes))
+            return AttemptStatus(
+                "ended", 1, _("The job was ended after its {n} minutes.", n=minutes)
+            )
         reason = _("The job has ended: {text}.", text=text or stage.lower())
-        return Placement("ended", _exit_code(text or ""), reason)
+        return AttemptStatus("ended", _exit_code(text or ""), reason)
 
     def knows(self, run: Run, ticket: Ticket) -> bool:
         return self._find_job(run, ticket.missing) is not None
@@ -268,13 +270,13 @@ class HubJobs(BilledEngine):
             )
         else:
             content = run.stop_file.read_bytes()
-            box = self._box(run, ticket, namespace)
-            self._client.call(_("Stopping the job"), lambda: box.put({mailbox.STOP: content}))
+            bucket = self._bucket_of(run, ticket, namespace)
+            self._client.call(_("Stopping the job"), lambda: bucket.put({run_bucket.STOP: content}))
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
         namespace = ticket.job.split("/")[0]
-        box, action = self._box(run, ticket, namespace), _("Fetching what was saved")
-        saved = self._of_bucket(action, namespace, lambda: box.fetch(run), _TRANSFER)
+        bucket, action = self._bucket_of(run, ticket, namespace), _("Fetching what was saved")
+        saved = self._of_bucket(action, namespace, lambda: bucket.fetch(run), _TRANSFER)
         return saved or b""
 
     def _of_bucket(
@@ -319,11 +321,11 @@ class HubJobs(BilledEngine):
     def remove(self, run: Run, ticket: Ticket) -> None:
         self._end(run, ticket)
         for namespace in ticket.kept_in:
-            box = self._box(run, ticket, namespace)
-            self._of_bucket(_("Emptying the bucket"), namespace, box.empty)
+            bucket = self._bucket_of(run, ticket, namespace)
+            self._of_bucket(_("Emptying the bucket"), namespace, bucket.empty)
 
-    def _box(self, run: Run, ticket: Ticket, namespace: str) -> Mailbox:
-        return Mailbox(self._api, f"{namespace}/{_BUCKET}", run.id, ticket.attempt)
+    def _bucket_of(self, run: Run, ticket: Ticket, namespace: str) -> RunBucket:
+        return RunBucket(self._api, f"{namespace}/{_BUCKET}", run.id, ticket.attempt)
 
 
 def _is_live(job: JobInfo) -> bool:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from finetune import owners
 from finetune.engines import attempt, ray_machines, ray_node
-from finetune.engines.base import Engine, EngineOptions, Placement, Shown, Ticket
+from finetune.engines.base import AttemptStatus, Engine, EngineOptions, Shown, Ticket
 from finetune.engines.ray_connection import (
     ADDRESS,
     INSTALL,
@@ -60,6 +60,7 @@ class RayCluster(Engine):
     name, label = "ray", _("Ray cluster")
     Options = RayOptions
     owners_options = ("address",)
+    owners_variables = (ADDRESS,)
     file_options = ("address",)
     places = 8
     scores_files = True
@@ -109,18 +110,18 @@ class RayCluster(Engine):
                 raise
         return job
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         with connected(ticket) as ray:
             group = _find_group(ray, ticket.job)
             if group is None:
                 return _forgotten(run)
             if ray.util.placement_group_table(group)["state"] == "PENDING":
-                return Placement("waiting")
+                return AttemptStatus("waiting")
             codes, gone = _ask_ranks(ray, ticket.job, group.bundle_count)
-            placement = _judge(codes, gone)
-            if placement.lost:
+            state = _judge(codes, gone)
+            if state.lost:
                 _release(ray, ticket.job)
-            return placement
+            return state
 
     def knows(self, run: Run, ticket: Ticket) -> bool:
         with connected(ticket) as ray:
@@ -236,11 +237,11 @@ def _find_actor(ray: Any, name: str) -> Any:
         return None
 
 
-def _forgotten(run: Run) -> Placement:
+def _forgotten(run: Run) -> AttemptStatus:
     """How an attempt is that the cluster does not know: it may have ended while nobody asked."""
     if run.state().end_recorded:
-        return Placement("ended", 0)
-    return Placement("ended", lost=True, reason=_("The Ray cluster does not know the run."))
+        return AttemptStatus("ended", 0)
+    return AttemptStatus("ended", lost=True, reason=_("The Ray cluster does not know the run."))
 
 
 def _ask_ranks(ray: Any, job: str, ranks: int) -> tuple[dict[int, int | None], dict[int, str]]:
@@ -266,20 +267,20 @@ def _ask_ranks(ray: Any, job: str, ranks: int) -> tuple[dict[int, int | None], d
     return codes, gone
 
 
-def _judge(codes: dict[int, int | None], gone: dict[int, str]) -> Placement:
+def _judge(codes: dict[int, int | None], gone: dict[int, str]) -> AttemptStatus:
     """How an attempt is, by its processes' exit codes."""
     if codes.get(0) == 0:  # the one that writes; the others have nothing to do after it
-        return Placement("ended", 0)
+        return AttemptStatus("ended", 0)
     for rank, cause in gone.items():
         reason = _("The machine of process {rank} has gone. {cause}", rank=rank, cause=cause)
-        return Placement("ended", lost=True, reason=reason)
+        return AttemptStatus("ended", lost=True, reason=reason)
     for rank, code in codes.items():
         if code not in (None, 0, attempt.LOST):
             reason = _("Process {rank} of the run ended with exit code {n}.", rank=rank, n=code)
-            return Placement("ended", code, reason)
+            return AttemptStatus("ended", code, reason)
     if attempt.LOST in codes.values():
-        return Placement("ended", lost=True, reason=_("The run's processes lost each other."))
-    return Placement("running")
+        return AttemptStatus("ended", lost=True, reason=_("The run's processes lost each other."))
+    return AttemptStatus("running")
 
 
 def _release(ray: Any, job: str) -> None:

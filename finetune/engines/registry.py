@@ -109,6 +109,11 @@ def check_visitors_options(ticket: Ticket) -> None:
         raise ConfigError(dict.fromkeys(named, _("cannot be named here; leave it empty")))
 
 
+def owners_variables() -> set[str]:
+    """Return the variables of a shared app's environment that engines read."""
+    return {name for engine in engines().values() for name in engine.owners_variables}
+
+
 def billed_options(ticket: Ticket) -> BilledOptions | None:
     """Return the options of a ticket whose job costs something; None for others."""
     engine = find_engine(ticket.engine)

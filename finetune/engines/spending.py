@@ -63,14 +63,6 @@ def spent_on(run: Run) -> float:
     return sum(cost.dollars for cost in costs if cost.run == run.id)
 
 
-def spent_by_run(root: Path) -> dict[str, float]:
-    """US dollars that the jobs of each run have cost, by its id; also of runs that were deleted."""
-    dollars: dict[str, float] = {}
-    for cost in _costs(root).values():
-        dollars[cost.run] = dollars.get(cost.run, 0.0) + cost.dollars
-    return dollars
-
-
 def spent_today(root: Path, owner: str) -> float:
     """US dollars that an owner's jobs of the last 24 hours have cost."""
     since = time.time() - _DAY

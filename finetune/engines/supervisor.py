@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from finetune.engines import frames
-from finetune.engines.base import Engine, Placement, read_ticket, write_ticket
+from finetune.engines.base import AttemptStatus, Engine, read_ticket, write_ticket
 from finetune.errors import FinetuneError, WrongAccount
 from finetune.messages import message as _
 from finetune.runs import events
@@ -80,7 +80,7 @@ def _is_told_ended(run: Run) -> bool:
     return run.state().end_recorded
 
 
-def _reason(ended: Placement) -> str:
+def _reason(ended: AttemptStatus) -> str:
     """Why an attempt has ended that did not say it itself."""
     code = ended.exit_code or 0
     number = -code if code < 0 else code - 128  # of a signal, as Python and as a shell tell it
@@ -115,7 +115,7 @@ class _Attempt:
         self._shown: set[str] = set()  # lines that tell the attempt's events
         self._next = self._ticket.sent  # byte of the attempt's events that comes next
 
-    def carry_out(self) -> Placement:
+    def carry_out(self) -> AttemptStatus:
         """Submit it where that was not done, and follow it to its end."""
         if self._ticket.missing:
             self._look_for_missing()
@@ -127,7 +127,7 @@ class _Attempt:
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         try:
-            placement = self._follow()
+            state = self._follow()
         finally:
             self._ended.set()
         reader.join(5)
@@ -137,10 +137,10 @@ class _Attempt:
         content = self._engine.fetch(self._run, self._ticket)
         for frame in frames.split(content[self._next :], self._ticket.attempt, self._next):
             self._take(frame, last_too=True)
-        missing = self._ticket.job if placement.missing else ""
+        missing = self._ticket.job if state.missing else ""
         left = self._ticket.model_copy(update={"job": "", "missing": missing})
         self._ticket = write_ticket(self._run, left)
-        return placement
+        return state
 
     def _look_for_missing(self) -> None:
         """Follow the missing attempt again if the engine knows it by now; otherwise note that the
@@ -197,7 +197,7 @@ class _Attempt:
                 print(f"its output is not to be had: {error}", flush=True)
             self._ended.wait(POLL)
 
-    def _follow(self) -> Placement:
+    def _follow(self) -> AttemptStatus:
         """Take the attempt's output and pass a stop on, until it has ended."""
         asked = answered = time.monotonic()
         while True:
@@ -208,7 +208,7 @@ class _Attempt:
                 continue
             asked = time.monotonic()
             try:
-                placement = self._engine.state(self._run, self._ticket)
+                state = self._engine.state(self._run, self._ticket)
                 answered = asked
             except WrongAccount:
                 raise
@@ -216,8 +216,8 @@ class _Attempt:
                 if asked - answered > SILENCE:
                     raise
                 continue
-            if placement.status == "ended":
-                return placement
+            if state.status == "ended":
+                return state
 
     def _stop(self) -> None:
         now = time.monotonic()

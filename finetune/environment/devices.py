@@ -23,7 +23,7 @@ from finetune import disk
 from finetune.environment import caches
 from finetune.errors import StoreError
 
-_LEAST_GAIN = 1.2  # in speed, that justifies the lower precision of bf16 on a processor
+_LEAST_GAIN = 1.2  # speedup from which bf16, which is less exact, is used on a processor
 
 
 def list_accelerators() -> tuple[str, ...]:
@@ -59,8 +59,8 @@ def prefers_bf16(device: Any = None) -> bool:
 
 
 def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
-    """True if this machine's processor should compute in bf16. Judged by its flags alone if it was
-    not measured yet and no `measure` is given.
+    """True if this machine's processor should compute in bf16. If it was not measured yet,
+    `measure` is called; without that, its flags decide.
 
     Some processors have the instructions but are slower with them. The measurement is kept in the
     user's cache, so that all processes and a resumed run agree.

@@ -1,4 +1,4 @@
-"""This project as a Space of one's own.
+"""Deploy this project as a Space.
 
 Its files are one commit. Billed hardware is requested only after its price was accepted, and sleeps
 when nobody uses it. Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
@@ -20,7 +20,7 @@ from finetune.hub.client import HubClient, default_sleep_time
 
 MOUNT = "/data"
 FREE = "cpu-basic"  # hardware
-_MARK = "finetune/__init__.py"  # a Space that has it is one of ours
+_MARK = "finetune/__init__.py"  # marks a Space of this project
 
 
 def project_files(root: Path = project.ROOT) -> dict[str, Path]:
@@ -52,9 +52,11 @@ def deploy_space(
 ) -> str:
     """Create or update a Space and print each step; returns its address.
 
-    Everything is checked, and `agrees` asked with the price of what is billed, before anything is
-    made. Doing it again changes what differs; what is no longer among the project's files is
-    removed from the Space. The help of `cli.deploy` says more of the arguments.
+    Before anything is changed, all arguments are checked, and `agrees` is called with the price if
+    the
+    hardware is billed. A repeated call changes only what differs; files that the project no longer
+    has
+    are removed from the Space. The help of `cli.deploy` describes the arguments.
     """
     # 1. What is requested, what exists, and what it costs.
     files, hub = project_files(root), HubClient(token)

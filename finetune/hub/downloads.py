@@ -15,7 +15,7 @@ from finetune.metrics.catalog import LOSS, STANDARD
 from finetune.runs import events
 from finetune.runs.run import Run
 
-_PIECE = 2**20
+_PIECE = 2**20  # bytes
 _COLUMNS = (
     "event", "time", "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second",
     *(metric.name for metric in STANDARD), "validation_loss", "best", "text",
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 class _Buffer(bytearray):
-    """A file that a zip is written to, and read from piece by piece."""
+    """A file in memory that a zip is written to, emptied after each piece."""
 
     def write(self, data: bytes) -> int:
         self.extend(data)
@@ -50,8 +50,7 @@ def model_zip(run: Run) -> Iterator[bytes]:
 def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
     """Zip the files of a folder, in pieces, below a folder `name`.
 
-    Every file is opened before the first piece, so that a better model saved meanwhile is not mixed
-    in.
+    All files are opened first, so that a model saved in the meantime is not mixed in.
     """
     buffer = _Buffer()
     with contextlib.ExitStack() as stack, zipfile.ZipFile(cast(IO[bytes], buffer), "w") as archive:

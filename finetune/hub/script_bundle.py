@@ -1,7 +1,7 @@
 """A run as a zip, to repeat it elsewhere: a plain script, its values, its pairs and its
 requirements.
 
-The script is always the same file, `templates/train.py`; only its `config.json` differs by run.
+The script is always the same file, `templates/train.py`. Only the `config.json` beside it differs.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _script_config(
     from finetune.training import dataloaders, model, schedule
 
     config, total = run.config(), prepared.total_steps
-    eval_steps = schedule.eval_every(  # if the run ended before it was planned
+    eval_steps = schedule.eval_every(  # a fallback if the run ended too early
         config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
     )
     length, precision = checkpoints.length_of(run.folder), prepared.precision

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from finetune.data import csv_cells
 from finetune.data.table import Table, to_plain_value
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # of what can be written
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # formats that can be written
 PREDICTION, TRAINED_ON, ERROR = "prediction", "trained_on", "error"
 Line = dict[str, Any]  # a row of the file or of the result: column -> cell
 ColumnTypes = dict[str, pa.DataType]
@@ -40,7 +40,7 @@ def _unpacked_suffix(path: Path) -> str:
 
 
 def file_columns(table: Table) -> ColumnTypes:
-    """The columns of a file that its result repeats, with their types.
+    """The columns of a file that are copied to its result, with their types.
 
     Formats that declare no columns (JSON, workbooks) are read once for this: a key or a type may
     first occur in the last row.
@@ -113,7 +113,7 @@ def open_writer(
         with pq.ParquetWriter(out, schema) as parquet:
             yield lambda lines: parquet.write_table(_to_arrow(lines, columns, schema))
         return
-    # In a CSV, spreadsheets calculate texts of a workbook, and misread UTF-8 without a mark.
+    # A spreadsheet would take texts of a CSV for formulas, and misread UTF-8 without a mark.
     is_csv = suffix in (".csv", ".tsv")
     encoding = "utf-8-sig" if is_csv and table.sheets else "utf-8"
     with out.open("w", encoding=encoding, errors="replace", newline="") as file:

@@ -1,5 +1,5 @@
-"""Carries a run out in the container of a Hugging Face Job: `python -m
-finetune.jobs.container`, in the folder that holds this package.
+"""Carries a run out in the container of a job on the Hub: `python -m finetune.jobs.container`, in
+the folder that holds this package.
 
 Trains on the container's disk, prints events as frames and the worker's log as it is (one writer:
 two would tear each other's lines), mirrors what is saved into the bucket, and watches for a stop.
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from finetune.engines import mailbox
+from finetune.engines import run_bucket
 from finetune.engines.frames import split
-from finetune.engines.mailbox import Mailbox
+from finetune.engines.run_bucket import RunBucket
 from finetune.jobs import workers
 from finetune.runs.run import Run
 
@@ -30,12 +30,12 @@ _REST = 5.0  # of a mirroring's own time that passes until the next, and two sec
 def main() -> int:
     """Carry the run out; the worker's exit status, as far as its events tell."""
     run_id, attempt = os.environ["FINETUNE_JOB"].split()
-    box = Mailbox(HfApi(), os.environ["FINETUNE_BUCKET"], run_id, int(attempt))
+    bucket = RunBucket(HfApi(), os.environ["FINETUNE_BUCKET"], run_id, int(attempt))
     root = Path("runs").resolve()
     root.mkdir()
-    box.get(mailbox.RUN, root / mailbox.RUN)
-    run = mailbox.unpack_run(root / mailbox.RUN, root, run_id)
-    (root / mailbox.RUN).unlink()
+    bucket.get(run_bucket.RUN, root / run_bucket.RUN)
+    run = run_bucket.unpack_run(root / run_bucket.RUN, root, run_id)
+    (root / run_bucket.RUN).unlink()
     relay = _Relay(run, int(attempt))
     workers.spawn_worker(run)
     asked = time.monotonic()
@@ -46,12 +46,12 @@ def main() -> int:
         now = time.monotonic()
         if now - asked > ASK and not run.stop_requested():
             asked = now
-            _look_for_stop(box, run)
+            _look_for_stop(bucket, run)
         if now > mirror_at:
-            _mirror(box, run)
+            _mirror(bucket, run)
             mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))
     for pause in _PAUSES:  # what was saved last is what counts
-        if _mirror(box, run):
+        if _mirror(bucket, run):
             break
         time.sleep(pause)
     relay.pass_on()
@@ -59,16 +59,16 @@ def main() -> int:
     return {"finished": 0, "stopped": 0, "failed": 1}[state.status] if state.end_recorded else 137
 
 
-def _look_for_stop(box: Mailbox, run: Run) -> None:
+def _look_for_stop(bucket: RunBucket, run: Run) -> None:
     with contextlib.suppress(Exception):  # the next look may have an answer
-        if box.has(mailbox.STOP):
-            box.get(mailbox.STOP, run.stop_file)
+        if bucket.has(run_bucket.STOP):
+            bucket.get(run_bucket.STOP, run.stop_file)
 
 
-def _mirror(box: Mailbox, run: Run) -> bool:
+def _mirror(bucket: RunBucket, run: Run) -> bool:
     """Send what was saved; whether that succeeded."""
     try:
-        box.mirror(run)
+        bucket.mirror(run)
     except Exception as error:  # the next one sends it
         print(f"the bucket did not take what was saved: {error}", flush=True)
         return False

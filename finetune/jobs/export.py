@@ -82,7 +82,7 @@ class ExportJob(BackgroundJob):
 
         run, file = self.run, self.folder / _MODEL
         file.parent.mkdir(exist_ok=True)
-        step = run.kept_step()
+        step = run.best_step()
         onnx.export_onnx(run.best, file)
         quantization.quantize_model(run, file, step)
         if quantized.is_enabled(run.best):

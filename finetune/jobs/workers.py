@@ -23,6 +23,7 @@ import psutil
 
 from finetune import disk, owners
 from finetune.data import catalog
+from finetune.engines import registry
 from finetune.environment import devices, project
 from finetune.environment.confinement import Confinement, visible_environment
 from finetune.errors import JobError, StoreError
@@ -40,8 +41,8 @@ READY, RUN = "ready", "run.json"  # files by which a warm worker and the app tal
 TEMPORARY = "finetune-worker-"  # how the name of a confined worker's temporary folder begins
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
-# What a shared app's worker has too if it is not confined, as one that follows a run on Ray.
-_UNCONFINED = ("HOME", "TMPDIR", "RAY_ADDRESS", "HF_HOME", "XDG_CACHE_HOME")
+# What a shared app's worker has too if it is not confined, beside what its engine reads.
+_UNCONFINED = ("HOME", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME")
 
 
 def spawn_worker(
@@ -121,7 +122,8 @@ def _environment(confinement: Confinement | None) -> dict[str, str]:
     if policy.confines_workers:
         own = visible_environment()
         if confinement is None:
-            own |= {name: os.environ[name] for name in _UNCONFINED if name in os.environ}
+            names = {*_UNCONFINED, *registry.owners_variables()}
+            own |= {name: os.environ[name] for name in names & os.environ.keys()}
     variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **own}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
     return variables | {"PYTHONPATH": project.python_path()} | policy.worker_environment()

@@ -1,4 +1,4 @@
-"""Calibration: whether answers given with 80% confidence are right in 80 of 100.
+"""Calibration: answers given with 80% confidence should be right in 80 of 100.
 
 A temperature divides the logits: above 1 it makes a model less sure, below 1 surer.
 """
@@ -17,7 +17,7 @@ from finetune.metrics.cross_fitting import assign_folds
 Logits = NDArray[np.floating[Any]]
 
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures
-FEWEST_ERRORS = 10  # of fewer, a temperature is fitted to chance
+FEWEST_ERRORS = 10  # needed to fit a temperature; fewer are chance
 BINS = 15  # of confidence, of equal width
 _FITTED_ON = 3_000_000  # logits at most
 _FOLDS = 5
@@ -28,7 +28,7 @@ class Reliability:
     """Confidence beside accuracy, by bins of confidence."""
 
     counts: NDArray[np.int64]  # examples in each bin; a bin holds its upper edge
-    confidence: Floats  # mean over each bin; nan where it is empty
+    confidence: Floats  # mean over each bin; nan if it is empty
     accuracy: Floats
     ece: float  # expected calibration error: |accuracy - confidence|, mean over the examples
 
@@ -47,18 +47,20 @@ class Calibration:
 def probabilities(
     logits: Logits, temperature: float | NDArray[np.float32] = 1.0
 ) -> NDArray[np.float32]:
-    """The softmax of finite logits over a temperature, one for all or of shape (examples, 1)."""
-    shares: NDArray[np.float32]
-    shares = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=np.float32)
-    shares /= np.float32(temperature)
-    np.exp(shares, out=shares)
-    shares /= shares.sum(axis=1, keepdims=True)
-    return shares
+    """Softmax of finite logits divided by a temperature, a number or an array of shape (examples,
+    1)."""
+    result: NDArray[np.float32]
+    result = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=np.float32)
+    result /= np.float32(temperature)
+    np.exp(result, out=result)
+    result /= result.sum(axis=1, keepdims=True)
+    return result
 
 
 def reliability(confidence: Floats | Logits, right: Truths) -> Reliability:
-    """Probabilities of the predicted classes against whether these are right, both of shape
-    (examples,), in bins. The error of few examples is too high: even a perfect model shows some.
+    """Compare the probabilities of predicted classes with their correctness, both of shape
+    (examples,), in bins of confidence. The error of few examples is too high: even a perfect model
+    shows some.
 
     Source: Naeini, Cooper and Hauskrecht 2015, https://doi.org/10.1609/aaai.v29i1.9602.
     """
@@ -73,8 +75,8 @@ def reliability(confidence: Floats | Logits, right: Truths) -> Reliability:
 
 
 def fit_temperature(logits: Logits, labels: Indices) -> float:
-    """The temperature, from 0.05 to 20, at which the labels are most likely; 1 where all logits of
-    each example are equal. Of very many examples a random part is used.
+    """Fit the temperature, from 0.05 to 20, at which the labels are most likely; 1 if all logits of
+    each example are equal. Of very many examples a random sample is used.
 
     Source: Guo, Pleiss, Sun and Weinberger 2017, https://arxiv.org/abs/1706.04599.
     """
@@ -104,8 +106,8 @@ def fit_temperature(logits: Logits, labels: Indices) -> float:
 
 
 def calibrate(logits: Logits, labels: Indices) -> Calibration:
-    """Calibration after temperature scaling; each of 5 folds is judged at the temperature fitted to
-    the others.
+    """Calibrate by temperature scaling. Each of 5 folds is judged at the temperature fitted to the
+    others.
 
     No temperature is offered with fewer than 10 errors, if the fit ends at a bound (without errors
     it would be ever colder), or if it does not lower the expected calibration error.

@@ -1,7 +1,7 @@
 """Confusion matrices, scores of classes, curves over thresholds, and the best threshold.
 
-scikit-learn is imported when it is first needed: that takes a second. An example is called positive
-where its score is at least the threshold.
+scikit-learn is imported when it is first needed, because that takes a second. An example is called
+positive if its score is at least the threshold.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Truths = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One class against all others: `support` examples are of it, `predicted` were put into it. A
-    score of no example is None."""
+    """One class against all others: `support` examples belong to it, `predicted` were assigned to
+    it. A score without examples is None."""
 
     precision: float | None
     recall: float | None
@@ -37,13 +37,13 @@ class Curve:
 
     x: Floats  # the false positive rate, or the recall; of shape (points,), ascending
     y: Floats  # the true positive rate, or the precision
-    area: float  # under the full curve, also where it has been thinned
+    area: float  # under the full curve, also if it has been thinned
 
 
 @dataclass(frozen=True)
 class ThresholdSweep:
-    """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best of all; nan where
-    a metric is of no example."""
+    """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best threshold; nan if
+    a metric has no examples."""
 
     thresholds: Floats
     accuracy: Floats
@@ -60,23 +60,24 @@ class ThresholdSweep:
 
 
 def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
-    """above / below, and 0 where below is 0."""
+    """above / below, elementwise; 0 where below is 0."""
     out = np.zeros(np.broadcast_shapes(np.shape(above), np.shape(below)))
     np.divide(above, below, out=out, where=np.asarray(below) > 0)
     return out
 
 
 def mean_f1(hits: NDArray[Any], sizes: NDArray[Any]) -> Floats:
-    """The mean F1 of the classes that occur, of `hits`, examples rightly put into each class, and
-    `sizes`, examples of each class plus those put there, both of shape (classes, ...)."""
+    """Mean F1 of the classes that occur. `hits` are the examples rightly assigned to each class,
+    `sizes` the examples of each class plus those assigned to it, both of shape (classes, ...)."""
     occurring = np.maximum(1, (sizes > 0).sum(axis=0))
     return ratio(2 * hits, sizes).sum(axis=0) / occurring  # type: ignore[no-any-return]
 
 
 def confusion_matrix(labels: Indices, predictions: Indices, classes: int) -> Counts:
-    """How many examples of each class (row) are put into each (column).
+    """Count the examples of each class (row) that are assigned to each class (column).
 
-    scikit-learn's takes 50 times as long, and warns of a single class."""
+    scikit-learn's takes 50 times as long, and warns of a single class.
+    """
     cells = np.asarray(labels, dtype=np.int64) * classes + predictions
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
@@ -95,8 +96,8 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
 
 
 def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | None:
-    """The receiver operating characteristic, and precision against recall, whose area is the
-    average precision; None where there are no positives or no negatives."""
+    """Return the receiver operating characteristic, and the precision-recall curve, whose area is
+    the average precision; None if there are no positives or no negatives."""
     from sklearn import metrics
 
     if positives.all() or not positives.any():
@@ -108,7 +109,7 @@ def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | N
 
 
 def thin_curve(curve: Curve, points: int = 200) -> Curve:
-    """At most so many points of a curve, evenly spaced along its length, for a chart."""
+    """Reduce a curve to at most this many points, evenly spaced along its length, for a chart."""
     if len(curve.x) <= points:
         return curve
     length = np.append(0.0, np.cumsum(np.hypot(np.diff(curve.x), np.diff(curve.y))))
@@ -118,10 +119,11 @@ def thin_curve(curve: Curve, points: int = 200) -> Curve:
 
 
 def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
-    """The metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
+    """Compute the metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
 
     The best threshold is fitted to these very examples, so the F1 there is better than what new
-    examples will show."""
+    examples will show.
+    """
     exact: Floats = np.asarray(scores, np.float64)
     thresholds = np.append(np.arange(101) / 100, best_threshold(exact, positives))
     called = exact >= thresholds[:, None]
@@ -140,8 +142,8 @@ def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
 
 
 def best_threshold(scores: Floats, positives: Truths) -> float:
-    """The threshold of the best F1, midway between two neighbouring scores (or 0 and the lowest);
-    of several the one nearest to a half."""
+    """Find the threshold of the best F1, midway between two neighbouring scores (or 0 and the
+    lowest); of several the one nearest to a half."""
     from sklearn import metrics
 
     if not positives.any():

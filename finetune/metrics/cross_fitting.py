@@ -1,4 +1,4 @@
-"""Cross-fitting: what is fitted to examples is scored on examples that it was not fitted to."""
+"""Cross-fitting: what is fitted to some examples is scored on others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORTHWHILE = 0.01  # of F1, for another threshold to be recommended
 
 @dataclass(frozen=True)
 class CrossFittedThreshold:
-    """The threshold of the best F1, with what new examples will show of it."""
+    """The threshold of the best F1, with its expected effect on new examples."""
 
     threshold: float  # fitted to all examples; the one to use
     f1: Interval  # each fold at the threshold fitted to the other folds
@@ -26,7 +26,7 @@ class CrossFittedThreshold:
 
     @property
     def is_recommended(self) -> bool:
-        """True if the gain is worth a choice and is more than chance."""
+        """True if the gain is worth a choice and is not due to chance."""
         return self.gain.value >= WORTHWHILE and self.gain.low > 0
 
 

@@ -29,16 +29,16 @@ _Statistic = Callable[[Counts], Floats]
 class Interval:
     """A figure and its 95% confidence interval."""
 
-    value: float  # nan where nothing was measured
+    value: float  # nan if nothing was measured
     low: float
     high: float
-    resamples: int = 0  # bootstrap samples it rests on; 0 where it comes from a formula
+    resamples: int = 0  # bootstrap samples behind it; 0 if it comes from a formula
 
 
 @dataclass(frozen=True)
 class McNemar:
-    """On how many examples only the first, only the second of two classifiers is right, and the
-    two-sided p value of "both are right equally often"."""
+    """The number of examples on which only the first, and only the second of two classifiers is
+    right, and the two-sided p value of "both are right equally often"."""
 
     first_only: int
     second_only: int
@@ -148,7 +148,7 @@ def _bca_ends(value: float, draws: Floats, acceleration: float) -> tuple[float, 
 
 
 def mcnemar_test(labels: Indices, first: Indices, second: Indices) -> McNemar:
-    """The exact test whether one of two classifiers is right more often on the same examples.
+    """Test exactly whether one of two classifiers is right more often on the same examples.
 
     Source: Dietterich 1998, https://doi.org/10.1162/089976698300017197.
     """
@@ -163,7 +163,8 @@ def mcnemar_test(labels: Indices, first: Indices, second: Indices) -> McNemar:
 
 
 def wilson_interval(right: int, n: int) -> Interval:
-    """Wilson's score interval (1927) of a proportion, of use for few examples and near 0 and 1."""
+    """Wilson's score interval (1927) of a proportion, suitable for few examples and near 0 and
+    1."""
     from scipy.stats import binomtest
 
     if n == 0:
@@ -173,15 +174,15 @@ def wilson_interval(right: int, n: int) -> Interval:
 
 
 def accuracy_margin(examples: int) -> float:
-    """Half of the 95% interval of an accuracy of a half: the most that so many examples leave open
-    of an accuracy that is not known yet."""
+    """Half of the 95% interval of an accuracy of 0.5: the largest margin with this many
+    examples."""
     interval = wilson_interval(examples // 2, examples)
     return (interval.high - interval.low) / 2
 
 
 def newcombe_interval(score: Interval, other: float, examples: int) -> Interval:
-    """The difference `score` - `other`, the latter without an interval of its own. Both are taken
-    as independent proportions, which makes it too wide, if anything.
+    """The interval of the difference `score` - `other`, the latter without an interval of its own.
+    Both are taken as independent proportions, which makes it too wide, if anything.
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
     """
@@ -192,7 +193,8 @@ def newcombe_interval(score: Interval, other: float, examples: int) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Student's t interval of a mean, as over several seeds; None for fewer than two values."""
+    """Student's t interval of a mean, such as that over several seeds; None for fewer than two
+    values."""
     from scipy.special import stdtrit  # loads in half of the time of scipy.stats
 
     if len(values) < 2:

@@ -1,4 +1,5 @@
-"""How much of a score comes from having been picked as the best of several on the same examples.
+"""The picking bias: the part of a score that comes from picking the best of several on the same
+examples.
 
 Arrays in, numbers out: models are rows of predictions or of losses, whatever made them.
 """
@@ -38,7 +39,7 @@ class Statistic:
     score: Callable[[Floats], Floats]
 
     def of(self, weights: NDArray[Any]) -> Floats:
-        """The scores, of shape (models, resamples), by weights of shape (examples, resamples)."""
+        """Scores of shape (models, resamples), for weights of shape (examples, resamples)."""
         return self.score(self.terms @ weights)
 
 
@@ -84,16 +85,16 @@ def _mean(values: NDArray[Any]) -> Statistic:
 def picking_bias(
     picked_by: Statistic, reported: Mapping[str, Statistic], kept: int
 ) -> dict[str, float]:
-    """How much lower each reported score of the model `kept` would be on new examples, for it was
-    picked as the best by `picked_by` on these ones; 0 where picking adds nothing.
+    """Estimate how much lower each reported score of the model `kept` will be on new examples,
+    because it was picked as the best by `picked_by` on these; 0 if picking adds nothing.
 
-    In each bootstrap sample of the examples the best model is chosen, and scored on the examples
-    outside of the sample; what the model kept scores there beyond that is what picking adds.
+    In each bootstrap sample of the examples the best model is picked, and scored on the examples
+    outside of the sample. The bias is the score of the model `kept` there minus that score.
 
     Source: Tsamardinos, Greasidou and Borboudakis 2018, Bootstrapping the out-of-sample
     predictions for efficient and accurate cross-validation (BBC-CV),
     https://doi.org/10.1007/s10994-018-5714-4. The difference from the model kept has the same
-    expectation as their estimate, and is exactly 0 where all samples choose it.
+    expectation as their estimate, and is exactly 0 if all samples pick it.
     """
     examples, models = picked_by.terms.shape[1], picked_by.models
     if models < 2 or examples < 2:
@@ -115,7 +116,7 @@ def picking_bias(
 def _bootstrap_weights(
     rng: np.random.Generator, examples: int, resamples: int
 ) -> NDArray[np.float32]:
-    """How often each example is drawn, of shape (examples, resamples)."""
+    """The number of times that each example is drawn, shape (examples, resamples)."""
     drawn = rng.integers(0, examples, (examples, resamples))
     drawn *= resamples
     drawn += np.arange(resamples)
@@ -124,10 +125,11 @@ def _bootstrap_weights(
 
 
 def lowered(score: Interval, bias: float) -> Interval:
-    """A score, or a difference of two, without what picking adds.
+    """Subtract the picking bias from a score, or from a difference of two.
 
-    The interval reaches from that of all of the bias to that of none: models that really differ owe
-    less to picking than the bootstrap finds, and then an interval that only moves misses too much.
+    The interval spans those with all of the bias and with none: models that really differ owe less
+    to
+    picking than the bootstrap finds, so that an interval that only moved would miss too much.
     """
     ends = [score.low, score.low - bias, score.high, score.high - bias]
     return replace(score, value=score.value - bias, low=min(ends), high=max(ends))

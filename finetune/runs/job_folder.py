@@ -125,7 +125,7 @@ class JobFolder:
         return [event for event in parsed if event is not None], offset + len(whole)
 
     def state(self) -> JobState:
-        """How far the job is; status `none` if nobody asked for it."""
+        """The progress of the job; its status is `none` if nobody asked for it."""
         if not self.folder.is_dir():
             return JobState("none")
         state = self._state_as(JobState)
@@ -135,8 +135,8 @@ class JobFolder:
         return state
 
     def _state_as(self, kind: type[State]) -> State:
-        """What the job's events tell, and whether its worker lives. A dead worker without a last
-        event was interrupted; or stopped, if a stop was asked for."""
+        """Combine the fold of the job's events with its lock. A dead worker without a last event
+        was stopped if that was requested, or interrupted."""
         alive = self.is_alive()  # asked first: the worker may write its last event and end now
         state = _fold_of(self, kind).read(self)
         if state.end_recorded:
@@ -178,22 +178,22 @@ class JobFolder:
 
 
 class _Fold(Generic[State]):
-    """The state that a job's events tell, as far as they were read."""
+    """The fold of a job's events, as far as they were read."""
 
     def __init__(self, kind: type[State]) -> None:
         self._kind = kind
-        self._lock = threading.Lock()  # one a job: a long one holds up nobody else
+        self._lock = threading.Lock()  # one for each job, so that a long fold does not delay others
         self._file, self._offset, self._state = (0, 0), 0, kind()
 
     def read(self, job: JobFolder) -> State:
-        """Fold what is new; a copy of the state."""
+        """Fold new events, and return a copy of the state."""
         with self._lock:
             try:
                 status = job.events_file.stat()
             except OSError:
                 return self._kind()
             file = status.st_dev, status.st_ino
-            if file != self._file or status.st_size < self._offset:  # of another job in this folder
+            if file != self._file or status.st_size < self._offset:  # another job's file
                 self._file, self._offset, self._state = file, 0, self._kind()
             fresh, end = job.tail(self._offset, _CHUNK)
             while end > self._offset:
@@ -211,7 +211,7 @@ def _fold_of(job: JobFolder, kind: type[State]) -> _Fold[State]:
 
 
 def forget_state(job: JobFolder) -> None:
-    """Drop what was read of the events of a job that is removed."""
+    """Drop the fold of a job that is removed."""
     for key in [key for key in list(_folds) if key[0] == job.folder]:
         _folds.pop(key, None)
 

@@ -1,10 +1,10 @@
 """The queue of runs.
 
-    <root>/.queue/<turn>.<order>-<run id>   a run that waits; holds its owner's name
-    <root>/.queue/turn.json                 who has had the present turn (owner -> its number)
+    <root>/.queue/<turn>.<order>-<run id>   a waiting run; contains its owner's name
+    <root>/.queue/turn.json                 owners who had the present turn (owner -> its number)
 
-Owners take turns: each run of an owner has the turn after that of their run before it, the first
-the present turn (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996).
+Owners take turns: each run of an owner gets the turn after that of the owner's run before it; the
+first one gets the present turn (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Entry(NamedTuple):
 
     @property
     def owner(self) -> str:
-        with contextlib.suppress(OSError):  # its worker may take it out at this moment
+        with contextlib.suppress(OSError):  # its worker may remove it at this moment
             return self.path.read_text(encoding="utf-8")
         return ""
 
@@ -40,11 +40,11 @@ class Queue:
         self._turn_file = self._folder / "turn.json"
 
     def waiting(self) -> list[str]:
-        """The ids that wait, the next first."""
+        """The ids of waiting runs, the next first."""
         return [entry.run_id for entry in self._entries()]
 
     def add(self, run_id: str, owner: str = "") -> None:
-        """Put a run at the end of its owner's turns; one that waits is moved."""
+        """Add a run at the end of its owner's turns; a waiting run is moved there."""
         entries, had_turn = self._entries(), disk.read_json(self._turn_file)
         order = max((entry.order for entry in entries), default=0) + 1
         now = max(had_turn.values(), default=0)
@@ -58,12 +58,12 @@ class Queue:
             path.write_text(owner, encoding="utf-8")
 
     def remove(self, run_id: str) -> None:
-        """Take a run out, if it waits."""
+        """Remove a run if it waits."""
         if entry := self._find(run_id):
             entry.path.unlink(missing_ok=True)
 
     def begin(self, run_id: str) -> None:
-        """Take out a run that has a worker now: its owner has had this turn."""
+        """Remove a run that now has a worker, and record that its owner had this turn."""
         if entry := self._find(run_id):
             had_turn = disk.read_json(self._turn_file).items()
             turns = {owner: turn for owner, turn in had_turn if turn == entry.turn}

@@ -2,7 +2,7 @@
 
 <run id>/
     config.json     the RunConfig; a move to another engine may set its save_steps
-    engine.json     where it is carried out, unless here (`engines.base.Ticket`)
+    engine.json     the engine that trains it, if it is not local (`engines.base.Ticket`)
     about.json      title, tags and note (`RunMetadata`)
     checkpoints/    state to continue from, one folder a step; removed when the run has finished
     best/           the best model so far, a plain `from_pretrained` folder
@@ -90,7 +90,7 @@ class Run(JobFolder):
         write_atomically(self.folder / "config.json", config.to_json())
 
     def pinned_config(self) -> RunConfig:
-        """The configuration, a Hub dataset at the commit that the run first read."""
+        """The configuration, with a Hub dataset pinned to the commit that the run first read."""
         prepared = self.state().prepared
         revision = prepared.data.get("revision") if prepared is not None else ""
         return self.config().changed(**{"dataset_revision": revision} if revision else {})
@@ -135,13 +135,14 @@ class Run(JobFolder):
         return (self.folder / "config.json").is_file()
 
     def state(self) -> RunSummary:
-        """The state of the run: what its events tell, whether its worker lives, and the queue.
+        """The state of the run, from its events, its worker's lock and the queue.
 
-        It is about the model in `best/`, which after a crash may be of a later step than the last
-        checkpoint: the run comes by it again.
+        Its `saved_step` is that of the model in `best/`, which after a crash may be later than the
+        last
+        checkpoint; a resumed run reaches it again.
         """
-        waits = self.id in Queue(self.folder.parent).waiting()  # before its worker takes it out
-        state, step = self._state_as(RunSummary), self.kept_step()
+        waits = self.id in Queue(self.folder.parent).waiting()  # first: its worker may remove it
+        state, step = self._state_as(RunSummary), self.best_step()
         if step is not None or not self.has_model():
             state.saved_step = step
         if waits and state.status != "running":
@@ -150,7 +151,7 @@ class Run(JobFolder):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The kept model's validation accuracy, F1 and loss; empty before the first evaluation."""
+        """Validation accuracy, F1 and loss of the best model; empty before the first evaluation."""
         best = self.state().best
         return dict(best.metrics) if best else {}
 
@@ -162,7 +163,7 @@ class Run(JobFolder):
     def has_model(self) -> bool:
         return (self.best / "config.json").exists()
 
-    def kept_step(self) -> int | None:
+    def best_step(self) -> int | None:
         """Optimizer steps that the model in `best/` has taken; None if unknown."""
         return saved_step(self.best)
 

@@ -44,7 +44,7 @@ class JobState:
     remedy: str = ""
     began: float = 0.0  # in seconds since the epoch, as `ended`; 0 if it has not
     ended: float = 0.0
-    end_recorded: bool = False  # whether its events say that it has ended; a killed worker's do not
+    end_recorded: bool = False  # True if an event says that it has ended
 
     @property
     def running(self) -> bool:

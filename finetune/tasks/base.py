@@ -37,15 +37,14 @@ class Target:
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """What a person chose for one model; None where nothing."""
+    """A person's choices for one model; None for a default."""
 
     threshold: float | None = None  # plain probability from which `positive` is the answer
     temperature: float | None = None  # calibrated probabilities are softmax(logits / temperature)
     positive: str = ""  # name of a class, of two
 
     def threshold_for(self, names: Sequence[str]) -> float | None:
-        """The threshold, or None if these classes have none: it takes two, one of them
-        `positive`."""
+        """The threshold, or None unless there are two classes, one of them `positive`."""
         return self.threshold if len(names) == 2 and self.positive in names else None
 
 
@@ -54,7 +53,7 @@ NO_RULE = DecisionRule()
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """How logits become an answer."""
+    """Options for turning logits into an answer."""
 
     both_orders: bool = False  # average the probabilities of both orders of the sentences
     threshold: bool = True  # use the threshold saved with the model, if there is one

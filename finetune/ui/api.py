@@ -250,8 +250,8 @@ class Api:
         """Let a run that ended too early go on from its last checkpoint.
 
         Args:
-            agreed: whether a person has agreed to the price of a new Hugging Face Job, where the
-                run was carried out by such; without it the answer is that price.
+            agreed: whether a person has agreed to the price of a new job, if the run's engine is
+                billed; without it the answer is that price.
         """
         with self._store_of(request) as store:
             service.resume_run(store, store.get(run_id), agreed=agreed)

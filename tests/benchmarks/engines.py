@@ -31,7 +31,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines import supervisor
-from finetune.engines.base import HERE, Engine, Placement, Ticket, write_ticket
+from finetune.engines.base import HERE, AttemptStatus, Engine, Ticket, write_ticket
 from finetune.engines.frames import Frame
 from finetune.jobs import scheduler, service
 from finetune.runs import events
@@ -151,8 +151,8 @@ class SimulatedJob(Engine):
         self._ends = time.monotonic() + self._seconds
         return "simulated"
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
-        return Placement("running" if time.monotonic() < self._ends else "ended", exit_code=0)
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
+        return AttemptStatus("running" if time.monotonic() < self._ends else "ended", exit_code=0)
 
     def knows(self, run: Run, ticket: Ticket) -> bool:
         return True

@@ -27,11 +27,10 @@ from tests.support.engines import let_jobs_train, resume, steps, wait, weights
 from tests.support.hub import LoopbackHub
 from tests.support.ray_nodes import needs_ray
 
-pytestmark = pytest.mark.long
 TOTAL = 200  # steps of a run, each of 32 batches, so that it is met at work
 
 
-@pytest.fixture(params=["local", "hub-job", pytest.param("ray", marks=needs_ray)])
+@pytest.fixture(params=["local", "hub-job", "other", pytest.param("ray", marks=needs_ray)])
 def ticket(
     request: pytest.FixtureRequest, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> Ticket:
@@ -39,6 +38,9 @@ def ticket(
         return let_jobs_train(hub, monkeypatch, TOKEN)
     if request.param == "ray":
         return make_ticket("ray", {"address": request.getfixturevalue("cluster").address})
+    if request.param == "other":
+        request.getfixturevalue("other")
+        return make_ticket("other", {"flavor": "small", "price": 0.36})
     return Ticket()
 
 
@@ -53,12 +55,30 @@ def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> Run
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(store: RunStore) -> Iterator[None]:
+def nothing_left(store: RunStore, ticket: Ticket) -> Iterator[None]:
     yield
     for run in store.runs():
         workers.kill_worker(run)
-        if (ticket := read_ticket(run)).engine == "ray":
+        if (ticket := read_ticket(run)).engine in ("ray", "other"):
             open_engine(ticket).remove(run, ticket)
+
+
+@pytest.mark.slow
+def test_it_is_stopped_goes_on_and_ends(store: RunStore, config: RunConfig, ticket: Ticket) -> None:
+    """The contract in a short form; Ray's cluster alone takes longer to start than this."""
+    if ticket.engine == "ray":
+        pytest.skip("the long tests begin with this")
+    short = config.changed(max_steps=40, eval_steps=20, save_steps=5)
+    run = service.start_run(store, short, ticket)
+    wait(store, run, when=after(3))
+    service.stop_run(store, run)
+    stopped = wait(store, run, "stopped")
+    assert run.has_model()
+    assert run.checkpoint_step() == stopped.step < 40
+    resume(store, run)
+    wait(store, run, "finished")
+    assert [step for step, _ in steps(run)] == [*range(1, 41)]
+    assert "step 2: loss" in run.log_tail()
 
 
 def after(step: int) -> Callable[[RunSummary], bool]:
@@ -79,6 +99,7 @@ def training_process(run: Run) -> psutil.Process:
     raise AssertionError("it does not train")
 
 
+@pytest.mark.long
 def test_it_is_live_stopped_and_goes_on_to_the_weights_of_one_that_was_not(
     store: RunStore, config: RunConfig, ticket: Ticket
 ) -> None:
@@ -103,6 +124,7 @@ def test_it_is_live_stopped_and_goes_on_to_the_weights_of_one_that_was_not(
     assert steps(run) == steps(whole)
 
 
+@pytest.mark.long
 def test_a_killed_worker_here_is_followed_by_another_and_no_event_is_lost(
     store: RunStore, config: RunConfig, ticket: Ticket
 ) -> None:
@@ -121,6 +143,7 @@ def test_a_killed_worker_here_is_followed_by_another_and_no_event_is_lost(
         assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
 
 
+@pytest.mark.long
 def test_a_killed_training_goes_on_from_its_checkpoint(
     store: RunStore, config: RunConfig, ticket: Ticket
 ) -> None:
@@ -146,6 +169,7 @@ def test_a_run_that_fails_says_why(store: RunStore, config: RunConfig, ticket: T
     assert failed.remedy
 
 
+@pytest.mark.long
 def test_it_goes_on_while_no_app_is_here_and_one_that_starts_shows_it(
     store: RunStore, config: RunConfig, ticket: Ticket, processes: list[psutil.Process]
 ) -> None:

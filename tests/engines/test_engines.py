@@ -20,10 +20,10 @@ from finetune.__main__ import main as command_line
 from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import frames, registry, spending, supervisor
-from finetune.engines.base import Placement, Ticket, read_ticket, write_ticket
+from finetune.engines.base import AttemptStatus, Ticket, read_ticket, write_ticket
 from finetune.engines.hub_jobs import HubJobOptions
-from finetune.engines.mailbox import Mailbox
 from finetune.engines.registry import check_config, make_ticket
+from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.jobs import scheduler, service, tokens, workers
 from finetune.runs import events
@@ -262,9 +262,9 @@ def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(
 class LostAfterItsEnd(SimulatedJob):
     """A job whose machine goes just after its run has finished."""
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         run.append(events.Finished(step=1, seconds=1.0))
-        return Placement("ended", lost=True)
+        return AttemptStatus("ended", lost=True)
 
 
 def test_a_finished_run_is_not_trained_again_when_its_machine_goes(
@@ -545,7 +545,7 @@ def test_a_bucket_brings_only_what_a_job_saves(
     run = store.create(config)
     api = HfApi(endpoint=hub.url, token=TOKEN)
     api.create_bucket(BUCKET, private=True)
-    box = Mailbox(api, BUCKET, run.id, 1)
+    box = RunBucket(api, BUCKET, run.id, 1)
     names = ["events.jsonl", "best/config.json", "about.json", "evaluations/x/job.json", "STOP"]
     box.put({f"saved/{name}": b"{}" for name in names})
     about = (run.folder / "about.json").read_bytes()

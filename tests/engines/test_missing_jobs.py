@@ -14,10 +14,10 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
-from finetune.engines.base import Engine, Placement, Ticket, read_ticket, resume, write_ticket
+from finetune.engines.base import AttemptStatus, Engine, Ticket, read_ticket, resume, write_ticket
 from finetune.engines.frames import Frame
 from finetune.engines.hub_jobs import HubJobOptions
-from finetune.engines.mailbox import SAVED, Mailbox
+from finetune.engines.run_bucket import SAVED, RunBucket
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
 from finetune.jobs import service, terminal, workers
@@ -86,7 +86,7 @@ def test_that_there_is_no_such_job_is_believed_after_several_answers(
     for _ in range(19):
         with pytest.raises(PublishError):
             engine.state(run, ticket)
-    assert engine.state(run, ticket) == Placement(
+    assert engine.state(run, ticket) == AttemptStatus(
         "ended", reason=f"The Hub knows no job {ticket.job}.", missing=True
     )
     assert spending.spent_on(run) == pytest.approx(HubJobOptions(**ticket.options).most)
@@ -114,7 +114,7 @@ def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
     hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
 ) -> None:
     run, ticket, engine = sleeping
-    box = Mailbox(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
+    box = RunBucket(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
     box.put({f"{SAVED}/events.jsonl": b"{}\n"})
     hub.fail(path="/tree", status=404, times=4)
     assert engine.fetch(run, ticket) == b"{}\n"
@@ -134,10 +134,10 @@ class Forgetful(SimulatedJob):
 
     remembers = False
 
-    def state(self, run: Run, ticket: Ticket) -> Placement:
+    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
         if len(self.lines) >= 5 and not self.remembers:
-            return Placement("ended", reason="There is no such job.", missing=True)
-        return Placement("ended" if len(self.lines) == 20 else "running", 0)
+            return AttemptStatus("ended", reason="There is no such job.", missing=True)
+        return AttemptStatus("ended" if len(self.lines) == 20 else "running", 0)
 
     def knows(self, run: Run, ticket: Ticket) -> bool:
         return self.remembers

@@ -97,7 +97,7 @@ def test_it_is_used_published_and_named_where_it_pays(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(QuantizationReport, "as_good", True)
     monkeypatch.setattr(quantization, "is_faster", lambda rounds: kept)
-    report = quantization.quantize_model(run, source[1], run.kept_step())
+    report = quantization.quantize_model(run, source[1], run.best_step())
     assert (report.kept, report.pairs) == (kept, 80)
     assert quantized.read_report(run.best) == report
     assert quantized.is_enabled(run.best) == (run.best / quantized.MODEL).is_file() == kept
@@ -173,14 +173,14 @@ def test_a_second_export_of_the_same_weights_decides_the_same(
 ) -> None:
     monkeypatch.setattr(QuantizationReport, "as_good", True)
     monkeypatch.setattr(quantization, "is_faster", lambda rounds: kept)
-    first = quantization.quantize_model(run, source[1], run.kept_step())
+    first = quantization.quantize_model(run, source[1], run.best_step())
     made = (run.best / quantized.MODEL).read_bytes() if kept else b""
     (run.best / quantized.MODEL).write_bytes(b"damaged")
     monkeypatch.setattr(quantization, "is_faster", lambda rounds: not kept)
-    assert quantization.quantize_model(run, source[1], run.kept_step()) == first
+    assert quantization.quantize_model(run, source[1], run.best_step()) == first
     assert (run.best / quantized.MODEL).read_bytes() == (made if kept else b"damaged")
     monkeypatch.setattr(devices, "processor_name", lambda: "another processor")
-    assert quantization.quantize_model(run, source[1], run.kept_step()).kept != kept
+    assert quantization.quantize_model(run, source[1], run.best_step()).kept != kept
 
 
 def test_int8_of_a_former_model_is_not_used(run: Run) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_a_token_or_name_that_cannot_be_used_is_said_first(
 
 
 def test_what_cannot_be_pushed_is_said_before_a_byte(
-    store: RunStore, run: Run, hub: LoopbackHub
+    store: RunStore, run: Run, hub: LoopbackHub, adopt: Callable[[Run], bool]
 ) -> None:
     for licence in ("a b", "<b>", "x" * 61):
         with pytest.raises(PublishError, match="not a licence"):
@@ -158,6 +159,7 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
     with pytest.raises(PublishError, match=r"card of ada/pairs was refused.*the licence"):
         push(run, PushRequest("pairs", licence="nobodys"))
     run.append(events.Resumed(step=0))
+    adopt(run)
     with pytest.raises(PublishError, match="still training"):
         push(run)
     with pytest.raises(PublishError, match="no saved model"):

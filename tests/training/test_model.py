@@ -142,7 +142,7 @@ def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
         calls = -(10**9)
         assert run.has_model()
         model.load_saved_model(run.best)
-        steps.append(run.kept_step() or 0)
+        steps.append(run.best_step() or 0)
     assert steps == sorted(steps)
     assert (steps[0], steps[-1]) == (2, 2 + total)  # the former, the new one
     assert [path.name for path in run.folder.iterdir()] == ["best"]

@@ -39,7 +39,7 @@ _FOLDERS = ("best", "checkpoints", "predictions", "seen", "tensorboard")
 _FILES = ("job.json", "about.json", "config.json", "events.jsonl")
 
 
-class Mailbox:
+class RunBucket:
     """What one attempt of a run has in a bucket.
 
     Args:
