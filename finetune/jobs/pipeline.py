@@ -137,7 +137,7 @@ def _set_environment(config: RunConfig) -> None:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    background.choose_offline(config.dataset, config.checkpoint)
+    background.choose_offline(config.dataset, config.checkpoint, config.foreign_metrics)
     import datasets
     import transformers
 
