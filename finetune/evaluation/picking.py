@@ -142,10 +142,7 @@ def _bias(
         if len(answers) > 1:
             labels, predictions = own.labels, np.stack(answers)
             classes, positive = target.size, target.positive
-            statistics = {
-                found.name: selection.tallied(found, labels, predictions, classes, positive)
-                for found in tallied
-            }
+            statistics = selection.tallied(tallied, labels, predictions, classes, positive)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
             bias = selection.picking_bias(statistics[metric], statistics, place)
