@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finetune import owners, uploads
@@ -140,10 +141,11 @@ def checkpoint_problem(name: str, policy: owners.Policy) -> str | None:
     return None if may_be_fetched(name) else _("is not a name on the Hub; give it as owner/name")
 
 
-def needs_hub(dataset: str, checkpoint: str) -> bool:
+def needs_hub(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -> bool:
     """True if a run of this dataset and checkpoint may have to download something."""
     local = checkpoint == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint)
-    return is_hub_dataset(dataset) or not local
+    modules = any(not os.path.exists(name) for name in metrics)
+    return is_hub_dataset(dataset) or not local or modules
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:

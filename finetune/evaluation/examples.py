@@ -17,7 +17,7 @@ from finetune.evaluation.report import RunEvaluation
 from finetune.inference import decision_rule
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
-from finetune.tasks import single_label
+from finetune.tasks.registry import task_of
 
 SELECTIONS = ("wrong", "right", "suspected labels", "all")
 
@@ -99,13 +99,13 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     they were not kept."""
     if summary.best is None or summary.prepared is None:
         return []
-    classes = len(summary.prepared.labels)
-    scored = saved_predictions.read_logits(run, summary.best.step, classes=classes)
+    target = summary.prepared.target
+    scored = saved_predictions.read_logits(run, summary.best.step, classes=target.size)
     table = saved_predictions.read_examples(run, labels=scored.labels)
     if table is None:
         return []
     rule = decision_rule.read_rule(run.best)
-    answers = single_label.answers(scored.logits, summary.prepared.target, rule).values
+    answers = task_of(target).answers(scored.logits, target, rule).values
     right = (answers == scored.labels).tolist()
     ranked = []
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right

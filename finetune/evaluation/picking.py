@@ -21,7 +21,8 @@ from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
-from finetune.tasks import single_label
+from finetune.tasks.base import Target
+from finetune.tasks.registry import task_of
 
 _MOST_PREDICTIONS = 4_000_000  # read; of more evaluations the best ones, which can be picked
 
@@ -73,7 +74,7 @@ def run_picking(
     candidates = own + rest if is_best else own
     measured = tuple(metric.name for metric in run.config().measured)
     kept = run.folder, best.step
-    return measure_picking(kept, candidates, metric, prepared.target.positive, measured)
+    return measure_picking(kept, candidates, metric, prepared.target, measured)
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
@@ -99,7 +100,7 @@ def difference(
 
 
 def measure_picking(
-    kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, positive: int,
+    kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, target: Target,
     measured: tuple[str, ...],
 ) -> Picking | None:  # fmt: skip
     """What picking adds to a kept model, named by its run's folder and its step; None where it was
@@ -109,7 +110,7 @@ def measure_picking(
         return None
     runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
     version = tuple(saved_predictions.files_version(run) for run in runs)
-    bias = _bias(found[0], tuple(candidates), metric, positive, measured, version)
+    bias = _bias(found[0], tuple(candidates), metric, target, measured, version)
     return Picking(len(candidates), bias) if bias else None
 
 
@@ -118,7 +119,7 @@ def _bias(
     kept: Candidate,
     candidates: tuple[Candidate, ...],
     metric: str,
-    positive: int,
+    target: Target,
     measured: tuple[str, ...],
     version: object,  # of the files, for the cache
 ) -> dict[str, float]:
@@ -136,15 +137,12 @@ def _bias(
                 read = own if candidate == kept else _read(candidate)
                 if np.array_equal(read.labels, own.labels):  # else they are of other pairs
                     place = len(answers) if candidate == kept else place
-                    answers.append(single_label.most_probable(read.logits))
+                    answers.append(task_of(target).plain_answers(read.logits))
                     losses += [_losses(read)] if metric == LOSS.name else []
         if len(answers) > 1:
             labels, predictions = own.labels, np.stack(answers)
-            classes = own.logits.shape[1]
-            statistics = {
-                found.name: selection.tallied(found, labels, predictions, classes, positive)
-                for found in tallied
-            }
+            classes, positive = target.size, target.positive
+            statistics = selection.tallied(tallied, labels, predictions, classes, positive)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
             bias = selection.picking_bias(statistics[metric], statistics, place)

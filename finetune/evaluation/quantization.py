@@ -21,11 +21,11 @@ from finetune.evaluation import test_set
 from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
-from finetune.metrics import catalog, intervals
-from finetune.metrics.catalog import ACCURACY, F1
+from finetune.metrics import intervals
+from finetune.metrics.catalog import ACCURACY, F1, STANDARD
 from finetune.runs.run import Run
-from finetune.tasks import single_label
 from finetune.tasks.base import DecisionRule, Target
+from finetune.tasks.registry import task_of
 
 _SCORED, _TIMED, _CALIBRATING = 2000, 128, 128  # validation pairs
 _ROUNDS, _SECONDS = 8, 40.0  # of timing at least, and at most where it is not plain by then
@@ -91,13 +91,13 @@ def _measure(
 ) -> QuantizationReport:
     """What each kind of int8 changes, and which is kept, if any."""
     prepared = run.state().prepared
-    names, positive = (prepared.labels, prepared.target.positive) if prepared else ([], 0)
+    target = prepared.target if prepared else plain.target
     length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
-    before = _answers(plain, rows, rule)
+    before = _answers(plain, rows, target, rule)
     reports = []
     for kind, file in files.items():
         small = Scorer(run.best, length, "int8", "cpu", low_priority=True, quantized=file)
-        report = _compare(plain, small, rows, labels, before, positive, len(names), rule)
+        report = _compare(plain, small, rows, labels, before, target, rule)
         reports.append(replace(report, kind=kind))
         small.free()
     good = [report for report in reports if report.as_good]
@@ -129,23 +129,22 @@ def time_rounds(measures: Sequence[Callable[[], float]]) -> tuple[Rounds, bool]:
     return rounds, is_faster(rounds) is True
 
 
-def _answers(scorer: Scorer, rows: _Rows, rule: DecisionRule) -> NDArray[np.int64]:
+def _answers(scorer: Scorer, rows: _Rows, target: Target, rule: DecisionRule) -> NDArray[np.int64]:
     logits = np.concatenate([block.logits for block in scorer.stream(rows)])
-    return single_label.answers(logits, Target(tuple(scorer.labels)), rule).values
+    return task_of(target).answers(logits, target, rule).values
 
 
 def _compare(
     plain: Scorer, small: Scorer, rows: _Rows, labels: NDArray[np.int64], before: NDArray[np.int64],
-    positive: int, classes: int, rule: DecisionRule,
+    target: Target, rule: DecisionRule,
 ) -> QuantizationReport:  # fmt: skip
-    after = _answers(small, rows, rule)
-    scores = [
-        catalog.tallied_scores(labels, answers, classes, positive) for answers in (before, after)
-    ]
+    after = _answers(small, rows, target, rule)
+    task = task_of(target)
+    scores = [task.scores(answers, labels, target, STANDARD) for answers in (before, after)]
 
     def seconds(scorer: Scorer) -> float:
         began = time.perf_counter()
-        _answers(scorer, rows[:_TIMED], rule)
+        _answers(scorer, rows[:_TIMED], target, rule)
         return time.perf_counter() - began
 
     rounds, faster = time_rounds([partial(seconds, scorer) for scorer in (plain, small)])
@@ -160,6 +159,6 @@ def _compare(
         p=intervals.mcnemar_test(labels, before, after).p,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),
-        classes=classes,
+        classes=target.size,
         faster=faster,
     )

@@ -31,8 +31,8 @@ from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
-from finetune.tasks import single_label
 from finetune.tasks.base import DecisionRule, Target
+from finetune.tasks.registry import task_of
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
@@ -174,13 +174,12 @@ def _evaluate(
     run = Run(folder)
     scored = saved_predictions.read_logits(run, best_step, split, target.size)
     truth, labels, positive = scored.labels, [*target.names], target.positive
-    metrics = [*map(catalog.find, measured)]
+    metrics, task = [*map(catalog.find, measured)], task_of(target)
     # 1. The answers.
-    shares, answers = single_label.answers(scored.logits, target, rule)
+    shares, answers = task.answers(scored.logits, target, rule)
     confidence = shares[np.arange(len(truth)), answers]
     confusion = classification.confusion_matrix(truth, answers, len(labels))
-    most_probable = single_label.most_probable(shares)
-    plain = classification.confusion_matrix(truth, most_probable, len(labels))
+    most_probable = task.plain_answers(shares)
     # 2. The texts, and how often each label was predicted.
     table, traits = saved_predictions.read_examples(run, split, truth), None
     if table is not None:
@@ -203,11 +202,9 @@ def _evaluate(
         examples=len(truth),
         broken=scored.broken,
         threshold=rule.threshold_for(labels),
-        scores=intervals.bootstrap_intervals(confusion, positive, metrics),
-        most_probable=catalog.scores_of(plain, positive, metrics),
-        picking=picking.measure_picking(
-            (folder, best_step), candidates, metric, positive, measured
-        ),
+        scores=task.intervals(answers, truth, target, metrics),
+        most_probable=task.scores(most_probable, truth, target, metrics),
+        picking=picking.measure_picking((folder, best_step), candidates, metric, target, measured),
         confusion=confusion,
         classes=classification.class_scores(confusion),
         matthews=catalog.MATTHEWS.score(confusion),
@@ -243,7 +240,7 @@ def _label_doubts(
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
             saved = best if step == best.step else _read_alike(run, step, best)
-            shares, answers = single_label.answers(saved.logits, target, rule)
+            shares, answers = task_of(target).answers(saved.logits, target, rule)
             never_right &= answers != truth
             total += shares[np.arange(len(truth)), truth]
             count += 1
@@ -287,16 +284,14 @@ def _order_consistency(
     if swapped.given.shape[1] != scored.logits.shape[1]:
         return None
     labels, rows = scored.labels[swapped.rows], np.arange(len(swapped.rows))
-    given, answers = single_label.answers(swapped.given, target, rule)
-    other, swapped_answers = single_label.answers(swapped.swapped, target, rule)
-    both = single_label.answers(swapped.given, target, rule, swapped=swapped.swapped).values
+    task = task_of(target)
+    given, answers = task.answers(swapped.given, target, rule)
+    other, swapped_answers = task.answers(swapped.swapped, target, rule)
+    both = task.answers(swapped.given, target, rule, swapped=swapped.swapped).values
     flips = swapped_answers != answers
     change = np.abs(given[rows, answers] - other[rows, answers])
     worst = np.lexsort((-change, ~flips))[:10]
-    plain, averaged = (
-        catalog.tallied_scores(labels, decided, target.size, target.positive, metrics)
-        for decided in (answers, both)
-    )
+    plain, averaged = (task.scores(decided, labels, target, metrics) for decided in (answers, both))
     return OrderConsistency(
         pairs=len(labels),
         flips=int(flips.sum()),
@@ -347,10 +342,9 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
     with contextlib.suppress(StoreError):
         scored = saved_predictions.read_logits(run, best.step)
         target = prepared.target
-        answers = single_label.answers(scored.logits, target, rule).values
-        return best.metrics | catalog.tallied_scores(
-            scored.labels, answers, target.size, target.positive, run.config().measured
-        )
+        task, metrics = task_of(target), run.config().measured
+        answers = task.answers(scored.logits, target, rule).values
+        return best.metrics | task.scores(answers, scored.labels, target, metrics)
     return dict(best.metrics)
 
 

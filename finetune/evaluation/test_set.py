@@ -13,11 +13,10 @@ from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
-from finetune.metrics.catalog import tallied_scores
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.tasks import single_label
 from finetune.tasks.base import PredictOptions
+from finetune.tasks.registry import task_of
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
@@ -61,13 +60,12 @@ def open_test_set(run: Run) -> None:
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
     step = run.state().saved_step or 0
     saved_predictions.save_logits(run, step, logits, labels, "test")
-    rule = decision_rule.read_rule(run.best)
+    rule, measured = decision_rule.read_rule(run.best), run.config().measured
+    task = task_of(pairs.target)
 
     def metrics(options: PredictOptions) -> dict[str, float]:
-        answers = single_label.answers(logits, pairs.target, rule, options).values
-        return tallied_scores(
-            labels, answers, pairs.target.size, pairs.target.positive, run.config().measured
-        )
+        answers = task.answers(logits, pairs.target, rule, options).values
+        return task.scores(answers, labels, pairs.target, measured)
 
     run.append(
         events.TestSetOpened(

@@ -23,8 +23,8 @@ from finetune.inference.scorer import Precision, Scorer
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
-from finetune.tasks import single_label
-from finetune.tasks.base import Target
+from finetune.tasks.base import SINGLE_LABEL, Target
+from finetune.tasks.registry import task_of
 
 WINDOW = 4096  # rows sorted by length together, and held at once
 FIRST = 64  # rows of the first window, to be predicted soon; each has four times as many
@@ -202,7 +202,8 @@ class _RowPredictor:
         positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(labels) - 1)
         positive = labels.index(positive) if positive in labels else default
-        self._target = Target(tuple(labels), positive)
+        task = prepared.task if prepared else SINGLE_LABEL
+        self._target = Target(tuple(labels), positive, task)
         self._metrics = run.config().measured
         self._number_of = {class_key(name): number for number, name in enumerate(labels)}
         self._number_of |= {name: number for number, name in enumerate(labels)}
@@ -235,7 +236,7 @@ class _RowPredictor:
     def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[Line]:
         """Yield the added columns of the rows that can be predicted."""
         request = self._request
-        shares, answers = single_label.answers(
+        shares, answers = task_of(self._target).answers(
             scores.logits, self._target, self._rule, request.options, scores.swapped
         )
         trained_on = self._trained_on(records)

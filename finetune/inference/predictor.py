@@ -27,8 +27,8 @@ from finetune.inference.threads import take_one_thread
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.store import as_run
-from finetune.tasks import single_label
-from finetune.tasks.base import DecisionRule, PredictOptions, Target
+from finetune.tasks.base import DecisionRule, PredictOptions
+from finetune.tasks.registry import task_of
 from finetune.training import model
 
 MAX_CHARACTERS = 20_000
@@ -93,7 +93,7 @@ class Predictor:
             folder, max_length, precision, device, low_priority=True, single_requests=True
         )
         self.labels = self.scorer.labels
-        self._target = Target(tuple(self.labels))
+        self._target = self.scorer.target
         self._batcher = MicroBatcher(self.scorer)  # its thread keeps the scorer alive
         weakref.finalize(self, _free, self._batcher, self.scorer).atexit = False
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
@@ -144,7 +144,9 @@ class Predictor:
         self, logits: Any, swapped: Any, rule: DecisionRule, options: PredictOptions
     ) -> list[tuple[str, dict[str, float]]]:
         """The labels of pairs, each with the probabilities by class."""
-        shares, answers = single_label.answers(logits, self._target, rule, options, swapped)
+        shares, answers = task_of(self._target).answers(
+            logits, self._target, rule, options, swapped
+        )
         return [
             (self.labels[answer], dict(zip(self.labels, row.tolist(), strict=True)))
             for answer, row in zip(answers, shares, strict=True)

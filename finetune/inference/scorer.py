@@ -23,6 +23,8 @@ from finetune.inference import bf16_layers, onnx_layers
 from finetune.inference.onnx_session import OnnxSession
 from finetune.inference.quantized import MODEL
 from finetune.inference.threads import default_threads, lower_priority, set_own_threads
+from finetune.tasks import registry
+from finetune.tasks.base import SINGLE_LABEL, Target
 from finetune.training import layers, model
 from finetune.training.layers import MaskFunction
 
@@ -103,6 +105,10 @@ class Scorer:
         self._vocabulary_size = len(self._model.get_input_embeddings().weight)
         names = self._model.config.id2label
         self.labels = [text_hashes.replace_surrogates(str(names[n])) for n in range(len(names))]
+        task = self._model.config.problem_type
+        self.target = Target(
+            tuple(self.labels), task=task if task in registry.TASKS else SINGLE_LABEL
+        )
         self.precision: Precision = precision
         self._session: OnnxSession | None = None  # of a model in int8
         own = list(layers.layer_stack(self._model))

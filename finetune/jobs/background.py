@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -110,10 +110,10 @@ class BackgroundJob(JobFolder):
             shutil.rmtree(new.folder, ignore_errors=True)
 
 
-def choose_offline(dataset: str, checkpoint: str) -> None:
+def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -> None:
     """Let the Hugging Face libraries work from the disk where the Hub is not needed or silent; call
     it before they are imported. Without the Hub's answer they would try for up to 46 seconds."""
-    if not catalog.needs_hub(dataset, checkpoint) or not hub_connection.hub_is_reachable():
+    if not catalog.needs_hub(dataset, checkpoint, metrics) or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 

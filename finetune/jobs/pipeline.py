@@ -28,7 +28,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
-from finetune.tasks import single_label
+from finetune.tasks.registry import task_of
 from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _set_environment(config: RunConfig) -> None:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    background.choose_offline(config.dataset, config.checkpoint)
+    background.choose_offline(config.dataset, config.checkpoint, config.foreign_metrics)
     import datasets
     import transformers
 
@@ -173,7 +173,7 @@ class _Training:
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
-        self.labels = [*self.pairs.target.names]
+        self.labels, self.task = [*self.pairs.target.names], task_of(self.pairs.target)
         now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
@@ -220,13 +220,10 @@ class _Training:
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)
 
     def load_metric(self) -> None:
-        from finetune.metrics import modules
-
-        names, target = [metric.name for metric in self.config.measured], self.pairs.target
         for name in self.config.foreign_metrics:
             print(f"warning: {name} is code, and runs on this machine with your rights", flush=True)
         with self.accelerator.main_process_first():
-            self.metric = modules.ScoreModules(names, target.size, target.positive)
+            self.metric = self.task.score_modules(self.pairs.target, self.config.measured)
 
     def prepared(self) -> events.Prepared:
         """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
@@ -243,6 +240,7 @@ class _Training:
             steps_per_epoch=per_epoch,
             total_steps=total,
             labels=self.labels,
+            task=pairs.target.task,
             parameters=self.classifier.num_parameters(),
             per_device_train_batch_size=config.per_device_train_batch_size,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
@@ -282,19 +280,17 @@ class _Training:
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
         yield from loop.fit(
-            self.config, self.accelerator, self.classifier, self.batches, self.metric,
+            self.config, self.accelerator, self.classifier, self.batches, self.task, self.metric,
             self._hooks(), self.checkpoint, self.eval_every,
         )  # fmt: skip
 
     def _hooks(self) -> Hooks:
         """What writes the loop's results into the run folder."""
         from finetune.evaluation import saved_predictions
-        from finetune.metrics import intervals
-        from finetune.metrics.classification import confusion_matrix
         from finetune.training import first_batch, loop, model
 
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
-        measured = self.config.measured
+        measured, task = self.config.measured, self.task
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
@@ -306,9 +302,8 @@ class _Training:
             run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
-            answers = single_label.most_probable(logits)
-            confusion = confusion_matrix(labels, answers, pairs.target.size)
-            scores = intervals.bootstrap_intervals(confusion, pairs.target.positive, measured)
+            answers = task.plain_answers(logits)
+            scores = task.intervals(answers, labels, pairs.target, measured)
             return {name: [score.low, score.high] for name, score in scores.items()}
 
         def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:

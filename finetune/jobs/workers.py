@@ -241,7 +241,11 @@ def give_to_warm_worker(
     waiting, config = _warm_folder(store), run.config()
     several = config.num_processes > 1 or config.accelerate_config
     worker = worker_process(waiting)
-    if worker is None or several or catalog.needs_hub(config.dataset, config.checkpoint):
+    if (
+        worker is None
+        or several
+        or catalog.needs_hub(config.dataset, config.checkpoint, config.foreign_metrics)
+    ):
         return False
     if (waiting.folder / READY).exists():
         record_worker(run, worker.pid)

@@ -94,12 +94,15 @@ class Metric:
         meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
         return {"zero_division": 0, **meant}
 
-    def score(self, confusion: NDArray[Any], positive: int = 1) -> float:
-        """Compute the metric from a confusion matrix; ValueError if it needs probabilities."""
+    def tallied(self, tally: Tally, positive: int | None) -> Floats:
+        """The metric of a tally; ValueError if answers do not suffice for it."""
         if self.of_tally is None:
             raise ValueError(f"{self.name} needs probabilities")
-        meant = positive if len(confusion) == 2 else None
-        return float(self.of_tally(Tally.of(confusion), meant))
+        return self.of_tally(tally, positive)
+
+    def score(self, confusion: NDArray[Any], positive: int = 1) -> float:
+        """The metric of a confusion matrix; ValueError as above."""
+        return float(self.tallied(Tally.of(confusion), positive if len(confusion) == 2 else None))
 
     def at_ends(self, tally: Tally, positive: int | None) -> Share:
         """The proportion whose interval is used at the ends of the metric's range; that of accuracy

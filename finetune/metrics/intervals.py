@@ -105,8 +105,7 @@ def _scores_of(
 
     def scores(counts: Counts) -> Floats:
         tally = Tally(hits @ counts, labelled @ counts, predicted @ counts)
-        found = [metric.of_tally(tally, positive) for metric in metrics if metric.of_tally]
-        return np.stack(found)
+        return np.stack([metric.tallied(tally, positive) for metric in metrics])
 
     return scores
 

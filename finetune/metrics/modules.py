@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,27 @@ FOLDER = Path(__file__).parent / "scores"  # for `evaluate.load`, with a metric'
 
 
 class ScoreModules:
-    """The metrics of a run. Logits are converted to what each module takes: the most probable class
+    """The metrics of a run. It is given logits, and hands each module what that takes: answers
     (`predictions`) or probabilities (`prediction_scores`).
+
+    Args:
+        names: of the metrics, folders, and modules of the Hub.
+        answer: turns logits into answers; the most probable class by default.
 
     Raises:
         ConfigError: if a module cannot be loaded.
     """
 
-    def __init__(self, names: Sequence[str], classes: int, positive: int = 1) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        classes: int,
+        positive: int = 1,
+        answer: Callable[[Logits], Indices] = lambda logits: logits.argmax(axis=1),
+    ) -> None:
         import evaluate
 
-        self._classes, self._positive = classes, positive
+        self._classes, self._positive, self._answer = classes, positive, answer
         modules = {name: self._load(name) for name in names if name != LOSS.name}
         self._combined = evaluate.combine(modules)
 
@@ -64,7 +74,7 @@ class ScoreModules:
         scores: Any = probabilities(predictions)
         try:
             self._combined.add_batch(
-                predictions=predictions.argmax(axis=1),
+                predictions=self._answer(predictions),
                 references=references,
                 prediction_scores=scores,
             )

@@ -6,8 +6,9 @@ Arrays in, numbers out: models are rows of predictions or of losses, whatever ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,14 @@ class Statistic:
 
 
 def tallied(
-    metric: Metric, labels: Indices, predictions: Indices, classes: int, positive: int = 1
-) -> Statistic:
-    """A metric of answers: of two classes that of `positive`, of more that of all; `predictions` of
-    shape (models, examples)."""
+    metrics: Iterable[Metric],
+    labels: Indices,
+    predictions: Indices,
+    classes: int,
+    positive: int = 1,
+) -> dict[str, Statistic]:
+    """Metrics of answers by name: of two classes that of `positive`, of more that of all;
+    `predictions` of shape (models, examples). They share their terms."""
     from scipy.sparse import csr_array, vstack
 
     models, hits, called, support = len(predictions), [], [], []
@@ -56,17 +61,16 @@ def tallied(
         hits.append(csr_array((answered & true).astype(np.float32)))
         called.append(csr_array(answered.astype(np.float32)))
         support.append(csr_array(true.astype(np.float32)[None]))
-    of_tally, meant = metric.of_tally, positive if classes == 2 else None
-    if of_tally is None:
-        raise ValueError(f"{metric.name} needs probabilities")
+    terms = vstack([*hits, *called, *support], format="csr")
+    meant = positive if classes == 2 else None
 
-    def score(sums: Floats) -> Floats:
+    def score(metric: Metric, sums: Floats) -> Floats:
         parts = np.split(sums, [classes * models, 2 * classes * models])
         rows = [part.reshape(classes, -1, sums.shape[1]) for part in parts]
-        scores = of_tally(Tally(rows[0], rows[2], rows[1]), meant)
+        scores = metric.tallied(Tally(rows[0], rows[2], rows[1]), meant)
         return scores if metric.greater_is_better else -scores
 
-    return Statistic(vstack([*hits, *called, *support], format="csr"), models, score)
+    return {metric.name: Statistic(terms, models, partial(score, metric)) for metric in metrics}
 
 
 def loss(losses: Floats) -> Statistic:
@@ -107,8 +111,10 @@ def picking_bias(
         weights = _bootstrap_weights(rng, examples, min(at_once, resamples - first))
         columns = np.arange(weights.shape[1])
         chosen, outside = picked_by.of(weights).argmax(axis=0), (weights == 0).astype(np.float32)
+        sums = {id(of.terms): of.terms for of in reported.values()}
+        sums = {key: terms @ outside for key, terms in sums.items()}
         for name, statistic in reported.items():
-            scores = statistic.of(outside)
+            scores = statistic.score(sums[id(statistic.terms)])
             added[name].append(scores[kept] - scores[chosen, columns])
     return {name: max(0.0, float(np.concatenate(each).mean())) for name, each in added.items()}
 

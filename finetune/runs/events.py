@@ -27,7 +27,7 @@ from finetune import disk
 from finetune.environment import logs
 from finetune.errors import FinetuneError, StoreError, some
 from finetune.messages import Text, message
-from finetune.tasks.base import Target
+from finetune.tasks.base import SINGLE_LABEL, Target
 
 
 class Phase(StrEnum):
@@ -172,6 +172,7 @@ class Prepared(Event):
     steps_per_epoch: PositiveInt
     total_steps: NonNegativeInt
     labels: list[str] = Field(min_length=1)
+    task: str = SINGLE_LABEL
     parameters: int
     precision: str
     per_device_train_batch_size: int = 0
@@ -187,7 +188,7 @@ class Prepared(Event):
         """The target that the model predicts."""
         name = self.data.get("positive_label")
         positive = self.labels.index(name) if name in self.labels else min(1, len(self.labels) - 1)
-        return Target(tuple(self.labels), positive)
+        return Target(tuple(self.labels), positive, self.task)
 
 
 class FirstBatch(Event):

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from finetune.metrics.calibration import Logits
+from finetune.metrics.catalog import Metric
+from finetune.metrics.classification import Indices
+from finetune.metrics.intervals import Interval
+from finetune.metrics.modules import ScoreModules
+
+if TYPE_CHECKING:
+    import torch
+
+SINGLE_LABEL = "single_label_classification"  # of runs that name no task
 
 
 @dataclass(frozen=True)
@@ -16,6 +27,7 @@ class Target:
 
     names: tuple[str, ...]  # of the classes, by index
     positive: int = 1  # index of the class whose scores are meant, of two
+    task: str = SINGLE_LABEL  # as transformers names it: a model's `problem_type`
 
     @property
     def size(self) -> int:
@@ -36,6 +48,9 @@ class DecisionRule:
         return self.threshold if len(names) == 2 and self.positive in names else None
 
 
+NO_RULE = DecisionRule()
+
+
 @dataclass(frozen=True)
 class PredictOptions:
     """Options for turning logits into an answer."""
@@ -50,3 +65,55 @@ class Answers(NamedTuple):
 
     probabilities: NDArray[np.float32]  # of shape (pairs, classes)
     values: NDArray[np.int64]  # class indices, of shape (pairs,)
+
+
+class Task(Protocol):
+    """What is learned. Arrays of answers and of truth have the shape (examples,)."""
+
+    name: str  # transformers' `problem_type`
+
+    def answers(
+        self,
+        logits: Logits,
+        target: Target,
+        rule: DecisionRule = NO_RULE,
+        options: PredictOptions | None = None,
+        swapped: Logits | None = None,
+    ) -> Answers:
+        """Turn logits into answers.
+
+        Args:
+            logits: shape (pairs, target.size).
+            rule: what was chosen for the model; nothing by default.
+            options: by default the rule's threshold decides, and both orders are averaged if
+                `swapped` is given.
+            swapped: logits of the sentences in the other order; None for single sentences.
+        """
+
+    def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
+        """Answer by nothing but logits, or probabilities, of shape (pairs, target.size)."""
+
+    def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
+        """Load what the loop hands batches of logits and labels."""
+
+    def loss(
+        self,
+        outputs: Any,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        smoothing: float = 0.0,
+    ) -> torch.Tensor:
+        """Return the loss that is trained on: the model's own unless it is changed."""
+
+    def mean_loss(self, logits: Logits, labels: Indices) -> float:
+        """Return the mean loss of many examples, as evaluations report it."""
+
+    def scores(
+        self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, float]:
+        """Return the metrics for which answers suffice, by name."""
+
+    def intervals(
+        self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, Interval]:
+        """Return the same with their 95% intervals."""

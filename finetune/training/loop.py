@@ -17,7 +17,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from finetune.config import RunConfig
@@ -27,6 +26,7 @@ from finetune.metrics.catalog import LOSS
 from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
 from finetune.runs.events import Event, Phase, PhaseStarted
+from finetune.tasks.base import Task
 from finetune.training import schedule
 from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
@@ -56,6 +56,7 @@ def fit(
     accelerator: Accelerator,
     model: PreTrainedModel,
     batches: Loaders,
+    task: Task,
     metric: ScoreModules,
     hooks: Hooks | None = None,
     resume: Path | None = None,
@@ -68,6 +69,7 @@ def fit(
 
     Args:
         model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
+        task: says what the loss is.
         metric: is handed each batch of the validation split, and computes its scores.
         resume: a checkpoint of a run of the same configuration; the rest of the run is then the
             same as if it had never ended.
@@ -76,7 +78,7 @@ def fit(
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
     """
-    loop = _Loop(config, accelerator, model, batches, metric, hooks or Hooks(), interval)
+    loop = _Loop(config, accelerator, model, batches, task, metric, hooks or Hooks(), interval)
     progress = loop.progress
     # 1. Go on from a checkpoint, which may have been the last thing to do; or begin with a score.
     if (yield from loop.resume(resume) if resume is not None else loop.score_untrained()):
@@ -157,12 +159,13 @@ class _Loop:
         accelerator: Accelerator,
         model: PreTrainedModel,
         batches: Loaders,
+        task: Task,
         metric: ScoreModules,
         hooks: Hooks,
         interval: int,
     ) -> None:
         self.config, self.accelerator, self.hooks = config, accelerator, hooks
-        self.metric = metric
+        self.task, self.metric = task, metric
         self.model, self.optimizer, self.train, self.validation = accelerator.prepare(
             model, build_optimizer(model, config), batches.train, batches.validation
         )
@@ -234,11 +237,8 @@ class _Loop:
 
     def _loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The model's own loss, unless smoothed labels or weighed classes are asked for."""
-        outputs, smoothing = self.model(**batch), self.config.label_smoothing_factor
-        if self.class_weights is None and not smoothing:
-            return outputs.loss  # type: ignore[no-any-return]
-        logits = outputs.logits.float()
-        return cross_entropy(logits, batch["labels"], self.class_weights, label_smoothing=smoothing)
+        smoothing = self.config.label_smoothing_factor
+        return self.task.loss(self.model(**batch), batch["labels"], self.class_weights, smoothing)
 
     def report(self) -> Event:
         """The mean loss and the speed of all ranks since the last report; waits for them."""
@@ -310,8 +310,7 @@ class _Loop:
 
     def _scores(self, logits: Logits, labels: Labels) -> dict[str, float]:
         """The metric of the batches it was given, and the mean loss."""
-        loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
-        return {**self.metric.compute(), LOSS.name: loss}
+        return {**self.metric.compute(), LOSS.name: self.task.mean_loss(logits, labels)}
 
     def _score(self) -> Generator[Event, None, bool]:
         """Evaluate, keep the best model; False where a stop ended it before it was done."""

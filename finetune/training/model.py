@@ -26,6 +26,7 @@ from finetune.data import checkpoint_files, checkpoints
 from finetune.errors import ModelError, some
 from finetune.runs.events import Head
 from finetune.runs.run import NOTES
+from finetune.tasks.base import SINGLE_LABEL
 from finetune.training import layers
 from finetune.training.head import fit_head
 
@@ -71,7 +72,7 @@ def load_classifier(
         known = [str(name) for _, name in sorted(config.id2label.items())]
         config.id2label = dict(enumerate(labels))
         config.label2id = {name: index for index, name in enumerate(labels)}
-        config.problem_type = "single_label_classification"
+        config.problem_type = SINGLE_LABEL
         tokenizer = files.load(AutoTokenizer)
         checkpoints.check_tokenizer(checkpoint, tokenizer)
         tokenizer.model_max_length = max_length  # saved with the weights, as `length_of` reads it

@@ -177,8 +177,8 @@ def config_of(args: argparse.Namespace) -> RunConfig:
 
 def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     from finetune.metrics.catalog import tallied_scores
-    from finetune.metrics.modules import ScoreModules
     from finetune.runs import events
+    from finetune.tasks.registry import task_of
     from finetune.training import accelerator as engine
     from finetune.training import dataloaders, loop
     from finetune.training import model as models
@@ -204,9 +204,10 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     seconds, began, evaluated = [], time.perf_counter(), 0.0
     interval = 0 if side == "course" else -(-len(batches.train) // 5)
     hooks = loop.Hooks(save_predictions=keep)
-    metric = ScoreModules([each.name for each in config.measured], 2)
+    task = task_of(loaded.target)
+    metric = task.score_modules(loaded.target, config.measured)
     for event in loop.fit(
-        config, accelerator, classifier, batches, metric, hooks, interval=interval
+        config, accelerator, classifier, batches, task, metric, hooks, interval=interval
     ):
         if isinstance(event, events.Evaluated):
             evaluated += event.seconds

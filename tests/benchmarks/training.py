@@ -44,8 +44,9 @@ from transformers import (
 from finetune.config import RunConfig, preset
 from finetune.data import splits
 from finetune.environment import devices
-from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
+from finetune.tasks.base import Target
+from finetune.tasks.single_label import SingleLabel
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop
 from finetune.training import model as models
@@ -162,8 +163,9 @@ def recommended(folder: Path, args: argparse.Namespace) -> float:
     accelerator = engine.make_accelerator(run_config)
     engine.keep_freed_memory()
     _, _, model, batches = _prepared(folder, args, run_config)
-    metric = ScoreModules([each.name for each in run_config.measured], 2)
-    stream = loop.fit(run_config, accelerator, model, batches, metric)
+    task = SingleLabel()
+    metric = task.score_modules(Target(("0", "1")), run_config.measured)
+    stream = loop.fit(run_config, accelerator, model, batches, task, metric)
     times = {event.step: machine.clock() for event in stream if isinstance(event, events.Stepped)}
     return int(args.batch * args.steps) / (times[WARM + args.steps] - times[WARM])
 

@@ -12,8 +12,8 @@ import pytest
 from finetune.errors import DataError, StoreError
 from finetune.inference import decision_rule
 from finetune.metrics import calibration
-from finetune.tasks import single_label
 from finetune.tasks.base import DecisionRule, PredictOptions, Target
+from finetune.tasks.single_label import SingleLabel
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def test_a_temperature_changes_no_answer_of_a_threshold(threshold: float) -> Non
     clear = np.abs(plain - threshold) > 1e-5  # but for rounding at the very edge
     for temperature in (None, 0.5, 1.0, 2.5):
         rule = DecisionRule(threshold, temperature, "yes")
-        shares, answers = single_label.answers(
+        shares, answers = SingleLabel().answers(
             logits, Target(("no", "yes")), rule, PredictOptions(False, True, True)
         )
         expected = calibration.probabilities(logits, temperature or 1.0)
         np.testing.assert_array_equal(shares, expected)
         np.testing.assert_array_equal(answers[clear], (plain >= threshold)[clear])
-    other = single_label.answers(
+    other = SingleLabel().answers(
         logits, Target(("yes", "no")), rule, PredictOptions(threshold=True)
     )[1]
     assert (other == np.where(1 - plain >= threshold, 0, 1))[clear].mean() > 0.99
@@ -75,10 +75,10 @@ def test_without_options_the_most_probable_class_is_the_answer() -> None:
     logits = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
     rule, names = DecisionRule(0.9, 3.0, "b"), ["a", "b", "c"]
     for options in (PredictOptions(), PredictOptions(threshold=True)):  # of three classes none
-        shares, answers = single_label.answers(logits, Target(tuple(names)), rule, options)
+        shares, answers = SingleLabel().answers(logits, Target(tuple(names)), rule, options)
         np.testing.assert_array_equal(answers, logits.argmax(axis=1))
         np.testing.assert_array_equal(shares, calibration.probabilities(logits))
-    both, answers = single_label.answers(
+    both, answers = SingleLabel().answers(
         logits, Target(tuple(names)), rule, PredictOptions(both_orders=True), logits[::-1]
     )
     np.testing.assert_allclose(both, both[::-1])

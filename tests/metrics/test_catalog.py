@@ -11,12 +11,13 @@ import pytest
 import sklearn.metrics
 from numpy.typing import NDArray
 
-from finetune.config import RunConfig
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog as datasets_offered
 from finetune.errors import ConfigError
 from finetune.metrics import catalog, intervals, modules, selection
 from finetune.metrics.calibration import probabilities
 from finetune.metrics.classification import confusion_matrix
+from tests.support.hub import LoopbackHub
 
 ALL = [metric for metric in catalog.METRICS.values() if metric is not catalog.LOSS]
 TALLIED = [metric for metric in ALL if metric.of_tally is not None]
@@ -79,7 +80,9 @@ def test_arrays_intervals_and_resamples_score_alike(metric: catalog.Metric, clas
     interval = intervals.bootstrap_intervals(confusion, metrics=[metric])[metric.name]
     assert interval.value == pytest.approx(expected)
     assert metric.range[0] <= interval.low < interval.value < interval.high <= metric.range[1]
-    statistic = selection.tallied(metric, labels, np.stack([answers, labels]), classes)
+    statistic = selection.tallied([metric], labels, np.stack([answers, labels]), classes)[
+        metric.name
+    ]
     scores = statistic.of(np.ones((len(labels), 1)))
     assert scores[:, 0] == pytest.approx([expected, metric.range[1]], rel=1e-5)
 
@@ -155,6 +158,16 @@ def test_a_folder_is_a_metric_and_what_is_no_number_is_left_out(tmp_path: Any) -
     scored.add_batch(predictions=logits, references=labels)
     hits = float((logits.argmax(axis=1) == labels).sum())
     assert scored.compute() == {"accuracy": hits / 20, "hits": hits}
+
+
+def test_a_module_of_the_hub_is_fetched(hub: LoopbackHub) -> None:
+    hub.add_repo("ada/hits", "space", {"hits.py": FOREIGN.encode()})
+    scored = modules.ScoreModules(["accuracy", "ada/hits"], 2)
+    logits, labels = drawn(2, 20)
+    scored.add_batch(predictions=logits, references=labels)
+    assert scored.compute()["hits"] == float((logits.argmax(axis=1) == labels).sum())
+    assert datasets_offered.needs_hub("bundled", BUNDLED_CHECKPOINT, ["ada/hits"])
+    assert not datasets_offered.needs_hub("bundled", BUNDLED_CHECKPOINT, [str(modules.FOLDER)])
 
 
 def test_a_module_of_the_hub_without_a_network_is_one_sentence(

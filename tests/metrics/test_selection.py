@@ -31,7 +31,7 @@ def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, 
         labels = (draw.random(EXAMPLES) < POSITIVE).astype(np.int64)
         noise = draw.normal(size=EXAMPLES) + draw.normal(size=(models, EXAMPLES))
         predictions = ((2 * labels - 1) * skills[:, None] + noise / 2**0.5 > 0).astype(np.int64)
-        f1 = selection.tallied(F1, labels, predictions, 2)
+        f1 = selection.tallied([F1], labels, predictions, 2)[F1.name]
         kept = int(f1.of(np.ones((EXAMPLES, 1)))[:, 0].argmax())
         bias = selection.picking_bias(f1, {"f1": f1}, kept)["f1"]
         score = intervals.bootstrap_intervals(confusion_matrix(labels, predictions[kept], 2))["f1"]
@@ -73,9 +73,9 @@ def test_the_sums_give_the_scores_of_scikit_learn() -> None:
     likely = draw.dirichlet(np.ones(3), (4, 80))
     losses = -np.log(likely[:, np.arange(80), labels])
     found = {
-        "accuracy": selection.tallied(ACCURACY, labels, predictions, 3).of(counts),
-        "macro": selection.tallied(F1, labels, predictions, 3).of(counts),
-        "f1": selection.tallied(F1, *binary, 2, positive=0).of(counts),
+        "accuracy": selection.tallied([ACCURACY], labels, predictions, 3)[ACCURACY.name].of(counts),
+        "macro": selection.tallied([F1], labels, predictions, 3)[F1.name].of(counts),
+        "f1": selection.tallied([F1], *binary, 2, positive=0)[F1.name].of(counts),
         "loss": selection.loss(losses).of(counts),
     }
     for model in range(4):
@@ -102,7 +102,7 @@ def test_the_best_in_the_sample_is_scored_outside_of_it() -> None:
         chosen = right[:, list(sample)].mean(axis=1).argmax()  # of equals the first
         outside = sorted({0, 1, 2, 3} - set(sample))
         added.append((right[0] - right[chosen])[outside].mean() if outside else 0.0)
-    accuracy = selection.tallied(ACCURACY, np.ones(4, np.int64), right, 2)
+    accuracy = selection.tallied([ACCURACY], np.ones(4, np.int64), right, 2)[ACCURACY.name]
     found = selection.picking_bias(accuracy, {"accuracy": accuracy}, 0)["accuracy"]
     assert np.mean(added) > 0.1
     assert found == pytest.approx(np.mean(added), abs=0.03)
@@ -112,9 +112,11 @@ def test_nothing_is_taken_off_where_nothing_was_picked() -> None:
     labels = np.arange(40) % 2
     right, wrong = labels.copy(), 1 - labels
     for predictions in ([right], [right, wrong, wrong], [right, right]):
-        statistic = selection.tallied(ACCURACY, labels, np.array(predictions), 2)
+        statistic = selection.tallied([ACCURACY], labels, np.array(predictions), 2)[ACCURACY.name]
         assert selection.picking_bias(statistic, {"accuracy": statistic}, 0)["accuracy"] == 0.0
-    alone = selection.tallied(ACCURACY, labels[:1], np.array([right[:1], wrong[:1]]), 2)
+    alone = selection.tallied([ACCURACY], labels[:1], np.array([right[:1], wrong[:1]]), 2)[
+        ACCURACY.name
+    ]
     assert selection.picking_bias(alone, {"accuracy": alone}, 0)["accuracy"] == 0.0
 
 
@@ -125,7 +127,9 @@ def test_a_loss_that_picks_says_what_it_adds_to_the_other_scores() -> None:
     labels = draw.integers(0, 2, 100)
     margins = 1 + 2 * draw.normal(size=(10, 100))
     loss = selection.loss(np.log1p(np.exp(-margins)))
-    accuracy = selection.tallied(ACCURACY, labels, np.where(margins > 0, labels, 1 - labels), 2)
+    accuracy = selection.tallied([ACCURACY], labels, np.where(margins > 0, labels, 1 - labels), 2)[
+        ACCURACY.name
+    ]
     kept = int(loss.of(np.ones((100, 1)))[:, 0].argmax())
     bias = selection.picking_bias(loss, {"loss": loss, "accuracy": accuracy}, kept)
     assert bias["loss"] > 0.02

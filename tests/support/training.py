@@ -13,8 +13,8 @@ from accelerate.state import AcceleratorState
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.jobs import pipeline
-from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
+from finetune.tasks.registry import task_of
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, model
 
@@ -41,10 +41,10 @@ def stream(
     accelerator = engine.make_accelerator(config)
     _, classifier, batches = prepared(config, pairs)
     hooks_ = loop.Hooks(**hooks)
-    names = [metric.name for metric in config.measured]
-    metric = ScoreModules(names, pairs.target.size, pairs.target.positive)
+    task = task_of(pairs.target)
+    metric = task.score_modules(pairs.target, config.measured)
     happening = loop.fit(
-        config, accelerator, classifier, batches, metric, hooks_, resume, interval=interval
+        config, accelerator, classifier, batches, task, metric, hooks_, resume, interval=interval
     )
     return happening, classifier
 
