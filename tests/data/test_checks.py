@@ -59,23 +59,29 @@ def test_one_of_two_sentence_columns_is_said_to_be_alone(tmp_path: Path) -> None
     assert "single" not in by_kind(report)
 
 
-def test_leakage_in_either_order_duplicates_and_contradicting_labels(tmp_path: Path) -> None:
-    train = [
-        *some(120),
-        ("out 5", "held 5", 1),
-        ("held 1", "out 1", 1),
-        ("Held 4.", "OUT  4", 1),  # 0 in validation
-        ("left 7", "right 7", 1),
-        ("Left 7", "right 7", 1),
-        ("left 8", "right 8", 1),  # it was 0
-    ]
-    findings = by_kind(check(tmp_path, train, held_out()))
-    leakage = findings["leakage"]
+MIXED = [
+    *some(120),
+    ("out 5", "held 5", 1),
+    ("held 1", "out 1", 1),
+    ("Held 4.", "OUT  4", 1),  # 0 in validation
+    ("left 7", "right 7", 1),
+    ("Left 7", "right 7", 1),
+    ("left 8", "right 8", 1),  # it was 0
+]
+
+
+def test_leakage_is_found_in_either_order_with_a_remedy(tmp_path: Path) -> None:
+    leakage = by_kind(check(tmp_path, MIXED, held_out()))["leakage"]
     assert leakage.count == 3
     shown = leakage.examples[0]
     assert (shown.split, shown.line, shown.sentence1, shown.label) == ("train", 122, "out 5", "1")
     assert "flatter" in leakage.action
     assert leakage.rows == {"train": [122, 123, 124]}
+    assert leakage.remedies == [Remedy("drop_leaked", True, "Leave out 3 leaked rows")]
+
+
+def test_duplicates_and_contradicting_labels_are_counted(tmp_path: Path) -> None:
+    findings = by_kind(check(tmp_path, MIXED, held_out()))
     assert findings["duplicates"].count == 3
     assert findings["conflicts"].count == 4
     examples = findings["conflicts"].examples
@@ -83,8 +89,10 @@ def test_leakage_in_either_order_duplicates_and_contradicting_labels(tmp_path: P
         ("train", "left 8", "0"), ("train", "left 8", "1"), ("train", "Held 4.", "1"),
         ("validation", "held 4", "0"),
     }  # fmt: skip
-    assert leakage.remedies == [Remedy("drop_leaked", True, "Leave out 3 leaked rows")]
-    report = check(tmp_path, train, held_out(), drop_leaked=True)
+
+
+def test_leaked_rows_are_left_out_until_that_is_undone(tmp_path: Path) -> None:
+    report = check(tmp_path, MIXED, held_out(), drop_leaked=True)
     assert by_kind(report)["leakage"].done
     assert by_kind(report)["leakage"].remedies == [Remedy("drop_leaked", False, "Undo")]
     assert "left out of train" in by_kind(report)["leakage"].action

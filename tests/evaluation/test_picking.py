@@ -36,7 +36,6 @@ def texts(store: RunStore, run: Run) -> dict[str, str]:
 
 def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore) -> None:
     run = picked_run(store, 10)
-    run.append(events.BaselinesMeasured(baselines={"TF-IDF": {"accuracy": 0.6, "f1": 0.6}}))
     summary = run.state()
     analysis = report.evaluate_run(run, summary).analysis
     measured, expected = analysis.scores["f1"], analysis.expected["f1"]
@@ -46,6 +45,14 @@ def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore
     assert measured.value - np.mean(every) > 0.02
     assert expected.value == pytest.approx(np.mean(every), abs=0.02)
     assert expected.low < measured.low
+
+
+def test_what_is_said_of_the_best_of_ten_equals_is_what_new_pairs_show(store: RunStore) -> None:
+    run = picked_run(store, 10)
+    run.append(events.BaselinesMeasured(baselines={"TF-IDF": {"accuracy": 0.6, "f1": 0.6}}))
+    summary = run.state()
+    analysis = report.evaluate_run(run, summary).analysis
+    expected = analysis.expected["f1"]
     verdict = report.run_verdict(run, summary)
     assert verdict.gain is not None
     assert verdict.gain.value == pytest.approx(expected.value - 0.6)

@@ -34,8 +34,9 @@ def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Pr
     return job, worker
 
 
-def test_the_process_checks_once_for_all(store: RunStore, processes: list[psutil.Process]) -> None:
-    """One that is killed says so, and can be repeated."""
+def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(
+    store: RunStore, processes: list[psutil.Process]
+) -> None:
     config = RunConfig()
     job, worker = start(store, config)
     worker.kill()
@@ -54,8 +55,15 @@ def test_the_process_checks_once_for_all(store: RunStore, processes: list[psutil
     psutil.wait_procs([worker], timeout=10)
     check.start_check(store, config)
     assert workers.worker_process(job) is None
-    assert check.check_folder(store, config.changed(learning_rate=1e-3)).folder == job.folder
-    assert check.check_folder(store, config.changed(drop_leaked=True)).folder != job.folder
+
+
+def test_a_check_is_of_what_it_depends_on(store: RunStore) -> None:
+    folder = check.check_folder(store, RunConfig()).folder
+    assert check.check_folder(store, RunConfig(learning_rate=1e-3)).folder == folder
+    assert check.check_folder(store, RunConfig(drop_leaked=True)).folder != folder
+
+
+def test_a_check_of_pairs_that_are_nowhere_ends_with_a_remedy(store: RunStore) -> None:
     state = wait(check.start_check(store, RunConfig(dataset="glue/stsb")))
     assert "is not on the Hub" in state.error
     assert state.remedy
