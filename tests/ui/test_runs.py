@@ -41,7 +41,7 @@ def finished(store: RunStore, checkpoint: Path, f1: float = 0.8, **values: objec
 def test_an_expert_field_of_a_run_is_copied_into_the_form(store: RunStore) -> None:
     config = RunConfig(adam_beta1=0.5, padding="max_length")
     values = dict(zip(form.NAMES, form.filled(store, config)[:-1], strict=True))
-    assert (values["adam_beta1"]["value"], values["adam_beta1"]["visible"]) == (0.5, True)
+    assert (values["adam_beta1"]["value"], values["adam_beta1"]["visible"]) == ("0.5", True)
     shown = [value["value"] if isinstance(value, dict) else value for value in values.values()]
     assert form.read(shown) == config
 
