@@ -75,7 +75,7 @@ class Visitor:
 
     @property
     def policy(self) -> Policy:
-        """What this visitor may do, whatever the process is."""
+        """The policy for this visitor."""
         return OwnMachine() if self.alone else SharedApp()
 
 
@@ -92,7 +92,7 @@ def _limit(name: str, default: int, unit: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one visitor of a shared app may have, as the environment says when this is made."""
+    """The limits of one visitor of a shared app, read from the environment when this is created."""
 
     runs: int = _limit("RUNS", 20)  # folders kept
     waiting: int = _limit("WAITING", 4)  # places in the queue
@@ -100,7 +100,7 @@ class Limits:
     all_upload_bytes: int = _limit("ALL_UPLOADS_MB", 10_000, _MEGABYTE)  # of all visitors' files
     new_visitors: int = _limit("NEW_VISITORS", 10)  # identities issued to one address in an hour
     hub_bytes: int = _limit("HUB_MB", 5000, _MEGABYTE)  # of datasets and checkpoints, in a day
-    run_minutes: int = _limit("RUN_MINUTES", 240)  # that a run is worked on
+    run_minutes: int = _limit("RUN_MINUTES", 240)  # of work on a run
     run_steps: int = _limit("RUN_STEPS", 100_000)
     queue: int = _limit("QUEUE", 40)  # places in the queue, of all visitors together
     at_once: int = 1  # files that are predicted
@@ -110,32 +110,32 @@ UNLIMITED = Limits(**dict.fromkeys(Limits.__dataclass_fields__, cast(int, math.i
 
 
 class Policy(ABC):
-    """What an app lets people do, on one's own machine or if several people share it."""
+    """Rules of an app, outside a shared app or in one."""
 
-    several_people: bool  # each has runs of their own, and is known by a sign-in or a cookie
-    owner_asks: bool  # whoever asks owns the machine: may name its files, accounts and clusters
-    any_checkpoint: bool  # may be chosen, not only those that are offered
-    stored_token: bool  # the Hub is asked with the token that this machine keeps
-    asks_rights: bool  # what came from the Hub is used only while the Hub would give it again
-    confines_workers: bool  # a job reaches no files but its own
+    several_people: bool  # each has their own runs, and is identified by a sign-in or a cookie
+    owner_asks: bool  # may name this machine's files, accounts and clusters
+    any_checkpoint: bool  # True if any may be chosen, False if only offered ones
+    stored_token: bool  # requests to the Hub use this machine's token
+    asks_rights: bool  # cached data of the Hub is shown only if the Hub would still give it
+    confines_workers: bool  # a job can access only its own files
     limits: Limits
 
     @abstractmethod
     def worker_environment(self) -> dict[str, str]:
-        """Return variables for every worker, on any machine; they win over those it inherits."""
+        """Variables that every worker gets, on any machine; they override inherited ones."""
 
     @abstractmethod
     def identify(self, user: str = "", browser: str = "") -> Visitor:
-        """Return who sent a request.
+        """The visitor that a request comes from.
 
         Args:
-            user: the name that a sign-in has proven, or "".
-            browser: the owner that an issued token has proven, or "".
+            user: the name of a signed-in user, as proven by the sign-in.
+            browser: the owner that an issued token has proven.
         """
 
 
 class OwnMachine(Policy):
-    """Everything belongs to the person who uses it."""
+    """The policy outside a shared app: everything belongs to its one user."""
 
     several_people, owner_asks, any_checkpoint, stored_token = False, True, True, True
     asks_rights, confines_workers, limits = False, False, UNLIMITED
@@ -148,8 +148,8 @@ class OwnMachine(Policy):
 
 
 class SharedApp(Policy):
-    """A Space, or with `FINETUNE_VISITORS=1`: visitors trust the owner, and nobody else. The limits
-    are those of the environment when this is made."""
+    """The policy of a shared app (on a Space, or with `FINETUNE_VISITORS=1`): visitors trust the
+    owner, and nobody else. The limits are read from the environment when this is created."""
 
     several_people, owner_asks, stored_token = True, False, False
     asks_rights, confines_workers = True, True
@@ -159,8 +159,8 @@ class SharedApp(Policy):
         self.limits = Limits()
 
     def worker_environment(self) -> dict[str, str]:
-        """Return visitors' limits and no token: with the owner's token a visitor could read what is
-        private or gated."""
+        """Visitors' limits, and no token, because a visitor must not read private or gated
+        repositories with the owner's."""
         names = filter(lambda name: name.startswith("FINETUNE_MAX_"), os.environ)
         chosen_freely = {ANY_CHECKPOINT: "1"} if self.any_checkpoint else {}
         no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": ""}
@@ -174,7 +174,7 @@ class SharedApp(Policy):
 
 
 def policy() -> Policy:
-    """Return the policy of this process, as its environment says."""
+    """The policy of this process, from its environment."""
     shared = bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
     return SharedApp() if shared else OwnMachine()
 
@@ -240,7 +240,7 @@ class Identities:
             now = self._clock()
             times = [at for at in self._issued.pop(network, []) if at > now - _DAY]
             recent = sum(at > now - _HOUR for at in times)
-            self._issued[network] = times  # the last of them, so that the first is the oldest
+            self._issued[network] = times  # moved to the end; the first is the oldest
             if recent >= limit or len(times) >= limit * _HOURS_A_DAY:
                 raise TooMany(
                     "{count} visitors were new from this address already.",

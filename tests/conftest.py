@@ -40,9 +40,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from tests.support import toys
+from tests.support.hub import TOKEN
 
 GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
-TOKEN = "hub-token-of-ada"
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from finetune import Predictor, RunConfig, RunStore
 from finetune.errors import PublishError, TrainingError
 from finetune.jobs import service
 from finetune.runs import events
-from tests.conftest import TOKEN
-from tests.support.hub import LoopbackHub
-from tests.test_structure import loaded_by
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.running import loaded_by
 
 
 def test_importing_loads_nothing_heavy() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from finetune.metrics import catalog
+from tests.support.running import loaded_by
 
 ROOT = Path(__file__).resolve().parent.parent
 # Modules that import torch or datasets when they are imported; the page loads them when needed.
@@ -35,15 +36,6 @@ HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.
 OPTIONAL = {"ray", "spaces"}
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
-
-
-def loaded_by(code: str, watched: set[str]) -> str:
-    """Return which of the watched libraries a piece of code loads, in a process of its own."""
-    code += f"\nimport sys\nprint(sorted({watched!r} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip().splitlines()[-1]
 
 
 def test_imports_point_down() -> None:

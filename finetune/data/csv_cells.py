@@ -1,4 +1,4 @@
-"""CSV files that the app writes: no spreadsheet takes a cell for a formula."""
+"""Write CSV files whose cells no spreadsheet takes for formulas."""
 
 from __future__ import annotations
 

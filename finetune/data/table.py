@@ -1,4 +1,4 @@
-"""A file of rows and columns: what all formats have in common, and limits of what is read.
+"""The base of all table formats, and limits for reading.
 
 The limits bound the memory that a small file can make a reader use.
 """

@@ -1,4 +1,4 @@
-"""Opens the files that people have as tables: CSV, TSV, JSONL, JSON, Parquet and workbooks.
+"""Open files as tables: CSV, TSV, JSONL, JSON, Parquet and workbooks.
 
 The app's own process opens them in a child with limits (`environment.child_process`).
 """

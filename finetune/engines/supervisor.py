@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from finetune.engines import frames
+from finetune.engines import log_lines
 from finetune.engines.base import AttemptStatus, Engine, read_ticket, write_ticket
 from finetune.errors import FinetuneError, WrongAccount
 from finetune.messages import message as _
@@ -135,8 +135,8 @@ class _Attempt:
         if not _is_told_ended(self._run):  # else all is here
             self._run.append(events.PhaseStarted(phase=Phase.FETCH))
         content = self._engine.fetch(self._run, self._ticket)
-        for frame in frames.split(content[self._next :], self._ticket.attempt, self._next):
-            self._take(frame, last_too=True)
+        for log_line in log_lines.split(content[self._next :], self._ticket.attempt, self._next):
+            self._take(log_line, last_too=True)
         missing = self._ticket.job if state.missing else ""
         left = self._ticket.model_copy(update={"job": "", "missing": missing})
         self._ticket = write_ticket(self._run, left)
@@ -186,7 +186,7 @@ class _Attempt:
             place = 0
             try:
                 for line in self._engine.follow(self._run, self._ticket):
-                    if not line.startswith(frames.MARK):
+                    if not line.startswith(log_lines.MARK):
                         if passed[place : place + 1] == [hash(line)]:
                             place += 1
                             continue
@@ -239,25 +239,25 @@ class _Attempt:
                 line = self._output.get(timeout=0.0 if self._ended.is_set() else 0.2)
             except Empty:
                 return
-            if frame := frames.decode(line):
-                self._take(frame)
-            elif not line.startswith(frames.MARK):  # a part of a line that was cut
+            if log_line := log_lines.decode(line):
+                self._take(log_line)
+            elif not line.startswith(log_lines.MARK):  # a part of a line that was cut
                 text = line.rstrip("\r\n")
                 if text not in self._shown:
                     print(text, flush=True)
 
-    def _take(self, frame: frames.Frame, last_too: bool = False) -> None:
+    def _take(self, log_line: log_lines.LogLine, last_too: bool = False) -> None:
         """Write an event down, where it is the next one. The last one waits until the results are
         here (`last_too`): a run that has ended is whole."""
-        if frame.attempt != self._ticket.attempt or frame.offset != self._next:
+        if log_line.attempt != self._ticket.attempt or log_line.offset != self._next:
             return
-        event = events.from_json(frame.line)
+        event = events.from_json(log_line.line)
         if event is not None:
             self._shown.update(self._describe(event).splitlines())
         if isinstance(event, _LAST) and not last_too:
             return
-        if frame.line and frame.line not in self._known:
-            self._run.append_line(frame.line)
+        if log_line.line and log_line.line not in self._known:
+            self._run.append_line(log_line.line)
             if event is not None:
                 self._show(event)
-        self._next = frame.end
+        self._next = log_line.end

@@ -28,7 +28,7 @@ _OF_A_MODEL = (
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
     "special_tokens_map.json", quantized.MODEL, "added_tokens.json", "*.model", "sentencepiece*",
 )  # fmt: skip
-DEMO_CONFIG = "finetune.json"  # a Space that has it is a demo of ours
+DEMO_CONFIG = "finetune.json"  # marks a demo Space made here
 Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
 
 
@@ -55,9 +55,7 @@ class PushPlan:
     private: bool  # True if it is private or will be
     files: dict[str, int]  # path -> bytes of everything that is sent
     held: int = 0  # number of its files, except those that the Hub makes
-    removed: list[str] = field(
-        default_factory=list
-    )  # paths of an earlier model's files that are removed
+    removed: list[str] = field(default_factory=list)  # files of an earlier model to remove
     licence: str = ""  # of the card; empty for none
     base_licence: str = ""  # of the base model; empty if it is unknown
     demo: str = ""  # the demo Space; empty for none
@@ -139,7 +137,7 @@ def prepare_push(
 
 
 def _with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
-    """The plan of a push with a demo of its model; a Space that is there keeps its hardware."""
+    """Add a demo of the model to the plan of a push. An existing Space keeps its hardware."""
     if plan.private:
         raise PublishError(
             "A demo of {full} could not read it: the repository is private.",

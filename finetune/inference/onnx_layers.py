@@ -121,14 +121,6 @@ class _Graph:
         return bytes(self.proto.SerializeToString())
 
 
-def _serialized(parts: list[LayerParts], heads: int) -> bytes:
-    """Build and serialize the graph of all layers."""
-    graph, hidden = _Graph(heads), "hidden"
-    for layer in parts:
-        hidden = graph.layer(hidden, layer, last=layer is parts[-1])
-    return graph.serialized(hidden, parts[0].query.out_features)
-
-
 class _OnnxLayers(nn.Module):
     """All layers, in the place of the first one; the others are replaced by `_Passed`."""
 
@@ -157,6 +149,9 @@ def build(model: Any, threads: int) -> list[nn.Module]:
     known = all(type(layer.activation).__name__ in _ACTIVATIONS for layer in parts)
     if not parts or not known or size > _MOST_BYTES:
         return []
-    session = OnnxSession(_serialized(parts, model.config.num_attention_heads), threads)
+    graph, hidden = _Graph(model.config.num_attention_heads), "hidden"
+    for layer in parts:
+        hidden = graph.layer(hidden, layer, last=layer is parts[-1])
+    session = OnnxSession(graph.serialized(hidden, parts[0].query.out_features), threads)
     quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
     return quick if layers.gives_same_logits(model, quick, layers.attention_bias) else []

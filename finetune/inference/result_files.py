@@ -54,12 +54,9 @@ def file_columns(table: Table) -> ColumnTypes:
     for _, record in table.rows(lambda line, reason: None):
         for name, cell in record.items():
             if cell is not None and cell != "":
-                types.setdefault(name, set()).add(_type(cell))
+                is_large = isinstance(cell, int) and not -(2**63) <= cell < 2**63
+                types.setdefault(name, set()).add(str if is_large else type(cell))
     return {name: _column_type(found) for name, found in types.items()}
-
-
-def _type(cell: Any) -> type:
-    return str if isinstance(cell, int) and not -(2**63) <= cell < 2**63 else type(cell)
 
 
 def _column_type(found: set[type]) -> pa.DataType:

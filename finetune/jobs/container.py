@@ -1,8 +1,9 @@
 """Carries a run out in the container of a job on the Hub: `python -m finetune.jobs.container`, in
 the folder that holds this package.
 
-Trains on the container's disk, prints events as frames and the worker's log as it is (one writer:
-two would tear each other's lines), mirrors what is saved into the bucket, and watches for a stop.
+Trains on the container's disk, prints events as `LogLine`s and the worker's log as it is (one
+writer: two would tear each other's lines), mirrors what is saved into the bucket, and watches for a
+stop.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from finetune.engines import run_bucket
-from finetune.engines.frames import split
+from finetune.engines.log_lines import split
 from finetune.engines.run_bucket import RunBucket
 from finetune.jobs import workers
 from finetune.runs.run import Run
@@ -86,9 +87,9 @@ class _Relay:
         """Print the events and lines that are new."""
         with self._run.events_file.open("rb") as file:
             file.seek(self._begin)
-            for frame in split(file.read(), self._attempt, self._begin):
-                sys.stdout.write(frame.encode() + "\n")
-                self._begin = frame.end
+            for log_line in split(file.read(), self._attempt, self._begin):
+                sys.stdout.write(log_line.encode() + "\n")
+                self._begin = log_line.end
         if self._run.log_file.exists():
             with self._run.log_file.open("rb") as file:
                 file.seek(self._logged)

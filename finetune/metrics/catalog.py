@@ -1,4 +1,4 @@
-"""Every metric by name: what it is called, what it ranges over, how it is computed.
+"""Every metric by name: its titles, its range, and how it is computed.
 
 Charts, tables, forms and cards are drawn from this list. `finetune/metrics/scores/` makes each a
 module of `evaluate`; `intervals` and `selection` resample it. To add a metric, add it here.
@@ -26,12 +26,12 @@ from finetune.metrics.classification import (
 
 @dataclass(frozen=True)
 class Tally:
-    """How examples were answered, class by class, each of shape (classes, ...).
+    """Counts of examples by class, each of shape (classes, ...).
 
     Attributes:
         hits: examples of the class that were answered rightly.
         support: examples of the class.
-        predicted: examples that were put into the class.
+        predicted: examples that were assigned to the class.
     """
 
     hits: NDArray[Any]
@@ -40,15 +40,15 @@ class Tally:
 
     @classmethod
     def of(cls, confusion: NDArray[Any]) -> Tally:
-        """The tally of a confusion matrix, rows being the true classes."""
+        """The tally of a confusion matrix, whose rows are the true classes."""
         return cls(confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0))
 
 
-# The metric of a tally, of shape (...): of the positive class of two, of all classes if None.
+# A tally and the positive class (None for all classes) -> the metric, of shape (...).
 OfTally = Callable[[Tally, int | None], Floats]
-# Examples that are right, of how many, and the metric of a proportion.
+# Right examples, all examples, and the function from their proportion to the metric.
 Share = tuple[int, int, Callable[[float], float]]
-# The metric of probabilities of shape (examples, classes) and the true classes of the examples.
+# Probabilities of shape (examples, classes), true classes, and the positive class -> the metric.
 OfProbabilities = Callable[[Scores, Indices, int | None], float]
 
 
@@ -57,17 +57,17 @@ class Metric:
     """A validation score.
 
     Attributes:
-        name: its key in events and files, and what `--metrics` calls it.
-        title: what it is called at the head of a column.
-        phrase: what it is called in a sentence.
-        title_of_all, phrase_of_all: the same of more than two classes, if it differs.
+        name: its key in events and files, and in `--metrics`.
+        title: its name at the head of a column.
+        phrase: its name in a sentence.
+        title_of_all, phrase_of_all: its names for more than two classes, if they differ.
         range: its least and greatest value.
-        of_tally: computes it from answers; None if it needs more than those.
+        of_tally: computes it from answers; None if it needs more than answers.
         of_probabilities: computes it from probabilities.
-        as_share: how many of how many examples it is about, if it is a proportion or made of one,
-            and the metric of such a proportion.
-        sklearn: the function of `sklearn.metrics` that computes the same of true and given classes.
-        averaged: that function has to be told which class is meant.
+        as_share: if it is a proportion, or computed from one: the counts of that proportion, and
+            the function from the proportion to the metric.
+        sklearn: the function of `sklearn.metrics` that computes it from true and predicted classes.
+        averaged: True if that function must be told which class is positive, or how to average.
     """
 
     name: str
@@ -84,26 +84,26 @@ class Metric:
     averaged: bool = False
 
     def rank(self, value: float) -> float:
-        """A number that is greater, the better the value is."""
+        """Convert a value so that greater is better."""
         return value if self.greater_is_better else -value
 
     def sklearn_options(self, classes: int, positive: int = 1) -> dict[str, Any]:
-        """The keywords with which scikit-learn's function computes the same."""
+        """The keywords that make scikit-learn's function compute this metric."""
         if not self.averaged:
             return {}
         meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
         return {"zero_division": 0, **meant}
 
     def score(self, confusion: NDArray[Any], positive: int = 1) -> float:
-        """The metric of a confusion matrix; ValueError if answers do not suffice for it."""
+        """Compute the metric from a confusion matrix; ValueError if it needs probabilities."""
         if self.of_tally is None:
             raise ValueError(f"{self.name} needs probabilities")
         meant = positive if len(confusion) == 2 else None
         return float(self.of_tally(Tally.of(confusion), meant))
 
     def at_ends(self, tally: Tally, positive: int | None) -> Share:
-        """What its interval is made of at the ends of its range; accuracy stands in if the metric
-        is no proportion itself."""
+        """The proportion whose interval is used at the ends of the metric's range; that of accuracy
+        if the metric is no proportion."""
         if self.as_share is not None and positive is not None:
             return self.as_share(tally, positive)
         low, high = self.range
@@ -112,8 +112,8 @@ class Metric:
 
 
 def _f1_as_share(tally: Tally, positive: int) -> Share:
-    """F1 is 2 J / (1 + J), where J is the share of true positives among all that are positive or
-    called so."""
+    """F1 as 2 J / (1 + J), where J is the share of true positives among all examples that are
+    positive or predicted to be."""
     hits = int(tally.hits[positive])
     union = int(tally.support[positive] + tally.predicted[positive]) - hits
     return hits, union, lambda share: 2 * share / (1 + share)
@@ -168,8 +168,9 @@ def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
 
 
 def _roc_auc(probabilities: Scores, labels: Indices, positive: int | None) -> float:
-    """The area under the receiver operating characteristic by ranks (Mann and Whitney 1947); of
-    more than two classes the mean of each against all others. 0.5 if only one class occurs."""
+    """The area under the receiver operating characteristic, by ranks (Mann and Whitney 1947). Of
+    more than two classes, the mean over each class against all others; 0.5 if only one class
+    occurs."""
     from scipy.stats import rankdata
 
     meant = range(probabilities.shape[1]) if positive is None else [positive]
@@ -199,7 +200,7 @@ MATTHEWS = Metric(
     "matthews_correlation", message("Matthews correlation"), message("Matthews correlation"),
     range=(-1.0, 1.0), of_tally=_matthews_correlation, sklearn="matthews_corrcoef",
 )  # fmt: skip
-OPTIONAL = (  # what a person may add
+OPTIONAL = (  # may be added by name
     MATTHEWS,
     Metric(
         "precision", message("Precision"), message("precision"), message("Macro precision"),
@@ -223,13 +224,13 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*STANDARD, L
 
 
 def find(name: str) -> Metric:
-    """The metric of a name. One that is not listed comes from a module of somebody else's: greater
+    """Return the metric with this name. Unlisted metrics come from other people's modules; greater
     counts as better."""
     return METRICS.get(name) or Metric(name, name, name, range=(float("-inf"), float("inf")))
 
 
 def measured(names: Iterable[str] = ()) -> list[Metric]:
-    """What is measured of a model: the standard metrics, and others by name."""
+    """Return the metrics to measure: the standard ones, and others by name."""
     added = [find(name) for name in names if name != LOSS.name]
     return list(dict.fromkeys((*STANDARD, *added)))
 
@@ -241,8 +242,8 @@ def tallied_scores(
     positive: int = 1,
     metrics: Iterable[Metric] = STANDARD,
 ) -> dict[str, float]:
-    """The metrics of answers, both of shape (examples,), by name; without those that need more than
-    answers."""
+    """Compute metrics of answers by name; `labels` and `answers` have shape (examples,). Metrics
+    that need probabilities are left out."""
     confusion = confusion_matrix(labels, answers, classes)
     return scores_of(confusion, positive, metrics)
 
@@ -250,7 +251,8 @@ def tallied_scores(
 def scores_of(
     confusion: NDArray[Any], positive: int = 1, metrics: Iterable[Metric] = STANDARD
 ) -> dict[str, float]:
-    """The metrics of a confusion matrix by name; without those that need more than answers."""
+    """Compute metrics of a confusion matrix by name. Metrics that need probabilities are left
+    out."""
     return {
         metric.name: metric.score(confusion, positive)
         for metric in metrics
@@ -264,8 +266,8 @@ def majority_scores(
     positive: int = 1,
     metrics: Iterable[Metric] = STANDARD,
 ) -> dict[str, float]:
-    """The scores of always answering the class that is commonest in training, of several as common
-    the positive one, by how many examples each class has."""
+    """Scores of always answering the commonest class of training, or of several the positive one,
+    from the number of examples of each class."""
     counts, found = np.asarray(list(training)), np.asarray(list(validation))
     most = np.flatnonzero(counts == counts.max())
     confusion = np.zeros((len(found), len(found)), np.int64)
@@ -274,12 +276,12 @@ def majority_scores(
 
 
 def metric_name(metric: str, classes: int) -> str:
-    """What a metric is called in a sentence: `f1` of more than two classes is their mean."""
+    """The name of a metric in a sentence; `f1` of more than two classes is macro F1."""
     found = find(metric)
     return (found.phrase_of_all if classes > 2 else "") or found.phrase
 
 
 def metric_title(metric: str, classes: int) -> str:
-    """What a metric is called at the head of a column."""
+    """The name of a metric at the head of a column."""
     found = find(metric)
     return (found.title_of_all if classes > 2 else "") or found.title

@@ -48,10 +48,11 @@ class McNemar:
 def bootstrap_intervals(
     confusion: Counts, positive: int = 1, metrics: Iterable[Metric] = STANDARD
 ) -> dict[str, Interval]:
-    """Bootstrap intervals of metrics of answers, bias-corrected and accelerated (BCa).
+    """Compute bootstrap intervals of metrics of answers, bias-corrected and accelerated (BCa).
 
-    At the ends of a metric's range all resamples agree: there the interval is that of a proportion,
-    Wilson's (`Metric.at_ends`).
+    At the ends of a metric's range all resamples agree; Wilson's interval of a proportion is used
+    there
+    (`Metric.at_ends`).
 
     Source: Efron 1987, Better Bootstrap Confidence Intervals,
     https://doi.org/10.1080/01621459.1987.10478410.
@@ -78,9 +79,9 @@ def paired_bootstrap(
     positive: int = 1,
     metrics: Iterable[Metric] = STANDARD,
 ) -> dict[str, Interval]:
-    """Bootstrap intervals of the difference second - first on the same examples: what is hard for
-    both cancels out (Berg-Kirkpatrick, Burkett and Klein 2012, https://aclanthology.org/D12-1091/).
-    """
+    """Compute bootstrap intervals of the difference second - first on the same examples, in which
+    what is hard for both cancels out (Berg-Kirkpatrick, Burkett and Klein 2012,
+    https://aclanthology.org/D12-1091/)."""
     metrics = [metric for metric in metrics if metric.of_tally is not None]
     cells, counts = np.unique(np.stack([labels, first, second]), axis=1, return_counts=True)
     meant = positive if classes == 2 else None

@@ -1,7 +1,7 @@
 """Modules of `evaluate` that score a validation split batch by batch, as the course's loop does.
 
-Those of this project lie in `scores/` and load by path. Others come from the Hub or a folder: they
-are code, and run as such. Importing `evaluate` imports `datasets`, so only workers do it.
+This project's modules lie in `scores/` and load by path. Others come from the Hub or a folder: they
+are code, and run as such. Only workers import `evaluate`, because it imports `datasets`.
 
 Source: https://huggingface.co/docs/evaluate
 """
@@ -26,11 +26,11 @@ FOLDER = Path(__file__).parent / "scores"  # for `evaluate.load`, with a metric'
 
 
 class ScoreModules:
-    """The metrics of a run. It is given logits, and hands each module what that takes: the most
-    probable class (`predictions`) or probabilities (`prediction_scores`).
+    """The metrics of a run. Logits are converted to what each module takes: the most probable class
+    (`predictions`) or probabilities (`prediction_scores`).
 
     Raises:
-        ConfigError: naming a module that cannot be loaded.
+        ConfigError: if a module cannot be loaded.
     """
 
     def __init__(self, names: Sequence[str], classes: int, positive: int = 1) -> None:
@@ -51,7 +51,7 @@ class ScoreModules:
             raise ConfigError({"metrics": problem})
         try:
             return evaluate.load(name, keep_in_memory=True)
-        except Exception as error:  # whatever is wrong with somebody's code
+        except Exception as error:  # other people's code may raise anything
             problem = _(
                 "names {name}, which cannot be loaded: {reason}",
                 name=name,
@@ -60,7 +60,7 @@ class ScoreModules:
             raise ConfigError({"metrics": problem}) from error
 
     def add_batch(self, *, predictions: Logits, references: Indices) -> None:
-        """Take in a batch: logits of shape (examples, classes), true classes (examples,)."""
+        """Add a batch: logits of shape (examples, classes), true classes of shape (examples,)."""
         scores: Any = probabilities(predictions)
         try:
             self._combined.add_batch(
@@ -70,13 +70,14 @@ class ScoreModules:
             )
         except KeyError as error:
             raise DataError(
-                "A metric of somebody else's asks for {name}, which there is not here.",
-                "Take it out of metrics.",
+                "A metric of another module needs {name}, which is not available here.",
+                "Remove that metric.",
                 name=error,
             ) from error
 
     def compute(self) -> dict[str, float]:
-        """The scores of all batches since the last call, by name, as far as they are numbers."""
+        """Compute the scores of all batches since the last call, by name. Results that are not
+        finite numbers are left out."""
         scores = self._combined.compute()
         return {
             name: float(value)

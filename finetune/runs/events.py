@@ -184,7 +184,7 @@ class Prepared(Event):
 
     @property
     def target(self) -> Target:
-        """What the model answers."""
+        """The target that the model predicts."""
         name = self.data.get("positive_label")
         positive = self.labels.index(name) if name in self.labels else min(1, len(self.labels) - 1)
         return Target(tuple(self.labels), positive)

@@ -61,7 +61,7 @@ def main() -> None:
 
 def make(store: RunStore, examples: int, classes: int, seed: int) -> Run:
     """A run that was evaluated five times: its logits and its examples, nothing of them real."""
-    from tests.evaluation.test_report import evaluated
+    from tests.support.scored_runs import evaluated
 
     draw = np.random.default_rng(seed)
     truth = np.random.default_rng(99).integers(0, classes, examples)

@@ -32,7 +32,7 @@ import pytest
 from finetune.config import RunConfig
 from finetune.engines import supervisor
 from finetune.engines.base import HERE, AttemptStatus, Engine, Ticket, write_ticket
-from finetune.engines.frames import Frame
+from finetune.engines.log_lines import LogLine
 from finetune.jobs import scheduler, service
 from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
@@ -167,9 +167,9 @@ class SimulatedJob(Engine):
             )
             line = event.model_dump_json().encode()
             self.lines.append(line)
-            frame = Frame(ticket.attempt, offset, line)
-            offset = frame.end
-            yield frame.encode()
+            log_line = LogLine(ticket.attempt, offset, line)
+            offset = log_line.end
+            yield log_line.encode()
 
     def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
         self._ends = 0.0

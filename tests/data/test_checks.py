@@ -12,7 +12,7 @@ import pytest
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks
 from finetune.data.check_report import CheckReport, Example, Finding, Remedy
-from tests.data.test_splits import Row, some, upload
+from tests.support.uploads import Row, some, upload
 
 HEAD = "sentence1,sentence2,label"
 

@@ -21,7 +21,7 @@ from finetune.data.classes import (
     similar_class,
 )
 from finetune.errors import ConfigError, DataError
-from tests.data.test_splits import upload
+from tests.support.uploads import upload
 
 COMPOSED, DECOMPOSED = "gef\u00e4llt", "gefa\u0308llt"
 

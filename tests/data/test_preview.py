@@ -9,7 +9,7 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import dataset_cache
 from finetune.errors import DataError
-from tests.data.test_splits import upload
+from tests.support.uploads import upload
 
 
 def test_rows_of_a_cached_dataset_are_chosen(tmp_path: Path) -> None:

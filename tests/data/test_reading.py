@@ -18,8 +18,8 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits, table_formats
 from finetune.data.table import ReadOptions
 from finetune.errors import ConfigError, DataError
-from tests.data.test_quoting import CASES, GLUE, NAMES, join, kinds, plain_rows, read, write
-from tests.data.test_tables import upload
+from tests.support.csv_files import CASES, GLUE, NAMES, join, kinds, plain_rows, read, write
+from tests.support.uploads import upload_file
 
 HEAD = ",".join(NAMES) + "\n"
 
@@ -120,7 +120,7 @@ def test_a_header_again_is_no_row(tmp_path: Path) -> None:
     assert (found, bad) == (rows, [])
     (remark,) = [remark for remark in table.remarks if remark.kind == "repeated-header"]
     assert [line for line, _ in remark.lines] == [33, 34]
-    config = upload(tmp_path, "b.csv", joined)
+    config = upload_file(tmp_path, "b.csv", joined)
     report = checks.check_pairs(config, tmp_path)
     assert (report.labels, report.read) == (["0", "1"], {"train": 60})
     finding = next(f for f in report.findings if f.kind == "repeated-header")
@@ -230,7 +230,7 @@ def test_a_doubtful_encoding_holds_training_back(tmp_path: Path) -> None:
     rows = [[f"az ajtó zárva és két ló áll ott {n}", f"egy nappal később {n}", str(n % 2)] for n in
             range(40)]  # fmt: skip
     contents = text([NAMES, *rows]).encode("cp1250")
-    config = upload(tmp_path, "a.csv", contents)
+    config = upload_file(tmp_path, "a.csv", contents)
     report = checks.check_pairs(config, tmp_path)
     (question,) = report.blocked
     assert question.kind == "encoding"
@@ -266,7 +266,7 @@ def test_the_sheet_with_the_pairs_is_read(tmp_path: Path) -> None:
     assert (found, bad, opened.columns) == (rows, [], NAMES)
     assert "'Pairs' is read" in opened.notes[0]
     assert {"repeated-header", "sheet"} <= kinds(opened)
-    config = upload(tmp_path, "a.xlsx", path.read_bytes()).changed(sheet="Note")
+    config = upload_file(tmp_path, "a.xlsx", path.read_bytes()).changed(sheet="Note")
     blocked = checks.check_pairs(config, tmp_path).blocked[0]
     assert "Read 'Pairs' (61 rows)" in [remedy.text for remedy in blocked.remedies]
 
@@ -297,7 +297,7 @@ def test_check_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_texts_are_no_classes(tmp_path: Path) -> None:
     lines = [[label, f"{first} {n}"] for n, (first, _, label) in enumerate(plain_rows())]
-    config = upload(tmp_path, "a.csv", text([["kind", "text"], *lines]))
+    config = upload_file(tmp_path, "a.csv", text([["kind", "text"], *lines]))
     config = config.changed(sentence1_column="kind", label_column="text")
     with pytest.raises(DataError, match="'text' has 59 different values in 59 training rows"):
         splits.load_pairs(config, tmp_path)

@@ -24,7 +24,6 @@ from finetune.environment import hub_connection
 from finetune.errors import DataError
 from finetune.jobs import check, cost, service
 from finetune.runs.store import RunStore
-from tests.conftest import HUB
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 
@@ -165,7 +164,7 @@ def test_any_dataset_is_read_and_a_new_commit_too(
     # Without the Hub what was read still serves, and the rest is refused at once.
     monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda timeout=2.0: False)
     assert load(tmp_path, "ada/tickets").fingerprint == second.fingerprint
-    with pytest.raises(DataError, match=f"the Hub at {HUB.url} does not answer"):
+    with pytest.raises(DataError, match=f"the Hub at {hub.url} does not answer"):
         load(tmp_path, "ada/other")
 
 
@@ -254,7 +253,7 @@ def test_a_dataset_names_no_data_but_its_own(
     (tmp_path / "secret.csv").write_bytes(csv_file(40))
     calls: list[object] = []
     monkeypatch.setattr(sources, "load_dataset", lambda *args, **kwargs: calls.append(args))
-    host = HUB.url.removeprefix("http://")
+    host = hub.url.removeprefix("http://")
     outside = [f"http://{host}/secret.csv", f"https://{host}/secret.csv", "memory:x.csv",
                f"file://{tmp_path}/secret.csv", f"{tmp_path}/secret.csv", "../../secret/secret.csv",
                f"zip://x.csv::http://{host}/a.zip", "data/../../x.csv", "~/secret.csv",

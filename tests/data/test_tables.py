@@ -19,12 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.config import RunConfig
 from finetune.data import checks, csv_cells, quoting, splits, table_formats
 from finetune.data.table import ReadOptions
 from finetune.errors import DataError
-from finetune.uploads import Uploads
 from tests.support import toys
+from tests.support.uploads import upload_file
 
 HEAD = "sentence1,sentence2,label\n"
 GOOD = HEAD + "".join(f"{first},{second},{label}\n" for first, second, label in toys.rows(40))
@@ -181,25 +180,18 @@ READ = {
 }  # fmt: skip
 
 
-def upload(folder: Path, name: str, contents: str | bytes) -> RunConfig:
-    path = folder / name
-    path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
-    dataset = Uploads(folder / "uploads").add({"train": path})
-    return RunConfig(dataset=dataset, checkpoint=str(folder / "none"))
-
-
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_trained_on_is_said(tmp_path: Path, kind: str) -> None:
     name, contents, message = REFUSED[kind]
     with pytest.raises(DataError, match=message) as caught:
-        splits.load_pairs(upload(tmp_path, name, contents), tmp_path)
+        splits.load_pairs(upload_file(tmp_path, name, contents), tmp_path)
     assert caught.value.remedy
 
 
 @pytest.mark.parametrize("kind", READ)
 def test_what_can_be_read_is_read(tmp_path: Path, kind: str) -> None:
     file = READ[kind]
-    config = upload(tmp_path, file.name, file.contents)
+    config = upload_file(tmp_path, file.name, file.contents)
     report = checks.check_pairs(config, tmp_path)
     assert report.blocked == []
     assert report.read == {"train": file.rows}
@@ -243,7 +235,7 @@ def test_a_sheet_is_chosen_and_its_rows_named_as_a_spreadsheet_counts_them(tmp_p
     ]  # fmt: skip
     with pytest.raises(DataError, match="no sheet 'None'; it has Cover, Pairs, Other"):
         table_formats.open_table(path, options=ReadOptions(sheet="None"))
-    config = upload(tmp_path, "a.xlsx", path.read_bytes())
+    config = upload_file(tmp_path, "a.xlsx", path.read_bytes())
     report = checks.check_pairs(config.changed(sheet="Pairs"), tmp_path)
     assert (report.read, report.sheets) == ({"train": 40}, ["Cover", "Pairs", "Other"])
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints, dataset_cache, token_lengths
-from tests.data.test_splits import upload
+from tests.support.uploads import upload
 
 
 def test_they_are_those_of_the_checkpoints_own_tokenizer(tmp_path: Path) -> None:

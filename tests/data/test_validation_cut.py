@@ -13,7 +13,7 @@ from finetune.config import RunConfig
 from finetune.data import checks
 from finetune.data.dataset_cache import RowHashes
 from finetune.data.validation_cut import cut_validation
-from tests.data.test_splits import Row, pairs, texts, upload
+from tests.support.uploads import Row, pairs, texts, upload
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 

@@ -21,11 +21,10 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support.engines import let_jobs_train, resume, steps, wait, weights
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.ray_nodes import needs_ray
+from tests.support.waiting import until
 
 TOTAL = 200  # steps of a run, each of 32 batches, so that it is met at work
 

@@ -19,7 +19,7 @@ from huggingface_hub import HfApi
 from finetune.__main__ import main as command_line
 from finetune.cli import train
 from finetune.config import RunConfig
-from finetune.engines import frames, registry, spending, supervisor
+from finetune.engines import log_lines, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Ticket, read_ticket, write_ticket
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.registry import check_config, make_ticket
@@ -32,10 +32,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from tests.benchmarks.engines import SimulatedJob
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support.engines import let_jobs_train, resume, steps, wait, weights
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.waiting import until
 
 BUCKET = "ada/finetune-jobs"
 LONG = 400  # epochs of the toys that take longer than a test needs to look
@@ -204,9 +203,9 @@ class FormerToo(SimulatedJob):
 
     def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
         for text in super().follow(run, ticket):
-            frame = frames.decode(text)
-            assert frame is not None
-            yield frame._replace(attempt=frame.attempt - 1, line=b'{"former": 1}').encode()
+            log_line = log_lines.decode(text)
+            assert log_line is not None
+            yield log_line._replace(attempt=log_line.attempt - 1, line=b'{"former": 1}').encode()
             yield text
 
 
@@ -617,18 +616,18 @@ def test_a_run_whose_bucket_was_deleted_goes_on_here(
 
 def test_frames_are_known_among_other_lines() -> None:
     content = b'{"a": 1}\n\n{"b": "\xc3\xa9"}\n{"cut'
-    made = frames.split(content, 2, 10)
-    assert [(frame.offset, frame.line) for frame in made] == [
+    made = log_lines.split(content, 2, 10)
+    assert [(log_line.offset, log_line.line) for log_line in made] == [
         (10, b'{"a": 1}'), (19, b""), (20, b'{"b": "\xc3\xa9"}'),
     ]  # fmt: skip
-    assert [frames.decode(frame.encode()) for frame in made] == made
+    assert [log_lines.decode(log_line.encode()) for log_line in made] == made
     for text in (
         "step 3: loss 0.5",
         '@finetune 1 5 {"a": 1',
         "@finetune 1 {}",
         "x @finetune 1 5 {}",
     ):
-        assert frames.decode(text) is None
+        assert log_lines.decode(text) is None
 
 
 def test_options_that_are_wrong_are_all_named() -> None:

@@ -15,8 +15,8 @@ import pytest
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Engine, Ticket, read_ticket, resume, write_ticket
-from finetune.engines.frames import Frame
 from finetune.engines.hub_jobs import HubJobOptions
+from finetune.engines.log_lines import LogLine
 from finetune.engines.run_bucket import SAVED, RunBucket
 from finetune.errors import PublishError
 from finetune.hub.client import Absent
@@ -25,10 +25,9 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks.engines import SimulatedJob
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support.engines import let_jobs_train, steps
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.waiting import until
 
 INSPECT = r"/api/jobs/ada/[0-9a-f]+$"
 BUCKET = "ada/finetune-jobs"
@@ -150,9 +149,9 @@ class Forgetful(SimulatedJob):
                     step=step, epoch=0.0, loss=1 / step, learning_rate=0.1, samples_per_second=1.0
                 )
                 self.lines.append(event.model_dump_json().encode())
-            frame = Frame(ticket.attempt, offset, self.lines[step - 1])
-            offset = frame.end
-            yield frame.encode()
+            log_line = LogLine(ticket.attempt, offset, self.lines[step - 1])
+            offset = log_line.end
+            yield log_line.encode()
 
 
 def test_a_missing_job_is_followed_again_once_it_is_known(store: RunStore) -> None:

@@ -20,7 +20,7 @@ from finetune.search.space import Budget
 from finetune.ui import run_view
 from finetune.ui.engine_form import Choice, EngineForm
 from tests.support.engines import engine_values
-from tests.ui.test_app import NOBODY
+from tests.support.tabs import NOBODY
 
 pytestmark = pytest.mark.usefixtures("other")
 SMALL = {"flavor": "small", "price": 0.36}

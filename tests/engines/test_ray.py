@@ -39,9 +39,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget, read_space
-from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

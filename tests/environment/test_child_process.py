@@ -20,7 +20,7 @@ from finetune.errors import DataError
 from finetune.inference import file_request
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
-from tests.jobs.test_service import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = "tests.support.in_child"

@@ -8,7 +8,7 @@ from finetune.evaluation import report
 from finetune.evaluation.in_ten import in_ten
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from tests.evaluation.test_report import evaluated, sure
+from tests.support.scored_runs import evaluated, sure
 
 
 def test_accuracy_is_said_of_ten_examples_beside_guessing(store: RunStore) -> None:

@@ -28,8 +28,8 @@ from finetune.jobs.export import ExportState
 from finetune.runs.run import NOTES, Run
 from finetune.runs.store import RunStore
 from finetune.ui.html import macro
-from tests.inference.test_scorer import FIRST, SECOND, lively
 from tests.support import toys
+from tests.support.families import lively
 
 REPORT = QuantizationReport(
     "dynamic", 400, "fp32", (0.87, 0.868), (0.9, 0.899), 0.5, (100.0, 180.0), "a processor"
@@ -75,15 +75,16 @@ def test_as_good_is_within_the_bound_and_nothing_but_chance(
 
 def test_both_kinds_answer_nearly_as_the_model(source: tuple[Path, Path], tmp_path: Path) -> None:
     plain = Scorer(source[0], 32, "fp32", threads=2)
-    expected = plain.scores(FIRST, SECOND)
-    rows = list(zip(FIRST, SECOND, strict=True))
+    first, second, _ = map(list, zip(*toys.rows(40), strict=True))
+    expected = plain.scores(first, second)
+    rows = list(zip(first, second, strict=True))
     for kind in ("dynamic", "static"):
         file = tmp_path / f"{kind}.onnx"
         quantized.quantize(source[1], file, kind, plain.inputs(rows))  # type: ignore[arg-type]
         assert file.stat().st_size < source[1].stat().st_size
         small = Scorer(source[0], 32, "int8", "cuda", threads=2, quantized=file)
         assert small.device.type == "cpu"  # where ONNX Runtime computes
-        logits = small.scores(FIRST, SECOND)
+        logits = small.scores(first, second)
         assert 0 < np.abs(logits - expected).max() < 0.5 * np.abs(expected).max()
         sure = np.abs(expected[:, 0] - expected[:, 1]) > np.abs(expected).max() / 2
         assert sure.sum() > 5

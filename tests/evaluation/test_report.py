@@ -22,12 +22,7 @@ from finetune.runs.summary import JobState, RunSummary
 from finetune.tasks.base import DecisionRule
 from finetune.ui import compare_view, evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
-
-
-def sure(answers: list[int], classes: int = 2, by: float = 2.0) -> np.ndarray:
-    logits = np.zeros((len(answers), classes), np.float32)
-    logits[np.arange(len(answers)), answers] = by
-    return logits
+from tests.support.scored_runs import evaluated, sure
 
 
 def texts(labels: Any, paired: bool = True) -> pa.Table:
@@ -36,27 +31,6 @@ def texts(labels: Any, paired: bool = True) -> pa.Table:
     if paired:
         columns["sentence2"] = [f"A cat did not sit {n % 3} times." for n in range(size)]
     return pa.table({**columns, "label": labels})
-
-
-def evaluated(store: RunStore, steps: dict[int, np.ndarray], labels: list[int], best: int,
-              names: tuple[str, ...] = ("no", "yes")) -> tuple[Run, RunSummary]:  # fmt: skip
-    """A run with the saved logits of some evaluations."""
-    run = store.create(RunConfig())
-    run.append(events.Started(device="CPU"))
-    run.append(
-        events.Prepared(
-            train_examples=9, validation_examples=len(labels), steps_per_epoch=1, total_steps=9,
-            labels=list(names), parameters=1, precision="no",
-            data={"positive_label": names[-1], "rows": {}},
-        )
-    )  # fmt: skip
-    for step, logits in steps.items():
-        saved_predictions.save_logits(run, step, logits, np.array(labels))
-        scores = {"accuracy": 0.5, "f1": 0.5}
-        run.append(
-            events.Evaluated(step=step, epoch=1.0, metrics=scores, seconds=1, best=step <= best)
-        )
-    return run, run.state()
 
 
 def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any) -> RunEvaluation:

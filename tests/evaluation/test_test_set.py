@@ -22,9 +22,9 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.uploads import Uploads
-from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
+from tests.support.waiting import until
 
 
 def train(run: Run) -> None:

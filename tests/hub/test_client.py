@@ -12,8 +12,7 @@ from finetune import hub_errors
 from finetune.environment import hub_connection
 from finetune.errors import PublishError
 from finetune.hub.client import HubClient
-from tests.conftest import TOKEN
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 
 
 def refusal(status: int) -> HfHubHTTPError:

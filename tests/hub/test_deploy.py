@@ -14,8 +14,7 @@ from finetune.__main__ import main as command_line
 from finetune.cli import deploy as deploy_command
 from finetune.errors import PublishError
 from finetune.hub import deploy
-from tests.conftest import TOKEN
-from tests.support.hub import LoopbackHub, Space
+from tests.support.hub import TOKEN, LoopbackHub, Space
 
 NAME, GPU = "ada/finetune", "t4-small"
 OWN = {"app.py", "README.md", "requirements.txt", "finetune/__init__.py", "finetune/ui/page.py",

@@ -20,8 +20,7 @@ from huggingface_hub.errors import (
     JobNotFoundError,
 )
 
-from tests.conftest import TOKEN
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.jobs import Job
 
 RUNS = "ada/runs"

@@ -15,7 +15,7 @@ from finetune.__main__ import main as command_line
 from finetune.errors import ModelError
 from finetune.hub import onnx
 from finetune.training import model
-from tests.training.test_families import write
+from tests.support.families import write
 
 SENTENCES = (["the cat sees a dog .", "the owl"], ["a cat sees the dog .", "a cow fears the hen"])
 

@@ -27,9 +27,8 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.conftest import TOKEN
 from tests.support import toys
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 
 ALWAYS = 99
 WHO, PREUPLOAD = "/whoami", "/preupload/"

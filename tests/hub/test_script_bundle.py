@@ -30,7 +30,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import accelerator
 from tests.support import toys
-from tests.training.test_families import write as write_family
+from tests.support.families import write as write_family
 
 Trained = Callable[..., Run]
 

@@ -23,7 +23,7 @@ from finetune.data import checkpoints
 from finetune.inference import explain
 from finetune.inference.explain import Explanation, explain_pair
 from finetune.training import model
-from tests.training.test_families import FAMILIES, write
+from tests.support.families import FAMILIES, write
 
 ONE, TWO = "the cat sees a dog .", "a cat misses the owl ."
 

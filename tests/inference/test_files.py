@@ -7,10 +7,8 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import openpyxl  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -30,15 +28,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import PredictOptions
-from tests.jobs.test_service import until
 from tests.support import toys
-
-PAIRS = [
-    ("the cat sees a dog .", "a cat sees the dog .", "equivalent"),
-    ("the cat sees a dog .", "a cat misses the dog .", "not_equivalent"),
-    ("the owl likes a bee .", "a owl likes the bee .", "1"),
-]
-SIDES = ("sentence1", "sentence2")
+from tests.support.judging import PAIRS, SIDES, judged, write_csv
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -46,21 +38,6 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
     run = store.create(RunConfig(max_length=32))
     toys.copy_model(toy_checkpoint, run.best)
     return run
-
-
-def judged(run: Run, path: Path, out: Path, **values: Any) -> dict[str, Any]:
-    request = file_request.check_columns(
-        PredictionRequest(run.id, path.name, "", **values), path, ColumnNames()
-    )
-    report, whole = files.predict_file(run, request, path, out)
-    assert whole
-    return report
-
-
-def write_csv(path: Path, lines: Sequence[tuple[str, ...]]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(lines)
-    return path
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

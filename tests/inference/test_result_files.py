@@ -21,8 +21,8 @@ from finetune.inference.file_request import PredictionRequest
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.inference.test_files import PAIRS, SIDES
 from tests.support import toys
+from tests.support.judging import PAIRS, SIDES
 
 ADDED = ["prediction", "probability_not_equivalent", "probability_equivalent", "error"]
 

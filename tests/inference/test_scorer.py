@@ -25,7 +25,7 @@ from finetune.inference.scorer import Row, Scorer
 from finetune.inference.threads import set_own_threads
 from finetune.training import layers
 from tests.support import toys
-from tests.training.test_families import FAMILIES, write
+from tests.support.families import FAMILIES, lively, write
 
 LONG = "the cat sees a dog . " * 6
 PAIRS = [(one, two) for one, two, _ in toys.rows(40)] + [(LONG, "a dog"), ("cat", LONG), ("a", "b")]
@@ -44,22 +44,6 @@ def plain(folder: Path, rows: list[Row]) -> NDArray[np.float32]:
             inputs = tokenizer(*texts, truncation=True, max_length=32, return_tensors="pt")
             logits.append(classifier(**inputs).logits[0].numpy())
     return np.array(logits)
-
-
-def lively(folder: Path) -> Path:
-    """The model with larger weights: a random model gives all pairs nearly the same logits."""
-    classifier = AutoModelForSequenceClassification.from_pretrained(folder)
-    with torch.no_grad():
-        for weights in classifier.parameters():
-            if weights.dim() > 1:
-                weights.mul_(8)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    if tokenizer.pad_token is None:  # as `model.load` does before such a one is trained
-        tokenizer.pad_token = tokenizer.eos_token
-        tokenizer.save_pretrained(folder)
-    classifier.config.pad_token_id = tokenizer.pad_token_id
-    classifier.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

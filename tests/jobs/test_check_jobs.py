@@ -16,8 +16,8 @@ from finetune.evaluation import baselines
 from finetune.jobs import check, service, workers
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from tests.jobs.test_service import until
 from tests.support import toys
+from tests.support.waiting import until
 
 HEAD = "sentence1,sentence2,label"
 

@@ -29,11 +29,10 @@ from finetune.runs.job_folder import JobFolder
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support import probe_worker, toys
 from tests.support.confined import needs_landlock
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.waiting import until
 
 PAIRS = "sentence1,sentence2,label\nthe cat sees a dog .,a cat sees the dog .,1\nc,d,0\ne,f,1\n"
 J = TypeVar("J", bound=JobFolder)

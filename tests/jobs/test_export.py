@@ -15,8 +15,8 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
-from tests.jobs.test_service import until
 from tests.support import toys
+from tests.support.waiting import until
 
 
 @pytest.mark.long

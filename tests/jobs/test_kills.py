@@ -28,14 +28,13 @@ from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
 from finetune.search.study import Study
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.browser import App
 from tests.support.engines import steps, weights
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.kills import Kills
 from tests.support.scheduling import STEPS
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 

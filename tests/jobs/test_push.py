@@ -24,10 +24,9 @@ from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support import toys
-from tests.support.hub import LoopbackHub, Space
+from tests.support.hub import TOKEN, LoopbackHub, Space
+from tests.support.waiting import until
 
 
 @pytest.fixture

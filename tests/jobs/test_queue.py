@@ -31,9 +31,9 @@ from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import run_view
-from tests.jobs.test_service import until
 from tests.support import stand_in as stand_in_workers
 from tests.support.stand_in import HOLD, write
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENDLESS = 100_000

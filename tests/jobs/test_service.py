@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,34 +11,12 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.jobs import scheduler, service, workers
+from finetune.jobs import service, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-
-
-def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
-def start(
-    store: RunStore, config: RunConfig, processes: list[psutil.Process]
-) -> tuple[Run, psutil.Process]:
-    run = service.start_run(store, config)
-
-    def begun() -> bool:
-        """A run that has just ended may still hold the place: no app is here to look again."""
-        scheduler.dispatch_queue(store)
-        return workers.worker_process(run) is not None
-
-    until(begun)
-    process = workers.worker_process(run)
-    assert process is not None
-    processes.append(process)
-    return run, process
+from tests.support.running import start
+from tests.support.waiting import until
 
 
 def test_a_run_goes_from_start_to_finish(

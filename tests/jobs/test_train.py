@@ -18,31 +18,15 @@ from finetune.data import splits
 from finetune.environment import logs
 from finetune.hub import downloads
 from finetune.runs import events, pair_index
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.jobs.test_service import until
 from tests.support.hub import SIGNED, LoopbackHub
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str]:
-    options = []
-    for name, value in config.to_dict().items():
-        if isinstance(value, bool):
-            options.append(f"--{name}" if value else f"--no-{name}")
-        elif value != getattr(RunConfig(), name):
-            options += [f"--{name}", str(value)]
-    return [*launcher, "-m", "finetune", "train", "--runs", str(store.root), *options]
+from tests.support.running import ROOT, command, losses
+from tests.support.waiting import until
 
 
 def carry_out(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a module of ours to its end."""
     return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True)
-
-
-def losses(run: Run) -> list[float]:
-    return [event.loss for event in run.tail()[0] if isinstance(event, events.Stepped)]
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from finetune.config import RunConfig
 from finetune.jobs import service, worker, workers
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
-from tests.jobs.test_service import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from finetune.inference import files
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.inference.test_files import judged, write_csv
 from tests.support import toys
+from tests.support.judging import judged, write_csv
 
 TRAINED = [(f"the cat sees dog {n} .", f"a cat sees the dog {n} .") for n in range(40)]
 VALIDATED = [(f"the owl likes bee {n} .", f"a owl likes the bee {n} .") for n in range(10)]

@@ -41,10 +41,9 @@ from finetune.search.space import (
 )
 from finetune.search.study import Study, create_study, find_study, studies, trial_run
 from finetune.ui import search_form, search_view
-from tests.conftest import TOKEN
 from tests.support import stand_in as stand_in_workers
 from tests.support import toys
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 
 BASE = RunConfig(max_steps=50)
 RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}

@@ -686,3 +686,6 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     *buckets.routes(),
     *jobs.routes(),
 ]
+
+
+TOKEN = "hub-token-of-ada"

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import gradio as gr
+from starlette.requests import Request
 
 from finetune.config import RunConfig
 from finetune.jobs import check
 from finetune.runs.store import RunStore
-from finetune.ui import form
+from finetune.ui import auth, form
 from finetune.ui.tabs.data import DataTab
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
+from finetune.ui.tabs.train import TrainTab
+
+# Of the run that the fixture `hers` makes.
+NAME = "Adas-secret-name"
+LOG = "what-the-worker-printed"
 
 
 def data_tab(store: RunStore) -> DataTab:
@@ -52,3 +58,25 @@ def push_form(tab: PublishTab, run_id: Any, name: str = "pairs", token: str = ""
         tab.run: run_id, tab.owner: "ada", tab.name: name, tab.private: False, tab.licence: "",
         tab.demo: False, tab.hardware: "cpu-basic", tab.token: token,
     }  # fmt: skip
+
+
+# Sends the requests of callbacks that are called from here.
+NOBODY = gr.Request(Request({"type": "http", "headers": [], "session": {}}))
+
+
+def form_values(config: RunConfig, **changes: Any) -> list[Any]:
+    """What the form's controls show for a configuration, some of them changed to anything."""
+    return [changes.get(name, getattr(config, name)) for name in form.NAMES]
+
+
+def draw_train(store: RunStore) -> TrainTab:
+    """The Train tab on a page of its own, with Data's chooser of pairs."""
+    tab = TrainTab(store)
+    with gr.Blocks():
+        tab.draw(form.draw_data()[0], gr.Dropdown())
+    return tab
+
+
+def asks(secret: str) -> gr.Request:
+    headers = [(auth.HEADER.encode(), secret.encode())]
+    return gr.Request(Request({"type": "http", "headers": headers, "session": {}}))

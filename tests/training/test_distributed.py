@@ -17,7 +17,8 @@ from finetune.jobs import ranks, service, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import distributed
-from tests.jobs.test_service import start, until
+from tests.support.running import start
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from accelerate.utils import set_seed
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModelForSequenceClassification
 
 from finetune.config import PRESETS, RunConfig, preset
 from finetune.data import checkpoints, checks, splits
@@ -21,52 +21,8 @@ from finetune.jobs import cost, service, train
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import dataloaders, model
-from tests.support import toys
+from tests.support.families import FAMILIES, SMALL, write
 from tests.support.training import fit, losses, prepared, work_in_this_process
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SMALL: dict[str, Any] = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-    "max_position_embeddings": 66,
-}  # fmt: skip
-FAMILIES: dict[str, dict[str, Any]] = {
-    "Bert": SMALL,
-    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
-                   "max_position_embeddings": 66},
-    "Roberta": SMALL,
-    "Electra": {**SMALL, "embedding_size": 32},
-    "DebertaV2": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
-    "Albert": {**SMALL, "embedding_size": 16},
-    "ModernBert": {**SMALL, "global_attn_every_n_layers": 1},
-    "XLMRoberta": SMALL,
-    "MPNet": SMALL,
-    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 66},
-    "Llama": {**SMALL, "num_key_value_heads": 2},
-}  # fmt: skip
-DECODERS = {"GPT2", "Llama"}
-
-
-def write(folder: Path, family: str) -> Path:
-    """A random model of a family with a tokenizer of the toys' words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    torch.manual_seed(0)
-    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *toys.WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    names: dict[str, Any] = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
-    if family not in DECODERS:
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-        names |= {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    inputs = ["input_ids", "attention_mask"]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=len(vocabulary), pad_token_id=None if family in DECODERS else 0,
-        bos_token_id=2, eos_token_id=3, **FAMILIES[family],
-    )  # fmt: skip
-    getattr(transformers, f"{family}ForSequenceClassification")(config).save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from finetune.data import splits
 from finetune.runs import events
 from finetune.training import first_batch
 from tests.support import toys
+from tests.support.families import write
 from tests.support.training import fit
-from tests.training.test_families import write
 
 LABELS = ["no", "yes"]
 SHOWN = first_batch.EXAMPLES

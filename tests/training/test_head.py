@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from finetune.errors import ModelError
 from finetune.training import model
 from tests.support import toys
-from tests.training.test_families import FAMILIES, write
+from tests.support.families import FAMILIES, write
 
 NAMES = ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")

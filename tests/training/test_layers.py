@@ -11,7 +11,7 @@ import torch
 from finetune.config import RunConfig
 from finetune.data.sources import LABELS
 from finetune.training import layers, model
-from tests.training.test_families import write
+from tests.support.families import write
 
 
 def gradients(classifier: Any, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -22,10 +22,11 @@ from finetune.runs.store import RunStore
 from finetune.training import loop, schedule
 from finetune.training.optimizer import build_optimizer
 from finetune.ui import run_view
-from tests.jobs.test_service import start, until
 from tests.support import course, toys
 from tests.support.hub import LoopbackHub
+from tests.support.running import start
 from tests.support.training import evaluations, fit, losses, prepared, stream
+from tests.support.waiting import until
 
 
 def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:

@@ -20,9 +20,8 @@ from finetune.environment import hub_connection
 from finetune.errors import ConfigError, FinetuneError, ModelError
 from finetune.runs.run import Run
 from finetune.training import model
-from tests.conftest import TOKEN
 from tests.support import toys
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 
 INVALID = {"X-Error-Message": "Invalid credentials in Authorization header"}
 

@@ -17,7 +17,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training.accelerator import Tracker, tracker_settings
-from tests.jobs.test_train import ROOT, command, losses
+from tests.support.running import ROOT, command, losses
 
 
 def reported(store: RunStore, checkpoint: Path, tracker: str, **environment: str) -> Run:

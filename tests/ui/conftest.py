@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import gradio as gr
-import httpx
 import pytest
 from gradio.context import LocalContext
 from playwright.sync_api import Browser, Page
@@ -22,6 +19,8 @@ from finetune.ui import auth
 from tests.support import toys
 from tests.support.browser import App, launch_browser, new_page
 from tests.support.hub import LoopbackHub
+from tests.support.server import Server
+from tests.support.tabs import LOG, NAME, asks
 
 
 @pytest.fixture(scope="session")
@@ -62,24 +61,6 @@ def page(browser: Browser, app: App) -> Iterator[Page]:
     assert [text for text in errors if not left.search(text)] == []
 
 
-@dataclass
-class Server:
-    """The page served by this process."""
-
-    blocks: gr.Blocks
-    store: RunStore
-    url: str  # with a slash at the end
-
-    def client(self, identity: str = "") -> httpx.Client:
-        """A browser that has an identity already, or none."""
-        cookies = {auth.COOKIE: identity} if identity else {}
-        return httpx.Client(base_url=self.url, cookies=cookies, timeout=60)
-
-    def event(self, name: str) -> int:
-        """The index of the page's first function of that name."""
-        return next(index for index, fn in self.blocks.fns.items() if fn.name == name)
-
-
 @pytest.fixture(scope="module")
 def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     store = RunStore(tmp_path_factory.mktemp("served") / "runs")
@@ -111,3 +92,27 @@ def language(request: pytest.FixtureRequest) -> Iterator[str]:
     former = LocalContext.request.set(asker)  # type: ignore[arg-type]
     yield request.param
     LocalContext.request.reset(former)
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+
+
+@pytest.fixture
+def ada(shared: None, store: RunStore) -> str:
+    return auth.identities(store).issue("192.0.2.1")
+
+
+@pytest.fixture
+def bob(shared: None, store: RunStore) -> str:
+    return auth.identities(store).issue("192.0.2.2")
+
+
+@pytest.fixture
+def hers(store: RunStore, ada: str, toy_checkpoint: Path) -> Run:
+    """Ada's finished run, with all a run can have."""
+    run = toys.finished_run(auth.visitor_store(store, asks(ada)), toy_checkpoint, NAME)
+    run.log_file.write_text(LOG)
+    run.describe(tags=("private-tag",), note="private-note")
+    return run

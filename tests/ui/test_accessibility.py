@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support import toys
 from tests.support.browser import App, new_page, pick
-from tests.ui.test_evaluate import evaluated
+from tests.support.evaluated_runs import evaluated
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 # Tab is pressed next at the start of the page.

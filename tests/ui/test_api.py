@@ -21,10 +21,10 @@ from finetune.jobs import scheduler, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
-from tests.ui.conftest import Server
+from tests.support.server import Server
+from tests.support.waiting import until
 
 # The parameters each must be sent; every other is optional. The longer of two ends first.
 REQUIRED = {

@@ -19,7 +19,6 @@ import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pytest
-from starlette.requests import Request
 
 from finetune import config, owners
 from finetune.config import RunConfig
@@ -41,29 +40,14 @@ from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
 from tests.support.engines import engine_values
-from tests.support.tabs import predict_tab, publish_tab, push_form
+from tests.support.tabs import NOBODY, draw_train, form_values, predict_tab, publish_tab, push_form
 from tests.support.toys import story
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# Sends the requests of callbacks that are called from here.
-NOBODY = gr.Request(Request({"type": "http", "headers": [], "session": {}}))
 ONE_RUN = (1, "", "", "")  # neither seeds nor a grid
 Tabs = tuple[TrainTab, PredictTab, PublishTab]
 MARKUP = "<script>alert(1)</script>"
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
-
-
-def form_values(config: RunConfig, **changes: Any) -> list[Any]:
-    """What the form's controls show for a configuration, some of them changed to anything."""
-    return [changes.get(name, getattr(config, name)) for name in form.NAMES]
-
-
-def draw_train(store: RunStore) -> TrainTab:
-    """The Train tab on a page of its own, with Data's chooser of pairs."""
-    tab = TrainTab(store)
-    with gr.Blocks():
-        tab.draw(form.draw_data()[0], gr.Dropdown())
-    return tab
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,6 @@ from finetune.jobs import workers
 from finetune.runs.store import RunStore
 from finetune.ui import form
 from finetune.ui.tabs.train import TrainTab
-from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.browser import (
     App,
@@ -31,7 +29,8 @@ from tests.support.browser import (
     pick,
     press_train,
 )
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.waiting import until
 
 
 @pytest.mark.long

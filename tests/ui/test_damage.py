@@ -28,10 +28,9 @@ from finetune.ui import feedback, form, live_updates
 from finetune.ui.api import Api
 from finetune.ui.tabs.runs import RunsTab, blank
 from tests.support.damage import damages
-from tests.support.tabs import predict_tab, publish_tab, push_form
-from tests.ui.conftest import Server
-from tests.ui.test_app import NOBODY
-from tests.ui.test_evaluate import FILTERS, LABELS, evaluated
+from tests.support.evaluated_runs import FILTERS, LABELS, evaluated
+from tests.support.server import Server
+from tests.support.tabs import NOBODY, predict_tab, publish_tab, push_form
 
 BATCH = events.FirstBatch(
     shapes={"input_ids": [8, 9]}, lengths=[9, 8], padded=0.1, positions=[0, 1, 2],

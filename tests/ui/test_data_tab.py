@@ -21,8 +21,7 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.data import Drawn
 from tests.support.hub import LoopbackHub
-from tests.support.tabs import data_tab, new_check
-from tests.ui.test_app import NOBODY
+from tests.support.tabs import NOBODY, data_tab, new_check
 
 POLL = gr.EventData(None, {"wait": "+this"})
 

@@ -11,8 +11,8 @@ from finetune.runs import grids
 from finetune.search.space import Budget
 from finetune.ui import elements, form, search_form, several_runs
 from finetune.ui.engine_form import Choice
-from tests.jobs.test_service import until
 from tests.support.browser import App, new_page
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from finetune.engines.base import Ticket, write_ticket
 from finetune.engines.registry import make_ticket
 from finetune.runs import events
 from finetune.ui.engine_form import Choice
-from tests.conftest import TOKEN
 from tests.support.browser import App, choose_bundled, fill_toy, pick, press_train
 from tests.support.engines import let_jobs_train
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 
 
 @pytest.mark.long

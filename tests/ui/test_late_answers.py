@@ -16,9 +16,9 @@ from finetune.inference import decision_rule
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.runs import RunsTab, blank
-from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
-from tests.ui.test_app import NOBODY
+from tests.support.scored_runs import evaluated, sure
+from tests.support.tabs import NOBODY
 
 FILTERS = ("all", "", "", 0)
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import App, choose_bundled, fill_toy, new_page, press_train
-from tests.ui.test_evaluate import evaluated
+from tests.support.evaluated_runs import evaluated
 
 SCREENS = [(1280, 900), (375, 800)]
 

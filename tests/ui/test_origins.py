@@ -27,7 +27,7 @@ from finetune.errors import FinetuneError
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, origins
-from tests.ui.conftest import Server
+from tests.support.server import Server
 
 NAME = "a-run-of-the-owner"
 EVIL = "https://evil.example"

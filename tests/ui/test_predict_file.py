@@ -30,11 +30,8 @@ from finetune.ui import auth, form
 from finetune.ui.tabs import predict_file
 from finetune.ui.tabs.predict_file import FilePredictions
 from tests.support import toys
-from tests.support.tabs import data_tab, predict_tab
-from tests.ui.test_app import NOBODY, draw_train
-from tests.ui.test_visitors import ada, asks, bob, shared
+from tests.support.tabs import NOBODY, asks, data_tab, draw_train, predict_tab
 
-__all__ = ["ada", "bob", "shared"]
 SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
 NEW_SCORES = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
 REPORT = {

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from finetune.runs.store import RunStore
-from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.browser import ROOT, App
-from tests.support.hub import LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from finetune.ui import form, run_view
 from finetune.ui.tabs import runs
 from tests.support import toys
 from tests.support.browser import App, choose_bundled, fill_toy, press_train
+from tests.support.tabs import NOBODY
 from tests.support.toys import story
-from tests.ui.test_app import NOBODY
 
 
 def finished(store: RunStore, checkpoint: Path, f1: float = 0.8, **values: object) -> Run:

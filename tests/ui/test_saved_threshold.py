@@ -24,8 +24,8 @@ from finetune.tasks.base import PredictOptions
 from finetune.ui import compare_view, evaluation_view, model_chooser, run_view
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
-from tests.ui.test_app import NOBODY
-from tests.ui.test_evaluate import FILTERS, evaluated
+from tests.support.evaluated_runs import FILTERS, evaluated
+from tests.support.tabs import NOBODY
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from finetune.runs.store import RunStore
 from finetune.search.study import studies
 from finetune.ui import search_form
 from finetune.ui.engine_form import Choice
-from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.browser import App, choose, fill
 from tests.support.engines import engine_values
 from tests.support.hub import LoopbackHub
-from tests.ui.test_app import NOBODY, draw_train, form_values
+from tests.support.tabs import NOBODY, draw_train, form_values
+from tests.support.waiting import until
 
 
 def _is_training(app: App, run: Run) -> bool:

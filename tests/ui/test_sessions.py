@@ -11,7 +11,7 @@ import pytest
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import sessions
-from tests.ui.conftest import Server
+from tests.support.server import Server
 
 LONG = "\u732b" * 500_000  # a megabyte
 

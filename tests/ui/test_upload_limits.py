@@ -22,11 +22,10 @@ from finetune.inference.file_request import COLUMNS
 from finetune.jobs import workers
 from finetune.runs.store import RunStore
 from finetune.ui import auth
-from tests.jobs.test_service import until
-from tests.ui.conftest import Server
-from tests.ui.test_visitors import ada, asks, bob, hers, shared
+from tests.support.server import Server
+from tests.support.tabs import asks
+from tests.support.waiting import until
 
-__all__ = ["ada", "bob", "hers", "shared"]
 PAIRS = b"sentence1,sentence2,label\n" + b"a cat,a dog,1\nthe sun,the moon,0\n" * 20
 MB = 2**20
 

@@ -34,15 +34,12 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth
 from finetune.ui.tabs import data, runs
-from tests.jobs.test_service import until
-from tests.support import toys
 from tests.support.hub import LoopbackHub
-from tests.support.tabs import data_tab, new_check
-from tests.ui.conftest import Server
+from tests.support.server import Server
+from tests.support.tabs import LOG, NAME, asks, data_tab, new_check
+from tests.support.waiting import until
 
-NAME = "Adas-secret-name"
 SENTENCE = "the private cat sees a private dog"
-LOG = "what-the-worker-printed"
 NOTHING = "There is no such run"
 NO_RUN: list[Any] = ["../x", "/etc/passwd", "x" * 2**20, 7, {}]
 
@@ -52,38 +49,9 @@ def store(server: Server) -> RunStore:
     return server.store
 
 
-@pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-
-
-@pytest.fixture
-def ada(shared: None, store: RunStore) -> str:
-    return auth.identities(store).issue("192.0.2.1")
-
-
-@pytest.fixture
-def bob(shared: None, store: RunStore) -> str:
-    return auth.identities(store).issue("192.0.2.2")
-
-
-def asks(secret: str) -> gr.Request:
-    headers = [(auth.HEADER.encode(), secret.encode())]
-    return gr.Request(Request({"type": "http", "headers": headers, "session": {}}))
-
-
 def signed_in(name: str, **info: Any) -> gr.Request:
     session = {"oauth_info": {"userinfo": {"preferred_username": name}, **info}}
     return gr.Request(Request({"type": "http", "headers": [], "session": session}))
-
-
-@pytest.fixture
-def hers(store: RunStore, ada: str, toy_checkpoint: Path) -> Run:
-    """Ada's finished run, with all a run can have."""
-    run = toys.finished_run(auth.visitor_store(store, asks(ada)), toy_checkpoint, NAME)
-    run.log_file.write_text(LOG)
-    run.describe(tags=("private-tag",), note="private-note")
-    return run
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
     evaluate.load("finetune/metrics/scores", "f1").compute(predictions=[0, 1], references=[1, 1])
 
-`positive` is the class whose score is meant, of two (1 by default); `classes` is how many there are
-(by default as many as occur). A metric of probabilities takes them as `prediction_scores`.
+`positive` is the class that is scored, of two (1 by default); `classes` is their number (by default
+that of the classes that occur). A metric of probabilities takes them as `prediction_scores`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from finetune.metrics import catalog, classification
 
 
 class Scores(evaluate.Metric):
-    """The metric whose name is the configuration's."""
+    """The metric named by the configuration."""
 
     def __init__(self, positive: int = 1, classes: int = 0, **options: Any) -> None:
         self._positive, self._classes = positive, classes

@@ -13,7 +13,7 @@ MARK = "@finetune "
 _LINE = re.compile(MARK + r"(\d+) (\d+) (\{.*\}|)")
 
 
-class Frame(NamedTuple):
+class LogLine(NamedTuple):
     """A line of `events.jsonl` without its newline, perhaps empty, and where it stands there, in
     bytes."""
 
@@ -31,16 +31,16 @@ class Frame(NamedTuple):
         return f"{MARK}{self.attempt} {self.offset} {self.line.decode()}"
 
 
-def decode(text: str) -> Frame | None:
-    """The frame of a line of output; None where it is something else, or a part of one."""
+def decode(text: str) -> LogLine | None:
+    """The `LogLine` in a line of output; None if it is something else, or a part of one."""
     match = _LINE.fullmatch(text.rstrip("\r\n"))
-    return Frame(int(match[1]), int(match[2]), match[3].encode()) if match else None
+    return LogLine(int(match[1]), int(match[2]), match[3].encode()) if match else None
 
 
-def split(content: bytes, attempt: int, begin: int) -> list[Frame]:
+def split(content: bytes, attempt: int, begin: int) -> list[LogLine]:
     """The whole lines of a part of `events.jsonl` that begins at the byte `begin`."""
-    frames = []
+    lines = []
     for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
-        frames.append(Frame(attempt, begin, line))
-        begin = frames[-1].end
-    return frames
+        lines.append(LogLine(attempt, begin, line))
+        begin = lines[-1].end
+    return lines

@@ -1,0 +1,78 @@
+"""Small random models of several families."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+
+from tests.support import toys
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 66,
+}  # fmt: skip
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Bert": SMALL,
+    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
+                   "max_position_embeddings": 66},
+    "Roberta": SMALL,
+    "Electra": {**SMALL, "embedding_size": 32},
+    "DebertaV2": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "Albert": {**SMALL, "embedding_size": 16},
+    "ModernBert": {**SMALL, "global_attn_every_n_layers": 1},
+    "XLMRoberta": SMALL,
+    "MPNet": SMALL,
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 66},
+    "Llama": {**SMALL, "num_key_value_heads": 2},
+}  # fmt: skip
+
+
+DECODERS = {"GPT2", "Llama"}
+
+
+def write(folder: Path, family: str) -> Path:
+    """A random model of a family with a tokenizer of the toys' words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    torch.manual_seed(0)
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *toys.WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    names: dict[str, Any] = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
+    if family not in DECODERS:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        names |= {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    inputs = ["input_ids", "attention_mask"]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(vocabulary), pad_token_id=None if family in DECODERS else 0,
+        bos_token_id=2, eos_token_id=3, **FAMILIES[family],
+    )  # fmt: skip
+    getattr(transformers, f"{family}ForSequenceClassification")(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def lively(folder: Path) -> Path:
+    """The model with larger weights: a random model gives all pairs nearly the same logits."""
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder)
+    with torch.no_grad():
+        for weights in classifier.parameters():
+            if weights.dim() > 1:
+                weights.mul_(8)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if tokenizer.pad_token is None:  # as `model.load` does before such a one is trained
+        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.save_pretrained(folder)
+    classifier.config.pad_token_id = tokenizer.pad_token_id
+    classifier.save_pretrained(folder)
+    return folder

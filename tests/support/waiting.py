@@ -1,0 +1,13 @@
+"""Waiting for what another process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
