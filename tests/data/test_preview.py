@@ -23,5 +23,5 @@ def test_rows_of_a_cached_dataset_are_chosen(tmp_path: Path) -> None:
     assert lines() == list(range(2, 12))
     assert len(lines(seed=1)) == 10
     assert lines(seed=1) != lines(seed=2)
-    with pytest.raises(DataError, match="is gone"):
+    with pytest.raises(DataError, match="are gone"):
         dataset_cache.preview_rows(tmp_path, "train")
