@@ -26,7 +26,7 @@ from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
 
-_DEFAULTS: dict[str, Any] = {}  # of a run: those of RunConfig
+_DEFAULTS: dict[str, Any] = {}  # a run's, as in RunConfig
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Api:
             endpoint(action, concurrency_limit=None)
         endpoint(self.predict, queue=False)
         endpoint(self.explain, concurrency_limit=2)  # as many as on the page
-        # Gradio takes a file only by a component; these are drawn and not shown. A parameter is
-        # optional where its component has a value, whatever the default of `predict_batch`.
+        # Gradio takes a file only by a component, so these are drawn hidden. A parameter is
+        # optional if its component has a value, whatever the default of `predict_batch`.
         with gr.Column(visible=False):
             inputs: list[Any] = [gr.Textbox(label="run_id"), gr.File(label="file")]
             inputs += [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
@@ -56,7 +56,7 @@ class Api:
 
     @contextmanager
     def _store_of(self, request: gr.Request) -> Iterator[RunStore]:
-        """The store as the visitor may see it; errors become the endpoint's answer."""
+        """Yield the visitor's view of the store; errors become the endpoint's answer."""
         try:
             yield auth.visitor_store(self.store, request)
         except FinetuneError as error:
@@ -76,20 +76,20 @@ class Api:
         threshold: bool = True,
         calibrated: bool = False,
     ) -> dict:
-        """Ask a model about two sentences, or about one where it learned from such.
+        """Ask a model about two sentences (one for a model of single sentences).
 
         Returns the label, the probabilities by class, logits, tokens, cut (tokens not read),
-        seconds, the answer for the sentences in the other order, and the precision it was computed
-        in.
+        seconds, the answer for the sentences in the other order, and the precision of the
+        computation.
 
         Args:
             run_id: a run of yours.
-            sentence1: the first sentence: what the run's first column holds. run_status gives the
-                names of its columns.
-            sentence2: what the second one holds; empty for a model of single sentences.
+            sentence1: the first sentence, as in the run's first column. run_status gives the names
+                of the columns.
+            sentence2: the second sentence; empty for a model of single sentences.
             both_orders: average the probabilities of both orders.
-            threshold: use the threshold saved with the model, if there is one; otherwise, or if
-                false, the most probable class is the answer.
+            threshold: use the threshold saved with the model, if any. Without one, or if false, the
+                most probable class is the answer.
             calibrated: use the temperature saved with the model, if there is one.
         """
         options = PredictOptions(both_orders, threshold, calibrated)
@@ -106,11 +106,11 @@ class Api:
         threshold: bool = True,
         calibrated: bool = False,
     ) -> dict:
-        """Why a model answers as it does: what each word brought, and what changes its mind.
+        """Explain a model's answer by the weight of each word and the edits that change it.
 
-        Returns the label, each word's weight in nats for or against it, target and baseline_target
-        (its log-odds with and without the words), and flips, the small edits that change it, of
-        the number tried. The arguments are those of predict.
+        Returns label, each word's weight in nats for or against it, target and baseline_target (its
+        log-odds with and without the words), flips (small edits that change the label) and tried
+        (the number of edits tried). The arguments are those of predict.
         """
         options = PredictOptions(both_orders, threshold, calibrated)
         with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
@@ -134,18 +134,18 @@ class Api:
     ) -> dict:
         """Ask a model about every row of a file: CSV, Excel, ODS, TSV, JSONL, JSON or Parquet.
 
-        Returns at once; batch_status says how far it is and where the result is. That has the
-        file's own columns, `prediction`, a `probability_` of each class, `trained_on` (whether the
-        row is one of the run's training pairs, in either order) and `error`; if the file has one of
-        these, all those added end in `_2`, or the next free number. The report has their names in
-        `columns`, and in `left_out` the nested columns of Parquet, which the result does not have.
+        Returns at once; batch_status gives the progress and the result's path. The result has the
+        file's own columns, `prediction`, a `probability_` of each class, `trained_on` (true if the
+        row is one of the run's training pairs, in either order) and `error`. If the file has one of
+        these names, all added columns end in `_2`, or the next free number. The report lists them
+        in `columns`, and in `left_out` the nested Parquet columns, which the result lacks.
 
         Args:
             run_id: a run of yours.
-            sentence1_column: the file's column of that name that the run was trained on (run_status
-                gives it), or guessed, where empty; as the two that follow.
-            label_column: for scores; "(none)" where there is none.
-            sheet: of a workbook; the first with a table, where empty.
+            sentence1_column: column of the first sentence. If empty, the column named as in the
+                run's training data (see run_status), or a guess; the same for the next two.
+            label_column: column for scores; "(none)" if there is none.
+            sheet: sheet of a workbook; if empty, the first with a table.
         """
         with self._store_of(request) as store:
             if not file:
@@ -161,16 +161,16 @@ class Api:
             return _batch(job)
 
     def batch_status(self, request: gr.Request, batch_id: str) -> dict:
-        """How far a batch is: status, rows done and in total, its report and its result's path.
+        """Return a batch's status, rows done and in total, report and the result's path.
 
-        The report has the scores where the file has labels, and in `trained_on` how many of its
-        `rows` the model was trained on; the scores of the others are in `not_trained_on`.
+        The report has scores if the file has labels. `trained_on` counts those of its `rows` that
+        the model was trained on; `not_trained_on` has the scores of the other rows.
         """
         with self._store_of(request) as store:
             return _batch(predict.get_prediction(store, batch_id))
 
     def cancel_batch(self, request: gr.Request, batch_id: str) -> dict:
-        """End a batch; what is judged by then is kept."""
+        """Cancel a batch; predicted rows are kept."""
         with self._store_of(request) as store:
             job = predict.get_prediction(store, batch_id)
             job.cancel()
@@ -190,9 +190,9 @@ class Api:
         Args:
             run_id: a run of yours.
             repository: name, or namespace/name.
-            token: with write access; kept nowhere. Empty for the one stored on your own machine.
-            private: whether a new repository is private; to a public one nothing is pushed then.
-            update: whether one that holds something gets a new commit without an earlier model.
+            token: with write access; kept nowhere. If empty, the one stored on your own machine.
+            private: create a new repository as private. If true, nothing is pushed to a public one.
+            update: commit to a repository that has files; those of an earlier model are removed.
         """
         with self._store_of(request) as store:
             from finetune.hub import client, publish, push_plan
@@ -214,22 +214,22 @@ class Api:
                 ) from None
 
     def list_runs(self, request: gr.Request) -> list[dict]:
-        """Every run of yours, the newest first: id, name, status, place in the queue, scores,
-        created (seconds since the epoch), seconds of training."""
+        """List your runs, newest first: id, name, status, place in the queue, scores, created
+        (seconds since the epoch), seconds of training."""
         with self._store_of(request) as store:
             return [asdict(row) for row in run_table.run_rows(store)]
 
     def run_status(self, request: gr.Request, run_id: str) -> dict:
-        """How far a run is: its row, the last step, steps in total, the last training loss, and the
-        names of the columns that it is trained on."""
+        """Return a run's row in list_runs, last step, total steps, last training loss, and the
+        names of the columns it is trained on."""
         with self._store_of(request) as store:
             return _status(store, run_id)
 
     def start_run(self, request: gr.Request, config: dict = _DEFAULTS) -> dict:
-        """Start a run, or put it in the queue where another is training.
+        """Start a run, or put it in the queue if another is training.
 
         Args:
-            config: hyperparameters by name, as in config.json; what is missing keeps its default.
+            config: hyperparameters by name, as in config.json; missing ones keep their default.
         """
         with self._store_of(request) as store:
             if not isinstance(config, dict):
@@ -247,11 +247,11 @@ class Api:
             return _status(store, run_id)
 
     def resume_run(self, request: gr.Request, run_id: str, agreed: bool = False) -> dict:
-        """Let a run that ended too early go on from its last checkpoint.
+        """Resume a run that ended early, from its last checkpoint.
 
         Args:
-            agreed: whether a person has agreed to the price of a new job, if the run's engine is
-                billed; without it the answer is that price.
+            agreed: true if a person has agreed to the price of a new job on a billed engine. If
+                false, the answer is that price.
         """
         with self._store_of(request) as store:
             service.resume_run(store, store.get(run_id), agreed=agreed)

@@ -39,8 +39,8 @@ _QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 def build(store: RunStore) -> gr.Blocks:
-    """The page over a store of runs. Imports no torch."""
-    # How often uploads are looked at, and at what age those the store has no copy of are removed.
+    """Build the page over a store of runs. Imports no torch."""
+    # Seconds between checks of the uploads; age at which those without a store copy are removed.
     delete_cache = (60, 3600) if owners.policy().several_people else (3600, 24 * 3600)
     page = gr.Blocks(
         title="Finetune", analytics_enabled=False, fill_width=True, delete_cache=delete_cache
@@ -97,7 +97,7 @@ class _Tabs:
         filled = [*restored, self.tabs]
         runs.filled = runs.evaluation.filled = filled
 
-        # The newest run, the form as it was, and the Hub's default where the Hub answers.
+        # The newest run, the form as it was, and the Hub's default if the Hub answers.
         page.load(**train.arriving)
         page.load(**train.costing)
         default = [train.form["dataset"], train.form["checkpoint"]]
@@ -111,8 +111,8 @@ class _Tabs:
             **quick,
         ).then(**data.examining(), **quick)
 
-        # The form from a file or a run, and its costs when the pairs were counted. Not on the
-        # change of a `gr.State`: Gradio reports that for queued events only.
+        # The form from a file or a run, and its costs once the pairs are counted. A `gr.State`
+        # would not do: Gradio reports its changes for queued events only.
         data.poller.change(**train.costing)
         loaded = [*restored, train.folded, train.setup, train.message]
         train.load.upload(train.on_load, train.load, loaded, **quick)
@@ -125,7 +125,7 @@ class _Tabs:
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
 
-        # A tab is brought up to date when it is selected.
+        # Selecting a tab updates it.
         self.data_tab.select(**data.examining(), **quick)
         self.runs_tab.select(**runs.opening, **quick)
         runs.evaluation.wire(runs.view, [runs.address.change, self.runs_tab.select])
@@ -139,14 +139,14 @@ class _Tabs:
 
 
 def head_side() -> Markup:
-    """The right end of the head, for whoever opens the page."""
+    """The right end of the head, for the visitor who opens the page."""
     alone = not owners.policy().several_people
     signed_in = bool(client.stored_token()) if alone else None
     return macro("head.html", "side")(signed_in, *map(number, ",."))
 
 
 def notices(store: RunStore) -> list[str]:
-    """What a visitor of a Space should know of it, for the head of the page."""
+    """Return the notices for visitors of a Space, for the head of the page."""
     if (described := space.describe_space(store.root)) is None:
         return []
     hardware, notices = described
@@ -161,14 +161,14 @@ def notices(store: RunStore) -> list[str]:
 
 
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
-    """Serve the page over its store, with `options` of Gradio's `launch` in place of ours."""
+    """Serve the page; `options` override our arguments of Gradio's `launch`."""
     origins.trusted_proxies()  # a wrong one is reported now
     # Uvicorn would believe the proxy headers of this machine's programs before `origins` looks.
     os.environ["FORWARDED_ALLOW_IPS"] = ""
     # Gradio would import matplotlib for the first event, which takes a second.
     utils.MatplotlibBackendMananger = contextlib.nullcontext  # type: ignore[assignment, misc]
-    # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
-    # core from a training step on a CPU for a moment, and both cores wait for the slower.
+    # Gradio polls its queue a thousand times a second (twenty on Windows). Each poll briefly takes
+    # a core from a training step on a CPU, and both cores wait for the slower one.
     page._queue.sleep_when_free = 0.02
     sessions.keep_little()
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"

@@ -34,12 +34,12 @@ _identities: dict[Path, Identities] = {}
 
 
 def has_sign_in() -> bool:
-    """Whether this is a Space with sign-in; elsewhere a LoginButton cannot even be made."""
+    """True on a Space with sign-in; elsewhere a LoginButton cannot be created."""
     return os.getenv("SYSTEM") == "spaces" and bool(os.getenv("OAUTH_CLIENT_ID"))
 
 
 class _SignOut(str):
-    """What the button of a visitor who is signed in says; Gradio puts the name in."""
+    """The button's text for a signed-in visitor; Gradio fills in the name."""
 
     def format(self, *names: object) -> str:  # type: ignore[override]
         return gettext("Sign out ({name})", name=names[0])
@@ -53,15 +53,15 @@ def sign_in_button() -> None:
     button = gr.LoginButton(
         page_text("Sign in"), _SignOut(), size="sm", icon=None, elem_id="sign-in"
     )  # fmt: skip
-    # It signs in where it has its first text, which here differs between languages.
+    # The button signs in if it shows its first text, which here depends on the language.
     for fn in gr.context.Context.root_block.fns.values():  # type: ignore[union-attr]
         if (button._id, "click") in fn.targets:
             fn.js = re.sub(r"buttonValue === .*? \?", '!buttonValue.includes("(") ?', str(fn.js))
 
 
 def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> str | None:
-    """The visitor's own token: what they typed; or else that of their sign-in on a Space, elsewhere
-    what is stored on this machine where it is theirs alone."""
+    """Return the visitor's own token: the typed one; else the sign-in's on a Space; else the one
+    stored on this machine, if the machine is theirs alone."""
     if text := str(typed or "").strip():
         return text
     if has_sign_in():
@@ -74,12 +74,12 @@ def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> st
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:
-    """The store as the sender of a request, Gradio's or Starlette's, may see it."""
+    """Return the store as seen by the sender of a request, Gradio's or Starlette's."""
     return store.for_visitor(request_visitor(store, request))
 
 
 def request_visitor(store: RunStore, request: Any) -> Visitor:
-    """Who sent a request."""
+    """The sender of a request."""
     if not owners.policy().several_people:
         return owners.LOCAL_USER
     request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
@@ -93,7 +93,7 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
 
 
 def identities(store: RunStore) -> Identities:
-    """The identities issued for a store's folder; one object for each folder, since it counts."""
+    """The identities issued for a store's folder; one object each, since it counts new visitors."""
     return _identities.setdefault(store.root, Identities(store.root))
 
 
@@ -126,7 +126,7 @@ class VisitorCookie:
         await self._app(scope, receive, send_with_cookie if token else send)
 
     def _new_token(self, scope: Scope) -> str:
-        """An identity for a browser that opens the page without one; else empty."""
+        """Issue an identity to a browser that opens the page without one; else empty."""
         if scope["type"] != "http" or scope["path"] != "/" or not owners.policy().several_people:
             return ""
         headers, issued = Headers(scope=scope), identities(self._store)
@@ -153,7 +153,7 @@ def _set_cookie(scope: Scope, token: str) -> str:
 
 
 def issue(store: RunStore, request: Request) -> Response:
-    """Answers a program, which keeps no cookies, with a new identity as plain text."""
+    """Answer a program, which keeps no cookies, with a new identity as plain text."""
     if not owners.policy().several_people:
         return PlainTextResponse("This app is its owner's alone; it asks nobody who they are.", 404)
     try:

@@ -1,7 +1,7 @@
 """Charts of a run: SVG lines with labels in HTML, thinned for display.
 
-Unlike `gr.LinePlot` they have baselines, and values that `assets/page.js` shows at the pointer and
-by the arrow keys.
+Unlike `gr.LinePlot` they have baselines. `assets/page.js` shows their values at the pointer and by
+the arrow keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from finetune.ui.html import fixed, in_words, render
 from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
-SMOOTHED = 20  # points from which on a loss is smoothed
+SMOOTHED = 20  # a loss with so many points is smoothed
 Point = tuple[float, float]
 
 
@@ -32,10 +32,10 @@ class Series:
     name: str  # in the legend and beside its values
     style: str  # the class of its colour and marker in the style sheet: `loss`, `accuracy`, `f1`
     points: list[Point] = field(default_factory=list)  # (x, y), in order of x
-    markers: bool = False  # whether each point is drawn; for a few measurements, not for a curve
+    markers: bool = False  # draw each point; for a few measurements, not for a curve
     baselines: tuple[tuple[str, float], ...] = ()  # (name, level), drawn dashed for comparison
-    latest: bool = True  # whether its last value is named in the legend
-    straight: bool = False  # by definition, so that it can be read off anywhere
+    latest: bool = True  # name its last value in the legend
+    straight: bool = False  # straight by definition: can be read off anywhere
 
 
 def loss_chart(summary: RunSummary) -> Markup:
@@ -67,8 +67,8 @@ def score_chart(summary: RunSummary, threshold: float | None = None) -> Markup:
     """The validation scores over steps, with the baselines'.
 
     Args:
-        threshold: saved with the kept model; the curves are of the most probable class all the
-            same, and say so.
+        threshold: saved with the kept model. The curves ignore it: they show the most probable
+            class, and say so.
     """
     lines, scores = [], summary.baselines.items()
     for n, metric in enumerate(summary.measured):
@@ -105,7 +105,7 @@ def score_chart(summary: RunSummary, threshold: float | None = None) -> Markup:
 
 
 def loss_points(summary: RunSummary) -> list[Point]:
-    """The training loss as it was measured: (step, loss)."""
+    """The measured training loss: (step, loss)."""
     return [(float(p.step), p.loss) for p in thinned(list(summary.train)) if p.loss is not None]
 
 
@@ -119,29 +119,29 @@ def metric_points(summary: RunSummary, metric: str) -> list[Point]:
 
 
 def thinned(points: Sequence[Any]) -> list[Any]:
-    """At most about `POINTS` of the points, evenly, first and last included."""
+    """About `POINTS` of the points at most, evenly spaced, with first and last."""
     stride = -(-len(points) // POINTS) or 1
     return [*points[:-1:stride], *points[-1:]]
 
 
 def steps_per_epoch(summary: RunSummary) -> int:
-    """How many steps an epoch of the run has; 0 while that is not known."""
+    """Number of steps in an epoch of the run; 0 if not yet known."""
     return summary.prepared.steps_per_epoch if summary.prepared else 0
 
 
 def chart(
     title: str,
     lines: Sequence[Series],
-    last_x: float,  # so that the axis does not move while points arrive
-    empty: str,  # what to say while there is no point
-    across: str = "",  # name of the horizontal axis; steps when empty
-    share: bool = False,  # whether the vertical axis goes from 0 to 1 whatever the points are
+    last_x: float,  # keeps the axis still while points arrive
+    empty: str,  # text while there is no point
+    across: str = "",  # name of the horizontal axis; steps if empty
+    share: bool = False,  # the vertical axis covers 0 to 1 whatever the points are
     look: str = "",  # one sentence that says what to look for
-    cursor: float | None = None,  # where an upright line stands
-    epoch: int = 0,  # steps in an epoch, to be shown beside the step; 0 where that says nothing
+    cursor: float | None = None,  # x of a vertical line
+    epoch: int = 0,  # steps in an epoch, shown beside the step; 0 to show none
     legend: bool = True,
 ) -> Markup:
-    """A chart of some lines from 0 to `last_x` or to where the points end."""
+    """Draw lines from x = 0 to `last_x`, or to the last point."""
     drawn = [line for line in lines if line.points]
     heights = [y for line in drawn for _, y in line.points]
     heights += [level for line in lines for _, level in line.baselines]
@@ -190,7 +190,7 @@ def chart(
 
 
 def _values(lines: Sequence[Series]) -> str:
-    """The points of lines as JSON, as they are shown."""
+    """The points of lines as JSON, with the digits shown."""
     values = [
         {
             "name": line.name,
@@ -204,17 +204,17 @@ def _values(lines: Sequence[Series]) -> str:
 
 
 def position_text(x: float) -> str:
-    """An x for a program."""
+    """Format x for a program."""
     return f"{x:.0f}" if x == round(x) else f"{x:.4f}"
 
 
 def value_text(y: float) -> str:
-    """Four decimals, or where that says nothing, four digits."""
+    """Format y with four decimals, or four digits if tiny or huge."""
     return f"{y:.4f}" if not y or 1e-3 <= abs(y) < 1e3 else f"{y:.4g}"
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """About five multiples of 1, 2 or 5 times a power of ten, with both ends between them."""
+    """About five multiples of 1, 2 or 5 times a power of ten that enclose both ends."""
     span = (high - low or abs(high) or 1.0) / 5
     power = 10.0 ** math.floor(math.log10(span))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= span * 0.999)

@@ -28,8 +28,8 @@ _Compared = tuple[Run, RunRow, RunSummary, float | None]
 
 
 def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
-    """Several runs beside each other, the one of the best F1 on new pairs first, and whether it can
-    be told from the next."""
+    """Draw runs side by side, best F1 on new pairs first, and say if the first two can be told
+    apart."""
     try:
         runs = [store.get(run_id) for run_id in run_ids]
     except NoSuchRun as error:
@@ -80,21 +80,21 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
 
 
 def _ranked(compared: _Compared) -> float:
-    """The F1 that new pairs will show; below all others if there is none."""
+    """The F1 expected on new pairs; below all others if there is none."""
     _, row, _, expected = compared
     f1 = row.value(HEADLINE.name) if expected is None else expected
     return -1.0 if f1 is None else f1
 
 
 def _study(run: Run, _: RunRow, summary: RunSummary, *__: object) -> RunEvaluation | None:
-    """The evaluation of a run; None where it has none."""
+    """The evaluation of a run, or None."""
     with contextlib.suppress(StoreError):
         return report.evaluate_run(run, summary)
     return None
 
 
 def _expected_f1(run: Run, summary: RunSummary) -> float | None:
-    """The F1 that new pairs will show; None if picking does not change it, or it is unknown."""
+    """The F1 expected on new pairs; None if picking does not change it, or it is unknown."""
     picked, best = picking.run_picking(run, summary), summary.best
     if picked is None or best is None:
         return None
@@ -104,7 +104,7 @@ def _expected_f1(run: Run, summary: RunSummary) -> float | None:
 def _below_baseline(
     rows: Sequence[RunRow], summaries: Sequence[RunSummary]
 ) -> dict[str, Any] | None:
-    """The best baseline of all, and the letters of the runs below it; None where none is."""
+    """The best baseline, and the letters of the runs below it; None if there are none."""
     levels = {
         name: scores[HEADLINE.name]
         for summary in summaries
@@ -121,7 +121,7 @@ def _below_baseline(
 
 
 def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
-    """The results in which runs differ -> what they are called."""
+    """The results in which the runs differ -> their titles."""
     titles = {
         **{
             metric.name: gettext("{f1}, best model", f1=in_words(metric.name, classes))
@@ -140,7 +140,7 @@ def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
 
 
 def _chart(summaries: Sequence[RunSummary], title: str, metric: str) -> Markup:
-    """One metric of all runs; the training loss where `metric` is empty."""
+    """One metric of all runs; the training loss if `metric` is empty."""
     lines = []
     for n, summary in enumerate(summaries):
         if metric:

@@ -1,4 +1,4 @@
-"""What a click on Train will cost and which pairs it reads, as HTML."""
+"""HTML for the cost of a click on Train and for the pairs it reads."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def costs(
     runs_folder: str = "",
     title: str = "",
 ) -> Markup:
-    """The estimate a line each, values that are seldom right, and the command that does the same,
-    with the `files` and the `runs_folder`; `seconds` are of all `runs` that the click queues.
-    `title` says what is trained on what."""
+    """Draw the estimate line by line, unusual values, and the equivalent command with `files` and
+    `runs_folder`. `seconds` are for all `runs` that the click queues. `title` says what is trained
+    on what."""
     return render(
         "costs.html",
         estimate=estimate,
@@ -57,7 +57,7 @@ def costs(
 
 
 def pairs_card(report: CheckReport | None, store: RunStore) -> Markup:
-    """Three of the pairs, their classes and the baselines to beat; empty until they are checked."""
+    """Draw three pairs, their classes and the baselines to beat; empty until checked."""
     if report is None or not report.corpus or not report.splits:
         return Markup()
     from finetune.data import dataset_cache

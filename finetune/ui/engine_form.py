@@ -1,4 +1,4 @@
-"""Where runs are carried out, what that costs, and the consent to it: a part of the Train tab.
+"""The part of the Train tab for the engine of runs, its price and the consent to pay.
 
 The controls are drawn from the options and the capabilities of the engines.
 """
@@ -31,7 +31,7 @@ _BILLED = "job"  # owns the options that all billed engines have
 
 
 class Choice(NamedTuple):
-    """What is chosen in the form."""
+    """The values chosen in the form."""
 
     engine: str = HERE
     values: Mapping[str, Any] = MappingProxyType({})  # by option, numbers as they were typed
@@ -45,8 +45,8 @@ class Choice(NamedTuple):
         return str(self.values.get("flavor") or "")
 
     def ticket(self, former: Ticket | None = None) -> Ticket:
-        """The ticket that was chosen, with the options that the page does not show as they were in
-        the `former` one; raises ConfigError for options that are wrong."""
+        """Make the chosen ticket. Options that the page does not show come from the `former` one.
+        Raises ConfigError for wrong options."""
         engine = registry.find_engine(self.engine)
         values = dict(former.options) if former and former.engine == self.engine else {}
         for name, value in self.values.items():
@@ -76,7 +76,7 @@ class EngineForm:
         self.controls: dict[tuple[str, str], Any] = {}  # (engine, or _BILLED; option) -> control
         billed = [engine.name for engine in offered if engine.is_billed]
         self.groups = [self._draw_options(_BILLED, BilledOptions, [*BilledOptions.shown()])]
-        shown = [billed]  # the engines with which each of the groups is shown
+        shown = [billed]  # for each group, the engines that show it
         with gr.Column(elem_id="job-access", elem_classes=_HIDDEN) as group:
             self._draw_token()
         self.groups.append(group)
@@ -131,7 +131,7 @@ class EngineForm:
         gr.on(self.changes, None, None, self.agreed, js="() => false", **feedback.QUICK)
 
     def read(self, values: Sequence[Any]) -> Choice:
-        """The choice that the values of `inputs` make."""
+        """Read the choice from the values of `inputs`."""
         engine, *typed, agreed, prices, token = values
         owners_of = {engine, _BILLED} if registry.find_engine(engine).is_billed else {engine}
         named = zip(self.controls, typed, strict=True)
@@ -147,7 +147,7 @@ class EngineForm:
         chosen: str | None = None,
         oauth: gr.OAuthToken | None = None,
     ) -> Updates:
-        """Another engine was chosen, or a token typed: its machines with their prices. The `chosen`
+        """Show the chosen engine's machines and prices, also after a token was typed. The `chosen`
         machine stays."""
         kind = registry.find_engine(engine)
         fact, command = kind.missing()
@@ -170,7 +170,7 @@ class EngineForm:
         }
 
     def priced(self, store: RunStore, choice: Choice, estimate: Estimate, runs: int) -> Updates:
-        """What the chosen machine will take and cost for so many runs, and what one agrees to."""
+        """Show time and price of `runs` runs on the chosen machine, and the price to agree to."""
         engine = registry.find_engine(choice.engine)
         if not issubclass(engine, BilledEngine) or choice.machine not in (choice.prices or {}):
             return {}
@@ -195,8 +195,8 @@ class EngineForm:
         return {self.price: text, self.agreed: gr.update(label=agreed)}
 
     def checked(self, choice: Choice, former: Ticket | None = None) -> Ticket:
-        """The chosen ticket, after the `former` one of the run if it has one; raises `JobError`
-        where a price was not agreed to."""
+        """Make the chosen ticket from the run's `former` one, if any. Raises `JobError` if its
+        price was not agreed to."""
         ticket, engine = choice.ticket(former), registry.find_engine(choice.engine)
         if engine.is_billed and not (choice.agreed and choice.machine in choice.prices):
             raise JobError(

@@ -25,7 +25,7 @@ from finetune.ui.charts import Series
 from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext
 
-MOST_CLASSES = 30  # in a table; of more, the most frequent
+MOST_CLASSES = 30  # in a table; the most frequent ones
 MOST_CHOICES = 200  # classes to choose another label from
 MOST_DISAGREEMENTS = 50
 PAGE = 20  # examples of a table at a time
@@ -39,17 +39,17 @@ def view(
     orders: JobState,
     test_set: str = "",
 ) -> Markup:
-    """All of it on one screen.
+    """Draw the whole evaluation.
 
     Args:
         orders: the job that scores both orders.
-        test_set: the part about the test set.
+        test_set: HTML about the test set.
     """
     analysis, order = study.analysis, study.analysis.order
     by_support = sorted(range(len(analysis.labels)), key=lambda n: -analysis.classes[n].support)
     classes = sorted(by_support[:MOST_CLASSES])
     answered, occurring = analysis.confusion.sum(axis=0), analysis.confusion.sum(axis=1)
-    # Where there is one answer for all, the verdict says so.
+    # If all get one answer, the verdict says so.
     several = np.count_nonzero(answered) > 1
     never = [analysis.labels[n] for n in by_support if several and occurring[n] and not answered[n]]
     changed_pairs: list[Any] = []
@@ -85,13 +85,13 @@ def view(
 
 
 def verdict_sentence(verdict: Verdict) -> Markup:
-    """Whether the model is better than the best baseline by more than chance."""
+    """Say if the model beats the best baseline by more than chance."""
     return macro("evaluation_text.html", "verdict")(verdict)
 
 
 def _weak_first(slices: Sequence[Slice], never: Sequence[str]) -> list[tuple[Slice, str]]:
-    """The kinds of pairs, each with its mark: the weak ones, then the least accurate, last those
-    too small to be judged."""
+    """The slices with their marks: the weak ones, then the missed, then by accuracy, last those too
+    small to be judged."""
 
     def mark(part: Slice) -> str:
         if part.weak:
@@ -143,7 +143,7 @@ def _curve_chart(
 
 
 def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
-    """What the slider shows; empty for more than two classes."""
+    """Data of the threshold slider; empty for more than two classes."""
     sweep = analysis.sweep
     if sweep is None:
         return {}
@@ -177,7 +177,7 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
 
 
 def _rounded(scores: ArrayLike) -> list[float | None]:
-    """Scores to four digits; None for those of no example."""
+    """Round scores to four digits; None for a score of no examples."""
     return [None if np.isnan(score) else round(float(score), 4) for score in np.asarray(scores)]
 
 
@@ -187,7 +187,7 @@ def _calibration_chart(analysis: Analysis) -> Markup:
     if analysis.calibration.after is not None:
         bins.append((gettext("calibrated"), "run0", analysis.calibration.after))
     for name, style, reliability in bins:
-        # Five examples are enough to say something, or all where no bin has so many.
+        # Draw bins of at least five examples, or the fullest if none has five.
         enough = reliability.counts >= min(5, reliability.counts.max(initial=1))
         x, y = reliability.confidence[enough], reliability.accuracy[enough]
         points = list(zip(x.tolist(), y.tolist(), strict=True))
@@ -222,7 +222,7 @@ def examples(
     corrections: Mapping[int, str],
     columns: ColumnNames,
 ) -> Markup:
-    """A page of some rows, from the `first` of them on; `corrections`: row -> its new class."""
+    """Draw a page of `rows`, from index `first` on. `corrections`: row -> its new class."""
     labels = study.analysis.labels
     return render(
         "examples.html",

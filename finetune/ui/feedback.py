@@ -1,4 +1,4 @@
-"""What an event answers: the frame around every handler of a tab, errors and messages as HTML."""
+"""Answers to events: the wrapper of every tab's handlers, errors and messages as HTML."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
 _log = logging.getLogger("finetune.ui")
-# Options of an event that only reads or notes something: at once, and for this page alone.
+# Options of an event that only reads or notes something: unqueued, for this page alone.
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-# Options of a control's event: what was chosen last counts. By itself Gradio drops what is chosen
-# while an earlier choice is answered. Not for events with data, which would be repeated without it.
+# Options of a control's event: the last choice counts. By default Gradio drops a choice made while
+# an earlier one is answered. Not for events with data: Gradio would repeat them without it.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 AS_DRAWN = theme.asset("as_drawn.js")  # `js_on_load` of a `gr.HTML` with controls in it
 Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
@@ -31,8 +31,8 @@ Handler = Callable[..., Updates]
 
 
 def refuse_in_one_line(page: gr.Blocks) -> None:
-    """Log input that a control refuses in one line instead of Gradio's traceback of 10 KB: any
-    client can send any value, as often as it likes."""
+    """Log refused input in one line instead of Gradio's traceback of 10 KB. Any client can send any
+    value, as often as it likes."""
     take = page.preprocess_data
 
     async def preprocess_data(
@@ -57,8 +57,8 @@ def refuse_in_one_line(page: gr.Blocks) -> None:
 
 
 def _completed(block_fn: Any, inputs: list[Any]) -> list[Any]:
-    """The arguments of an endpoint, those that were left out at the end by their defaults; Gradio
-    leaves that to its own clients."""
+    """Return an endpoint's arguments, with defaults for those left out at the end. Gradio leaves
+    that to its own clients."""
     parameters = list(inspect.signature(block_fn.fn).parameters.values())
     left_out = [parameter.default for parameter in parameters if parameter.name != "request"]
     left_out = left_out[len(inputs) : len(block_fn.inputs)]
@@ -67,7 +67,7 @@ def _completed(block_fn: Any, inputs: list[Any]) -> list[Any]:
 
 
 class _Functions(dict[int, Any]):
-    """The page's functions by index; 404 for one that is not there."""
+    """The page's functions by index; 404 for an unknown index."""
 
     def __missing__(self, index: object) -> Any:
         raise HTTPException(404, "There is no such function.")
@@ -90,7 +90,7 @@ def reports_errors_in(component: str) -> Callable[[Handler], Handler]:
                 updates = {getattr(self, component): show_errors(error)}
             return updates or gr.skip()  # Gradio takes no empty dict
 
-        # Gradio reads the signature, and finds in it by their types what it fills in itself.
+        # Gradio reads the signature to find by type what it fills in itself.
         signature = inspect.signature(method)
         owner, store, *inputs = signature.parameters.values()
         parameters = [owner, store.replace(name="request"), *inputs]
@@ -117,7 +117,7 @@ def show_errors(error: Exception) -> Markup:
 
 
 def apology(error: Exception) -> str:
-    """The text for a bug, with the reference under which the log has its traceback."""
+    """Log the traceback of a bug, and return a text with its reference in the log."""
     reference = secrets.token_hex(4)
     _log.error("reference %s", reference, exc_info=error)
     return gettext(
@@ -134,7 +134,7 @@ def good(text: str) -> Markup:
 
 
 def unready(error: ConfigError) -> Markup:
-    """What keeps a form from being sent, in a quiet line."""
+    """A quiet line with the problems of a form."""
     return macro("feedback.html", "unready")(error.problems)
 
 

@@ -22,7 +22,7 @@ from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
 
 NAMES = tuple(run_config.hyperparameters())
-# Set by a flag, a file or a program; shown once a configuration that sets one is in the form.
+# Set by a flag, a file or a program; shown once a configuration in the form sets one.
 EXPERT = run_config.fields_of("Expert")
 READING = tuple(name for name in READING_FIELDS if name != "sheet")
 _SUGGESTED = {
@@ -31,7 +31,7 @@ _SUGGESTED = {
     "encoding": ("utf-8", "utf-16", "cp1252", "cp1250", "cp1251", "cp1254", "mac_roman", "cp932",
                  "euc_jp", "cp949", "gb18030", "big5"),
 }  # fmt: skip
-# Field -> the value for which its box is empty, and what the empty box says then.
+# Field -> the value shown as an empty box, and the placeholder of that box.
 _EMPTY = {
     "num_train_epochs": (0, message("Automatic")),
     "max_steps": (-1, message("No limit")),
@@ -43,12 +43,12 @@ _EMPTY = {
     "early_stopping_patience": (0, message("Off")),
     "pad_to_multiple_of": (-1, message("Automatic")),
 }
-UPLOADS = 10  # offered by a dataset chooser, the newest
+UPLOADS = 10  # the newest, offered by a dataset chooser
 Controls = dict[str, gr.components.Component]  # by field name
 
 
 def draw_common() -> Controls:
-    """Draw the fields that every run is chosen by."""
+    """Draw the fields of the group Common."""
     common = run_config.fields_of("Common")
     wide = [name for name in common if run_config.hyperparameters()[name].kind is str]
     controls = {name: _control(name) for name in wide}
@@ -72,7 +72,7 @@ def draw_search() -> None:
 
 
 def draw_advanced(drawn: Controls) -> Controls:
-    """Draw all controls but those that are `drawn`; all of them, as declared."""
+    """Draw the controls not `drawn` yet. Returns all, in declared order."""
     groups: dict[str, list[str]] = {}
     for name, field in run_config.hyperparameters().items():
         if name not in drawn:
@@ -97,8 +97,8 @@ def draw_advanced(drawn: Controls) -> Controls:
 
 
 def draw_data() -> tuple[Controls, gr.Accordion]:
-    """Draw the controls that say what is read of a source and which rows are used; they, and the
-    part that says how a file is read."""
+    """Draw the controls for what is read of a source and which rows are used. Returns them and the
+    part with the reading options."""
     columns = [name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet"))]
     hub = [name for name in SOURCE_FIELDS[1:] if name not in (*columns, *READING)]
     rows = [name for name in DATA_FIELDS[1:] if name not in (*columns, *READING, *hub)]
@@ -116,7 +116,7 @@ def draw_data() -> tuple[Controls, gr.Accordion]:
 
 
 def draw_reading(prefix: str) -> tuple[Controls, gr.Accordion]:
-    """Draw the controls of how a file is read, folded away, with ids that begin with `prefix`."""
+    """Draw the options for reading a file, folded away, with ids that begin with `prefix`."""
     title = gettext("How the file is read")
     with gr.Accordion(title, open=False, elem_id=f"{prefix}reading") as box:
         return _draw_in_pairs(READING, prefix), box
@@ -141,7 +141,7 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         "elem_id": f"{prefix}{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
-        "visible": name not in (*EXPERT, "sheet"),  # shown where a workbook has several
+        "visible": name not in (*EXPERT, "sheet"),  # shown if a workbook has several
     }
     if name == "dataset":
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
@@ -173,8 +173,8 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def choosing_preset() -> str:
-    """JavaScript that turns a preset's name into its values, in the order of the form: in the
-    browser, so that no late answer of the server takes back what was typed since."""
+    """JavaScript that turns a preset's name into its values, in the order of the form. It runs in
+    the browser, so that no late answer of the server overwrites newer input."""
     presets = {
         name: {field: _shown(field, value) for field, value in run_config.preset(name).items()}
         for name in run_config.PRESETS
@@ -183,8 +183,8 @@ def choosing_preset() -> str:
 
 
 def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
-    """The choices of a dataset chooser, label and name: with a visitor's newest uploads, and the
-    selected dataset `name` if that is an upload."""
+    """The choices of a dataset chooser, label and name, with a visitor's newest uploads, and the
+    selected dataset `name` if it is an upload."""
     choices = [(gettext(dataset.label), dataset.name) for dataset in catalog.DATASETS]
     if store is None:
         return choices
@@ -203,15 +203,14 @@ def _file_names(files: Mapping[str, str]) -> str:
 
 
 def read(values: Sequence[Any], names: Sequence[str] = NAMES) -> RunConfig:
-    """The configuration of the values of some controls; a ConfigError names each that cannot be
-    read."""
+    """Read the values of some controls. A ConfigError names each that cannot be read."""
     return RunConfig(
         **{name: _given(name, value) for name, value in zip(names, values, strict=True)}
     )
 
 
 def _given(name: str, value: Any) -> Any:
-    """Return the value of a field from what its control has, the reverse of `_shown`."""
+    """Return a field's value from its control's value, the reverse of `_shown`."""
     if name in _EMPTY and not str(value).strip():
         return _EMPTY[name][0]
     return elements.decimal(value) if run_config.hyperparameters()[name].kind is float else value

@@ -78,12 +78,12 @@ def macro(template: str, name: str) -> Callable[..., Markup]:
 
 
 def fixed(value: float, digits: int = 3, sign: str = "-") -> str:
-    """A number with so many decimals: `0.842`; with the sign `+` also where it is positive."""
+    """Format a number with so many decimals: `0.842`. The sign `+` marks positive ones too."""
     return number(f"{value:{sign},.{digits}f}")
 
 
 def exact(value: float, digits: int) -> str:
-    """The same for a style or another program, in no language."""
+    """Like `fixed`, for a style or another program: in no language."""
     return f"{value:.{digits}f}"
 
 
@@ -100,29 +100,28 @@ def size(value: float) -> str:
 
 
 def code(text: str) -> Markup:
-    """A text in which what stands between backticks is code."""
+    """Mark text between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def measure(metric: str, classes: int) -> str:
-    """What a metric is called at the head of a column: `F1`, or `Macro F1` with more than two
-    classes."""
+    """The title of a metric's column: `F1`, or `Macro F1` with more than two classes."""
     return gettext(metric_title(metric, classes))
 
 
 def in_words(metric: str, classes: int) -> str:
-    """What a metric is called in a sentence: `F1`, `macro F1`, `accuracy`."""
+    """A metric's name in a sentence: `F1`, `macro F1`, `accuracy`."""
     return gettext(metric_name(metric, classes))
 
 
 def printable(text: str) -> str:
-    """A token with its spaces visible, and a mark for what cannot be printed."""
+    """Make the spaces of a token visible and mark unprintable characters."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text.replace(" ", "\u2423"))
 
 
 def phase_text(phase: str, detail: str = "") -> str:
-    """What a job does, in the language of the request; `detail` is the phase's dataset, checkpoint,
-    split or number of pairs."""
+    """Describe a job's phase in the language of the request. `detail` is the phase's dataset,
+    checkpoint, split or number of pairs."""
     if phase == Phase.READ_ROWS:
         return gettext(f"reading {detail}")
     text = gettext(_PHASES.get(phase) or phase)

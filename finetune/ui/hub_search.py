@@ -1,4 +1,4 @@
-"""A box that finds datasets or checkpoints of the Hub by name, where the Hub answers."""
+"""A box that finds datasets or checkpoints of the Hub by name, if the Hub answers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from finetune.ui.i18n import gettext
 
 @dataclass
 class HubSearch:
-    """The box, and what it has found as buttons."""
+    """The search box, and its results as buttons."""
 
     store: RunStore
     kind: Kind
 
     def draw(self) -> None:
-        """Lay out the box where it is called."""
+        """Draw the box in the current block."""
         label = gettext("Find a dataset on the Hub by name")
         if self.kind == "model":
             label = gettext("Find a checkpoint on the Hub by name")
@@ -35,8 +35,8 @@ class HubSearch:
         )
 
     def wire(self, choosers: Sequence[Any], cleared: Mapping[Any, Any]) -> Any:
-        """Connect the events: a name that is pressed goes into the `choosers`, and the components
-        of `cleared` get their values; the event of that."""
+        """Connect the events. A pressed name goes into the `choosers`, and the components of
+        `cleared` get their values. Returns that event."""
         self._choosers, self._cleared = choosers, dict(cleared)
         self.box.input(self.on_search, self.box, self.results, **feedback.LATEST)
         outputs = [self.box, self.results, *choosers, *cleared]
@@ -44,14 +44,14 @@ class HubSearch:
 
     @reports_errors_in("results")
     def on_search(self, store: RunStore, text: str) -> Updates:
-        """Show the repositories whose names hold the text."""
+        """Show the repositories whose names contain the text."""
         text = str(text).strip()[:100]
         hits = hub_access.search(self.kind, text) if text else []
         return {self.results: macro("hub_search.html", "results")(self.kind, text, hits)}
 
     @reports_errors_in("results")
     def on_choose(self, store: RunStore, event: gr.EventData) -> Updates:
-        """A name was pressed: it is chosen."""
+        """Choose the name that was pressed."""
         name = elements.event_data(event).get("value")
         emptied = dict.fromkeys((self.results, self.box), "")
         return {**dict.fromkeys(self._choosers, name), **self._cleared, **emptied}

@@ -30,7 +30,7 @@ from finetune.messages import Message
 FOLDER = Path(__file__).resolve().parent / "locale"
 LANGUAGES = ("de", "ko", "zh-CN")  # as Gradio spells them
 COOKIE = "finetune-language"  # set by `assets/page.js`
-# A person may type a word that is a key; the browser translates only those with this prefix.
+# A typed word may be a key; the browser translates only keys with this prefix.
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
 _OUTER = re.compile(  # the content of an outermost element that is not hidden
@@ -41,8 +41,8 @@ _marked: dict[str, None] = {}  # the texts of all markers
 
 
 def gettext(text: str, /, **values: object) -> str:
-    """A text in the language of the current request: a literal in English that `pybabel extract`
-    can find, or a `Message`, with values for its placeholders."""
+    """Translate a text into the language of the current request: an English literal that `pybabel
+    extract` can find, or a `Message`. `values` fill its placeholders."""
     if isinstance(text, Message):
         values |= text.values
         text = text.template
@@ -51,7 +51,7 @@ def gettext(text: str, /, **values: object) -> str:
 
 
 def gettext_html(text: str, /, **values: object) -> Markup:
-    """As `gettext` for a text with HTML in it; the values are escaped."""
+    """Like `gettext`, for a text with HTML; the values are escaped."""
     return Markup(_HtmlFormatter(escape).vformat(gettext(text), (), _translated(values)))
 
 
@@ -67,7 +67,7 @@ def _separators(name: str) -> dict[int, str]:
 
 
 class _Formatter(Formatter):
-    """As `str.format`, with numbers in the language of the request."""
+    """Like `str.format`, with numbers in the language of the request."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         text: str = super().format_field(value, format_spec)
@@ -75,7 +75,7 @@ class _Formatter(Formatter):
 
 
 class _HtmlFormatter(_Formatter, EscapeFormatter):
-    """The same with values escaped."""
+    """Like `_Formatter`, escaped."""
 
 
 def _translated(values: dict[str, object]) -> dict[str, object]:
@@ -99,7 +99,7 @@ def language() -> str:
 
 @lru_cache(maxsize=256)
 def _negotiate(cookies: str, accepted: str) -> str:
-    """The language in the cookie, or else the first that the browser accepts, as Gradio does."""
+    """The language in the cookie, or the first that the browser accepts, as Gradio does."""
     first = accepted.partition(",")[0].partition(";")[0]
     requested = (cookie_parser(cookies).get(COOKIE) or first).strip().lower()
     supported = {name.lower(): name for name in LANGUAGES}
@@ -108,7 +108,7 @@ def _negotiate(cookies: str, accepted: str) -> str:
 
 @cache
 def catalogue(name: str) -> dict[str, str]:
-    """The translations into a language of `LANGUAGES`; none where it is empty."""
+    """The translations into a language of `LANGUAGES`; none if it is empty."""
     if not name:
         return {}
     path = FOLDER / name.replace("-", "_") / "LC_MESSAGES" / "finetune.po"
@@ -117,7 +117,7 @@ def catalogue(name: str) -> dict[str, str]:
 
 
 def browser_translations(page: gr.Blocks) -> gr.I18n:
-    """Replace the page's texts by markers; their translations, for `launch(i18n=...)`."""
+    """Replace the page's texts by markers. Returns translations for `launch(i18n=...)`."""
     translated = catalogue(LANGUAGES[0])
     for block, name, text in list(texts(page)):
         if text not in translated:
@@ -127,7 +127,7 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
                 (page_text(text) if label == text else label, value)
                 for label, value in block.choices  # type: ignore[attr-defined]
             ]
-        else:  # what stands around the text is HTML, or a hyperparameter's name
+        else:  # around the text is HTML, or a hyperparameter's name
             setattr(block, name, str(getattr(block, name)).replace(text, page_text(text)))
     tables = {
         name: {_PREFIX + text: catalogue(name).get(text, text) for text in _marked}
@@ -137,8 +137,8 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
 
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
-    """The texts of the initial page: block, attribute, text. Of HTML that is the content of the
-    outermost element, unless it is hidden or has a marker."""
+    """Yield the texts of the initial page: block, attribute, text. For HTML, the text is the
+    content of the outermost element, unless hidden or with a marker."""
     for block in page.blocks.values():
         if isinstance(block, Api):  # an argument of an endpoint; its name is part of a program
             continue

@@ -1,7 +1,7 @@
 """The live view of one run: status, curves, what happens now, first batch and log.
 
 It has a route of its own, since a Gradio event costs the server 6 ms and the browser 50. A browser
-asks with the marks of the parts it shows, and what is new is drawn once for all who watch.
+sends the marks of the parts it shows. New parts are drawn once for all who watch.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Parts = dict[str, tuple[str, str]]  # name -> mark of the state it shows, conten
 
 
 def view(prefix: str = "") -> gr.HTML:
-    """A live view with a prefix to its elements' ids; its value is the id of the run to watch, and
-    it takes no room while that is empty."""
+    """A live view with a prefix to its elements' ids. Its value is the id of the run to watch; if
+    empty, the view takes no room."""
     parts = theme.asset("live.html").format(prefix=prefix)
     template = f'<div class="ft-live" data-empty>{parts}</div>'
     script = theme.asset("live.js") + theme.asset("part_tabs.js") + elements.TAB_LINKS
@@ -49,7 +49,7 @@ def view(prefix: str = "") -> gr.HTML:
 
 @dataclass
 class _Drawing:
-    """The parts of one run in one language, as last drawn from the run as it was `at`."""
+    """The parts of one run in one language, drawn from the run's state at the time `at`."""
 
     at: float = float("-inf")  # on the monotonic clock
     ended: bool = False
@@ -58,13 +58,13 @@ class _Drawing:
 
 
 _drawings: dict[tuple[str, str], _Drawing] = {}
-# When browsers have asked lately, and the seconds to wait that each was answered.
+# Recent questions of browsers: time, and the seconds each was told to wait.
 _asked: deque[tuple[float, float]] = deque(maxlen=500)
 
 
 def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts, int]:
-    """The parts whose marks differ from those of the parts that a browser shows, and the
-    milliseconds until it should ask again."""
+    """Return the parts whose marks differ from those `shown`, and the milliseconds until the
+    browser should ask again."""
     if len(_drawings) > _MAX_DRAWINGS:
         _drawings.clear()
     drawing = _drawings.setdefault((str(run.folder), i18n.language()), _Drawing())
@@ -77,7 +77,7 @@ def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts,
 
 
 def _wait(least: int) -> int:
-    """Spreads the browsers' questions: the more ask, the longer each waits for the next one."""
+    """Return a browser's wait until its next question: longer, the more browsers ask."""
     now = time.monotonic()
     # A browser that asks every 400 ms is counted five times: each question for its own wait.
     seconds = sum(wait for at, wait in list(_asked) if at > now - _WINDOW)
@@ -87,7 +87,7 @@ def _wait(least: int) -> int:
 
 
 def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
-    """Draw anew those parts whose mark has changed."""
+    """Redraw the parts whose mark has changed."""
     summary = run.state()
     place = service.queue_place(store, run) if summary.status == "waiting" else (0, 0)
     try:
@@ -137,8 +137,8 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
 
 
 def moment(summary: RunSummary, dataset: str = "") -> str:
-    """Which of the moments in `templates/lesson.html` a run is at; `dataset` is its configuration's
-    name of the pairs, which are loaded before a checkpoint."""
+    """Return the run's moment in `templates/lesson.html`. `dataset` is the configuration's dataset,
+    which is loaded before a checkpoint."""
     if summary.status != "running":
         return summary.status
     if summary.phase == Phase.DOWNLOAD:
@@ -152,7 +152,7 @@ def lesson(moment: str) -> Markup:
 
 
 def first_batch(batch: FirstBatch | None) -> Markup:
-    """The first batch: its form, shapes, lengths and tokens; empty where there is none."""
+    """The first batch: its form, shapes, lengths and tokens; empty if there is none."""
     if batch is None or not batch.ids or not batch.shapes.get("input_ids"):
         return Markup()
     gap = next((n for n, position in enumerate(batch.positions) if position != n), -1)

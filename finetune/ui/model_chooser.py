@@ -1,4 +1,4 @@
-"""Models to ask or to publish: the choice among runs that have one, and those that are loaded."""
+"""Models to ask or to publish: the choice of a run with a model, and the loaded models."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 def empty() -> Markup:
-    """What stands in the place of a model's controls while there is no model."""
+    """Hint in place of a model's controls while there is no model."""
     return macro("model_chooser.html", "empty")()
 
 
 def choices(
     store: RunStore, current: str | None, asked: str | None = None, ended: bool = False
 ) -> tuple[dict[str, Any], str | None]:
-    """A dropdown's update, and what it selects: of the runs with a model `current`, else the
-    newest, or the one that an address has `asked` for. A selection that stays is not sent, for
-    another may be chosen meanwhile. With `ended` a run that still trains is offered, and selected
-    only by the person.
+    """Return the update of a dropdown of the runs with a model, and the run it selects: the one
+    `asked` for by an address, else `current`, else the newest. An unchanged selection is not sent,
+    since the person may choose another meanwhile. With `ended`, a run that still trains is offered
+    but not selected by default.
 
     Raises:
-        NoSuchRun: when that is not there.
+        NoSuchRun: if `asked` is no run.
     """
     wanted = store.get(asked).id if asked else current
     options, settled = [], []
@@ -58,12 +58,12 @@ def choices(
 
 
 def newest(store: RunStore) -> str | None:
-    """The run that `choices` selects unasked; None where none has a model."""
+    """The newest run with a model, the default of `choices`; else None."""
     return next((run.id for run in store.runs() if run.has_model()), None)
 
 
 def columns(store: RunStore, run_id: str | None) -> ColumnNames:
-    """The columns that a run of the visitor's was trained on; ours where it is not there."""
+    """The columns a visitor's run was trained on; default names if it is gone."""
     with suppress(FinetuneError):
         return store.get(run_id).state().columns
     return ColumnNames()
@@ -77,7 +77,7 @@ class Models:
         self._cache: ModelCache | None = None
 
     def using(self, store: RunStore, run_id: str | None) -> AbstractContextManager[Predictor]:
-        """The model of a run of the visitor's `store`, for the time of a `with`."""
+        """Lend the model of a run in the visitor's `store` to a `with` block."""
         import torch
 
         from finetune.inference.model_cache import ModelCache

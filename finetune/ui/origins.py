@@ -34,20 +34,20 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://([^/?#@]+)")
 _PORTS = {"http": "80", "https": "443"}
 _SIGN_IN = {"/login/callback", "/login/huggingface"}  # opened from the Hub's page
-# What proxies say of a request. Gradio and its MCP server would believe it of anybody.
+# Headers that proxies set. Gradio and its MCP server would believe anybody's.
 _FORWARDED = (b"forwarded", b"x-forwarded-", b"x-gradio-server")
 _PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12",
             "192.168.0.0/16", "::1/128", "fc00::/7", "fe80::/10"]  # fmt: skip
 _CLOSE = {"connection": "close"}  # a body that still comes is not read
 
-Host = tuple[str, str]  # name and port; the port empty where it was left out
+Host = tuple[str, str]  # name and port; the port empty if left out
 
 
 @dataclass(frozen=True)
 class AllowedHosts:
     """The hosts an app answers to."""
 
-    bound: str  # of "0.0.0.0" or "::" any address and the machine's name are its own
+    bound: str  # if "0.0.0.0" or "::", any address and the machine's name are allowed
     shared_link: Callable[[], str] = str  # address of Gradio's share link; empty without one
 
     def __contains__(self, host: Host) -> bool:
@@ -78,8 +78,8 @@ def _parse_host(text: str) -> Host | None:
 
 
 class OwnOrigin:
-    """ASGI middleware, around all others, that lets only the app's own pages and programs in; it
-    believes the headers of `trusted_proxies`, and removes those of all."""
+    """Outermost ASGI middleware that admits only the app's own pages and programs. It applies proxy
+    headers from `trusted_proxies` only, and passes none on."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
@@ -94,7 +94,7 @@ class OwnOrigin:
         if os.environ.get("SPACE_ID"):  # every request to a Space comes through its proxy
             scope["client"] = ("127.0.0.1", 0)
         if (scope.get("client") or ("",))[0] in self._behind_proxy.trusted_hosts:
-            # Uvicorn knows no forwarded host, and one scheme only; of several the first counts.
+            # Uvicorn ignores a forwarded host and expects one scheme; of several the first counts.
             headers = MutableHeaders(scope=scope)
             scheme = headers.get("x-forwarded-proto", "").split(",")[0].strip()
             headers["x-forwarded-proto"] = scheme
@@ -122,7 +122,7 @@ class OwnOrigin:
         await self._app(scope, receive, send_to_own_pages)
 
     def _refusal(self, scope: Scope) -> str:
-        """Why a request is refused; empty where it is not."""
+        """The reason to refuse a request; empty if none."""
         headers = Headers(scope=scope)
         host = _parse_host(headers.get("host", ""))
         if host is None or host not in self._hosts:
@@ -134,19 +134,19 @@ class OwnOrigin:
             if self._is_own(origin, host, scope["scheme"]):
                 return ""
             return f"This app does not answer to pages of {origin[:100]!r}. {_ADVICE}"
-        # Browsers leave out the Origin where a page of another site merely gets something.
+        # Browsers send no Origin if a page of another site merely gets something.
         opened = is_get and headers.get("sec-fetch-mode") == "navigate" and path in _SIGN_IN
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
             return "This app answers to its own pages only, and another one asked for this."
         return ""
 
     def _is_own(self, origin: str, host: Host, scheme: str) -> bool:
-        """Whether an origin is the app's, whether or not a proxy ends its TLS."""
+        """True if an origin is the app's, also if a proxy ends its TLS."""
         match = _ORIGIN.fullmatch(origin.lower())
         parsed = _parse_host(match[2]) if match else None
         if not match or not parsed or (scheme == "https" and match[1] == "http"):
             return False
-        # The proxy may send another Host: the app's public names are its own all the same.
+        # A proxy may send another Host, so the app's public names count as its own too.
         default = _PORTS[match[1]]
         own = {(name, port or default) for name, port in {host, *self._hosts.public()}}
         return (parsed[0], parsed[1] or default) in own

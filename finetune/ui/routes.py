@@ -46,10 +46,10 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
     """`launch(app_kwargs=...)`: our routes, which are asked before Gradio's, and middleware."""
 
     def own(endpoint: Callable[[RunStore, Request], Response]) -> Callable[[Request], Response]:
-        """With the visitor's own store."""
+        """Pass the visitor's own store."""
         return lambda request: endpoint(auth.visitor_store(store, request), request)
 
-    # Around the whole app as it starts: Gradio adds its own middleware around what it is given, and
+    # Wraps the whole app at its start: Gradio puts its own middleware around what it is given, and
     # one of them lets other origins in.
     @asynccontextmanager
     async def lifespan(app: App) -> AsyncIterator[None]:
@@ -93,7 +93,7 @@ def watch(store: RunStore, request: Request) -> Response:
 
 
 def news(store: RunStore, request: Request) -> Response:
-    """How the run goes that a browser has asked about before, or else the visitor's that trains."""
+    """The progress of the run that a browser names, or else of the visitor's run in training."""
     LocalContext.request.set(request)  # type: ignore[arg-type]
     run_id, headers = request.path_params["run_id"], {"cache-control": "no-store"}
     run = store.get(run_id) if run_id else service.active_run(store)
@@ -134,7 +134,7 @@ def search_download(store: RunStore, request: Request) -> Response:
 
 
 def batch_result(store: RunStore, request: Request) -> Response:
-    """A judged file, as far as it is written."""
+    """A predicted file, as far as it is written."""
     batch = predict.get_prediction(store, request.path_params["batch_id"])
     if batch.result is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
@@ -151,5 +151,5 @@ def _attachment(content: Iterable[str | bytes], name: str) -> Response:
     }
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     pieces = iter(content)
-    first = next(pieces, "")  # what cannot be read is said before the answer begins
+    first = next(pieces, "")  # an unreadable file raises before the answer begins
     return StreamingResponse(chain([first], pieces), media_type=media_type, headers=headers)

@@ -64,14 +64,14 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
 
 
 def action(run: Run, summary: RunSummary) -> Markup:
-    """Stop or Resume."""
+    """The Stop or Resume button."""
     ticket = read_ticket(run)
     return render(
         "run_action.html",
         ended=summary.status in ENDED,
         remote=registry.is_remote(run),
-        attached=bool(ticket.job),  # that job is followed to its end first
-        # One that waits to go on has still the file that stopped it before.
+        attached=bool(ticket.job),  # a job that is followed to its end first
+        # A run that waits to resume still has the file that stopped it.
         stopping=run.stop_requested() and summary.status != "waiting",
         resumable=summary.status in service.RESUMABLE,
     )
@@ -94,7 +94,7 @@ def cards(run: Run, summary: RunSummary) -> Markup:
 
 
 def verdict(run: Run, summary: RunSummary) -> Markup:
-    """How the run ended and what to do next; empty while it goes on."""
+    """Say how the run ended and what to do next; empty while it runs."""
     if summary.status not in ENDED:
         return Markup()
     judged, advised, ten = None, None, None
@@ -116,7 +116,7 @@ def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> 
 
 
 def brief(run: Run, summary: RunSummary) -> str:
-    """How a run goes, in the few words of a browser's title."""
+    """State of a run in a few words, for the browser's title."""
     if summary.status == "running" and summary.step and summary.total_steps:
         return f"{100 * summary.step // summary.total_steps}%"
     kept = report.kept_metrics(run, summary) if summary.status == "finished" else {}
@@ -130,7 +130,7 @@ def brief(run: Run, summary: RunSummary) -> str:
 
 
 def quarters(summary: RunSummary) -> int:
-    """How many quarters of the steps are done."""
+    """Number of quarters of the steps done."""
     return 4 * summary.step // summary.total_steps if summary.total_steps else 0
 
 
@@ -162,7 +162,7 @@ def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
 
 
 def configuration(run: Run) -> Markup:
-    """Every hyperparameter of the run, or why they cannot be read."""
+    """Every hyperparameter of the run, or the error in reading them."""
     try:
         values = run.config().to_dict()
     except StoreError as error:
@@ -172,8 +172,8 @@ def configuration(run: Run) -> Markup:
 
 
 def rows(store: RunStore) -> list[RunRow]:
-    """The rows of all runs by what differs between them; where an admin looks at everybody's, each
-    with its owner as a tag."""
+    """The rows of all runs, named by what differs between them. If an admin looks at everybody's,
+    each has its owner as a tag."""
     listed = run_table.name_by_difference(run_table.run_rows(store))
     if not is_everybodys(store):
         return listed
@@ -183,19 +183,19 @@ def rows(store: RunStore) -> list[RunRow]:
 
 
 def is_everybodys(store: RunStore) -> bool:
-    """Whether an admin looks at everybody's runs, to stop or delete them."""
+    """True if an admin looks at everybody's runs, to stop or delete them."""
     return store.visitor.alone and owners.policy().several_people
 
 
 def table(
     rows: Sequence[RunRow], by: str, descending: bool, text: str = "", page: int = 0
 ) -> Markup:
-    """A page of the table, or what to do while it is empty; `assets/run_table.js` tells of clicks.
+    """A page of the table, or a hint if it is empty; `assets/run_table.js` reports clicks.
 
     Args:
-        by, descending: how it is sorted.
+        by, descending: the sort order.
         text: words that each listed run must have.
-        page: from 0; the last one where there are fewer.
+        page: from 0; the last one if there are fewer.
     """
     matching = run_table.filter_rows(rows, text)
     lines: list[RunRow | RunGroup] = []
@@ -227,8 +227,8 @@ def table(
 
 
 def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
-    """The columns in which the rows differ, and what stands in all rows of some others; of a single
-    row, all columns."""
+    """The columns in which the rows differ (all, for a single row), and the texts that all rows
+    share in some others."""
     settings = [name for name in run_table.differing_settings(rows) if name not in COLUMNS]
     scores = [
         metric.name
@@ -247,7 +247,7 @@ def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
 
 
 def cell_text(row: RunRow, column: str) -> str:
-    """What a cell shows; a dash where nothing is known."""
+    """Text of a cell; a dash if unknown."""
     value = row.value(column)
     if column == "status":
         return _status_text(row)
@@ -270,7 +270,7 @@ def _status_text(row: RunRow) -> str:
 
 
 def _sparkline(rows: Sequence[RunRow]) -> Callable[[RunRow], str]:
-    """A function of a row: the points of its F1 in a box of 80 by 20, on one scale for all."""
+    """A function from a row to the points of its F1 in a box of 80 by 20, one scale for all."""
     scores = [score for row in rows for score in row.curve]
     low, high = min(scores, default=0.0), max(scores, default=1.0)
     span = high - low or 1.0

@@ -32,12 +32,12 @@ class SearchForm:
 
     @property
     def changes(self) -> list[Any]:
-        """Events after which the search may take another time."""
+        """Events that may change the time of the search."""
         return [self.accordion.expand, *(control.change for control in self.inputs)]
 
 
 def draw() -> SearchForm:
-    """Lay out the controls where it is called."""
+    """Draw the controls in the current block."""
     with gr.Accordion(gettext("Search"), open=False, elem_id="search") as accordion:
         elements.note(
             gettext(
@@ -82,7 +82,7 @@ def _box(name: str) -> gr.Textbox:
 
 
 def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
-    """The space, the budget, and further options of `begin_search`; raises ConfigError."""
+    """Read the space, the budget, and options of `begin_search`. Raises ConfigError."""
     texts = dict(zip(FIELDS, values, strict=False))
     space = read_space({name: str(text) for name, text in texts.items() if str(text or "").strip()})
     trials, minutes, parallel, keep = values[len(FIELDS) : COUNT]
@@ -92,12 +92,12 @@ def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
 
 
 def expected(seconds: float | None, budget: Budget, price: float, apart: str = "") -> Markup:
-    """What a search will do: how long it takes, what it costs if it is billed, and whether its
-    first trial lies outside of what is searched.
+    """Describe a search: its time, its price if billed, and the values of its first trial that lie
+    outside of the search space.
 
     Args:
         seconds: of training, None if unknown.
-        price: US dollars that a trial costs at most; 0 if it is not billed.
+        price: the most a trial costs, in US dollars; 0 if not billed.
         apart: the values that lie outside.
     """
     texts, limit = [], 60 * budget.minutes

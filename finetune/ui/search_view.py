@@ -1,4 +1,4 @@
-"""A search as HTML: what it may still take, its trials, and what can be learned from them."""
+"""A search as HTML: its progress, its trials, and what can be learned from them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _STATES = ("finished", "pruned", "failed", "running", "waiting")
 
 
 def links(store: RunStore) -> Markup:
-    """A button for each search; empty where there is none."""
+    """A button for each search; empty if there is none."""
     found = studies(store)
     return macro("search_links.html", "links")(found) if found else Markup()
 
 
 def page(store: RunStore, study_id: str) -> Markup:
-    """All of a search."""
+    """A whole search."""
     try:
         study = find_study(store, study_id)
         rows = results.list_trials(store, study)
@@ -43,7 +43,7 @@ def page(store: RunStore, study_id: str) -> Markup:
     spread = results.repeats(store, study)
     metric = measure(study.metric, results.class_count(store, rows))
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
-    # Trials that failed, or have no place in the queue, for a reason that is known.
+    # Trials that failed or have no place in the queue, with a known reason.
     refused = [row for row in rows if row.reason and row.state in ("failed", "waiting")]
     return render(
         "search.html",
@@ -72,7 +72,7 @@ def page(store: RunStore, study_id: str) -> Markup:
 
 
 def _short_value(value: object) -> str:
-    """A value in a table, a drawn one with three digits."""
+    """Format a value for a table, a float with three digits."""
     return value_text(float(f"{value:.3g}") if isinstance(value, float) else value)
 
 
@@ -94,7 +94,7 @@ def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:
 
 
 def _curves(rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
-    """The learning curves of the trials, those that were pruned dimmed."""
+    """The learning curves of the trials, pruned ones dimmed."""
     lines = []
     for row in [row for row in rows if row.curve][-_DRAWN:]:
         style = f"{ACCURACY.name} ft-raw" if row.state == "pruned" else ACCURACY.name
@@ -116,8 +116,8 @@ def _curves(rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
 
 
 def parallel_lines(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, TrialRow]]:
-    """Trials as lines across one axis a field and one of the score, from 0 to 100 each: SVG points,
-    the best trial last."""
+    """Trials as lines across an axis for each field and one for the score, all from 0 to 100. SVG
+    points, best trial last."""
     scored = [row for row in scored if results.has_position(study, row)]
     scores = [row.score for row in scored if row.score is not None]
     if len(scores) < 2:

@@ -17,7 +17,7 @@ COUNT = 1 + len(grids.GRID)  # of the controls
 
 
 def draw() -> list[Any]:
-    """Lay out the controls where it is called; they come before the form's."""
+    """Draw the controls; in events their values come before the form's."""
     title = gettext("Several runs: seeds and a grid")
     with gr.Accordion(title, open=False, elem_id="several"):
         text = gettext(
@@ -41,7 +41,7 @@ def draw() -> list[Any]:
 
 
 def plan(values: Sequence[Any]) -> list[PlannedRun]:
-    """The runs of a click on Train, of the values of these controls and the form's, or a
+    """Plan the runs of a click on Train from these controls' and the form's values. Raises
     `ConfigError`."""
     seeds, *grid = values[:COUNT]
     config = form.read(values[COUNT:])

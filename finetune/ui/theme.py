@@ -1,4 +1,4 @@
-"""How the page looks: fonts that need no network, and the files in `assets/`.
+"""The page's look: fonts that need no network, and the files in `assets/`.
 
 `palette.css` has the colours, `gradio.css` gives them to Gradio's parts, `page.css` has the rest.
 """

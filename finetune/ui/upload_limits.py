@@ -1,8 +1,8 @@
-"""Receives uploaded files: asks who sends them and counts them as they come.
+"""Receives uploaded files: identifies the sender and counts bytes as they come.
 
-Gradio's own route takes any number of files from anybody. This one is asked before it, puts the
-files below a folder of their sender and ends a request that brings more than its sender may have.
-Gradio removes what is left after a while (`delete_cache` in `app.build`).
+Gradio's own route takes any number of files from anybody. This route comes first, stores the files
+in a folder of their sender and ends a request that exceeds the sender's limit. Gradio removes
+leftover files after a while (`delete_cache` in `app.build`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from finetune.ui.i18n import gettext
 MAX_FILE_BYTES = 500 * 2**20
 
 _CLOSE = {"connection": "close"}  # the rest of the request is not read
-_THIS_PROCESS = secrets.token_hex(8)  # what another has left behind counts for nobody
+_THIS_PROCESS = secrets.token_hex(8)  # files left by another process count for nobody
 _received: Counter[str] = Counter()  # owner -> bytes that came since the start
 _stored: dict[str, Path] = {}  # path of a removed upload -> the store's copy
 
 
 class _TooMuch(Exception):
-    """A request brings more than its sender may have."""
+    """A request exceeds the limit of its sender."""
 
 
 async def receive(store: RunStore, request: Request) -> Response:
@@ -51,7 +51,7 @@ async def receive(store: RunStore, request: Request) -> Response:
     owner = visitor_store.visitor.name
     if not visitor_store.visitor.may_start:
         return PlainTextResponse(" ".join(NOBODY), 403, _CLOSE)
-    # Whatever comes from now on, in other requests too, takes of the room there is now.
+    # Bytes that come from now on, in other requests too, use up the room measured now.
     own_before, all_before = _received[owner], _received.total()
     own_room, shared_room = await run_in_threadpool(_room, visitor_store)
     folder = _owner_folder(owner) / secrets.token_urlsafe(18)
@@ -97,7 +97,7 @@ async def receive(store: RunStore, request: Request) -> Response:
 
 
 def _room(store: RunStore) -> tuple[float, float]:
-    """How many bytes more the visitor, and all visitors together, may bring."""
+    """Bytes that the visitor, and all visitors together, may still bring."""
     limits, folder = store.visitor.policy.limits, _owner_folder(store.visitor.name)
     own = limits.upload_bytes - store.uploads.needed() - _bytes(folder)
     return own, limits.all_upload_bytes - store.uploaded_bytes() - _bytes(folder.parent)
@@ -117,7 +117,7 @@ def _is_below(upload: str, folder: Path) -> bool:
 
 
 def path(visitor: Visitor, upload: str) -> Path:
-    """Where a visitor's file is now, by the path with which its upload was answered."""
+    """Current path of a visitor's file, given the path that its upload returned."""
     current = _stored.get(upload, Path(upload))
     is_theirs = any(_is_below(upload, _owner_folder(name)) for name in visitor.names)
     if not (is_theirs or visitor.alone) or not current.is_file():
@@ -128,7 +128,7 @@ def path(visitor: Visitor, upload: str) -> Path:
 
 
 def kept(upload: str, copy: Path) -> None:
-    """Remove an uploaded file of which the store has a copy, and use the copy in its place."""
+    """Remove an uploaded file and use the store's copy in its place."""
     _stored[upload] = copy
     drop(upload)
 
@@ -140,8 +140,8 @@ def drop(upload: str) -> None:
 
 
 def refuse_other_ways(page: gr.Blocks) -> None:
-    """On a shared app, let files come by this route only: Gradio would also fetch any address that
-    is sent in place of a file, and its MCP server saves files that are part of a call."""
+    """Accept files by this route only, if the app is shared. Gradio would also fetch any address
+    sent in place of a file, and its MCP server saves files that are part of a call."""
     for block in page.blocks.values():
         move = block.async_move_resource_to_block_cache
         block.async_move_resource_to_block_cache = _guarded(move, is_http_url_like)  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """The Data tab: choose pairs from anywhere, see what was read and what is wrong with it.
 
-A job checks the pairs while the page asks for its state. What is chosen here are fields of the
-form that Train sends.
+A job checks the pairs while the page asks for its state. The choices here are fields of the form
+that Train sends.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
-# Answers about the rows of one source; like its columns they mean nothing to another one.
+# Settings for the rows of one source; like its columns, they do not apply to another.
 ANSWERS = ("positive_label", "label_map", "rare_classes", "drop_leaked", "drop_duplicates")
 CLEARED_FIELDS = (*SOURCE_FIELDS[1:], *ANSWERS)
 CHOSEN_COLUMNS = (
     "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",
 )  # fmt: skip
-# Fields that a finding sets.
+# Fields a finding can set.
 REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS, "sheet", *form.READING)
 _TEMPLATE = "checks.html"
 
@@ -52,11 +52,11 @@ Choices = list[tuple[str, str]]  # label, value
 
 @dataclass(frozen=True)
 class Drawn:
-    """What of a check is on the page."""
+    """The parts of a check on the page."""
 
     check_id: str = ""
-    end: str = ""  # tells one end of this check from another; empty while it goes on
-    has_rows: bool = False  # whether rows and choosers are drawn
+    end: str = ""  # identifies one end of this check; empty while it runs
+    has_rows: bool = False  # rows and choosers are drawn
     choices: tuple[Choices, ...] = ()  # of the choosers of columns and the positive class
 
 
@@ -67,13 +67,13 @@ class DataTab:
     store: RunStore
 
     def draw_poller(self) -> None:
-        """Draw what begins a check and asks for its state; outside the tabs, as Train uses both."""
+        """Draw the elements that begin and poll a check; outside the tabs, as Train uses both."""
         self.cause = elements.browser_value()
         self.poller = elements.polling_element(1)
 
     def draw(self) -> dict[str, gr.components.Component]:
-        """Lay out the tab inside the current `gr.Tab`, after `draw_poller`; the form's controls
-        drawn here."""
+        """Lay out the tab inside the current `gr.Tab`, after `draw_poller`. Returns the form
+        controls drawn here."""
         self.check_id, self.drawn = gr.State(""), gr.State(Drawn())
         with gr.Row(equal_height=False, elem_id="data-parts"):
             with gr.Column(min_width=320, elem_id="data-choice"):
@@ -124,13 +124,13 @@ class DataTab:
             self.rows = gr.HTML(elem_id="rows")
 
     def wire(self, controls: dict[str, Any]) -> None:
-        """Connect the events; the `dataset` of the form is drawn twice and kept the same."""
+        """Connect the events. The form's `dataset` is drawn twice and kept the same."""
         quick, latest = feedback.QUICK, feedback.LATEST
         self.datasets = [controls["dataset"], self.dataset]
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
         self.columns = [controls[name] for name in CHOSEN_COLUMNS]
         everything = elements.components(self)
-        # One event for all who ask: answers to several may come in another order.
+        # One event for all causes: answers to several may come in another order.
         fields = [self.cause, self.check_id, *(controls[name] for name in CHECKED_FIELDS)]
         self.cause.change(self.on_examine, fields, everything, **latest)
         blank = json.dumps(list(self.cleared.values()))
@@ -152,7 +152,7 @@ class DataTab:
         self.remedies = {name: controls[name] for name in REMEDIES}
         for part in (self.overview, self.findings):
             outputs = [self.message, *self.remedies.values()]
-            # Each of two buttons that are pressed one after the other counts.
+            # Two buttons pressed one after the other both count.
             pressed = part.select(self.on_remedy, None, outputs, trigger_mode="multiple", **quick)
             pressed.then(**self.examining(), **quick)
         self.search.wire(self.datasets, self.cleared).then(**self.examining(), **quick)
@@ -163,13 +163,13 @@ class DataTab:
             event(self.on_rows, row_inputs, everything, **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
-        """How an event has `on_examine` called: pairs were `chosen`, or Examine `pressed`."""
+        """Options of an event that calls `on_examine`: pairs `chosen`, or Examine `pressed`."""
         script = f"() => '{cause} ' + Math.random()"
         return {"fn": None, "inputs": None, "outputs": self.cause, "js": script}
 
     @handler
     def on_upload(self, store: RunStore, *paths: str | None) -> Updates:
-        """Files came: they are kept, and become the chosen pairs."""
+        """Store the uploaded files and choose them as the pairs."""
         files = {split: path for split, path in zip(uploads.SPLITS, paths, strict=True) if path}
         if "train" not in files:
             raise DataError("The training file is missing.", "Choose it too.")
@@ -190,17 +190,17 @@ class DataTab:
 
     @handler
     def on_remedy(self, store: RunStore, event: gr.EventData) -> Updates:
-        """A button on a finding or beside choosers was pressed: the form has what they say."""
+        """Set the fields of the form that a button on a finding or beside choosers names."""
         choice = elements.event_data(event)
         values = choice.get("values") or {str(choice.get("field")): choice.get("value")}
         return {self.remedies[name]: values[name] for name in REMEDIES if name in values}
 
     @handler
     def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
-        """Check the chosen pairs anew, or show what a former check of them found."""
+        """Check the chosen pairs anew, or show the findings of an earlier check of them."""
         config = form.read(values, CHECKED_FIELDS)
         if former_id not in ("", check.check_folder(store, config).id):
-            # Every visitor may wait for a check; for that of an upload only its owner.
+            # Any visitor may wait for a check, but only the owner for one of an upload.
             with contextlib.suppress(DataError, StoreError):  # it is gone, or was never theirs
                 former = check.get_check(store, former_id)
                 if is_upload(former.config().dataset):
@@ -215,7 +215,7 @@ class DataTab:
 
     @handler
     def on_tick(self, store: RunStore, check_id: str, drawn: Drawn, event: gr.EventData) -> Updates:
-        """How far the check is; what it found is drawn once."""
+        """Show the check's progress; draw its findings once."""
         stop = {self.poller: elements.stop_polling(event)}
         try:
             state = check.get_check(store, check_id).state()
@@ -245,7 +245,7 @@ class DataTab:
         }
         if any(remedy.field in form.READING for f in report.findings for remedy in f.remedies):
             updates[self.reading] = gr.update(open=True)  # how the file is read is in doubt
-        if drawn.has_rows:  # somebody may have chosen others since
+        if drawn.has_rows:  # other rows may be chosen by now
             return updates
         split = next(iter(report.read), "")
         choices = _column_choices(report)
@@ -254,8 +254,7 @@ class DataTab:
             self.split: gr.update(choices=list(report.read), value=split or None),
             self.rows: _rows(store, report, split, "first"),
         }
-        # A chooser that offers the same as before may be being typed into: an update would take
-        # that away.
+        # A chooser with the same choices as before is not updated: somebody may be typing into it.
         for chooser, now, before in zip_longest(self.columns, choices, drawn.choices):
             if now != before:
                 updates[chooser] = gr.update(choices=now, visible=bool(now))
@@ -263,7 +262,7 @@ class DataTab:
 
     @handler
     def on_rows(self, store: RunStore, check_id: str, split: str, order: str) -> Updates:
-        """Other rows were chosen: the `first` of a split, or some at `random`."""
+        """Show the `first` rows of a split, or some at `random`."""
         report = check.get_check(store, check_id).state().latest
         return {self.rows: _rows(store, report, split, order) if report else ""}
 
@@ -284,7 +283,7 @@ def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
 
 
 def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
-    """What the choosers of columns and the positive class offer once the source is known."""
+    """Choices of the columns, the positive class and the sheet, once the source is known."""
     usable = [(name, name) for name, reason in report.choices.items() if not reason]
     choices: list[Choices] = []
     for role in ("sentence1", "sentence2", "label"):

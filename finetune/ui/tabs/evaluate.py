@@ -38,7 +38,7 @@ class Evaluation:
     filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
 
     def draw_choice(self) -> None:
-        """Draw the choice among the parts; `gr.Tabs` that is drawn hidden has its tabs twice."""
+        """Draw the choice of a part. Hidden `gr.Tabs` would show their tabs twice."""
         self.part = gr.Radio(
             list(PARTS), value=PARTS[0], show_label=False, label=gettext("Part"),
             elem_id="run-parts", container=False,
@@ -80,7 +80,7 @@ class Evaluation:
         self.polling = elements.polling_element(1)
 
     def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
-        """Connect the events; those of `opening` may have opened another run in `view`."""
+        """Connect the events. Those of `opening` may have opened another run in `view`."""
         quick, latest = feedback.QUICK, feedback.LATEST
         everything, at_page = elements.components(self), [view, *self.filters, self.page]
         # 1. Another part, or another run: one event, so that the last one's answer comes last.
@@ -97,7 +97,7 @@ class Evaluation:
 
     @handler
     def on_part(self, store: RunStore, view: View, part: str, *filters: Any) -> Updates:
-        """Draw the visible part: another was chosen, or another run was opened."""
+        """Draw the visible part after another part or run was chosen."""
         updates: Updates = {
             column: gr.update(visible=name == part)
             for name, column in zip(PARTS, self.columns, strict=True)
@@ -116,13 +116,13 @@ class Evaluation:
 
     @reports_errors_in("body")
     def on_tick(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
-        """Show how far the measuring is."""
+        """Show the job's progress."""
         return self._evaluation(store, view["opened"], event)
 
     @handler
     def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
-        """Save a threshold or a temperature with the model, or forget it; measure both orders of
-        the sentences, or open the test set."""
+        """Save or forget a threshold or a temperature of the model, measure both orders of the
+        sentences, or open the test set."""
         clicked = event_data(event)
         run, number = store.get(clicked.get("run")), sent_number(event)
         summary = run.state()
@@ -167,7 +167,7 @@ class Evaluation:
 
     @handler
     def on_start(self, store: RunStore, view: View) -> Updates:
-        """Put the corrected pairs into the form, and show it."""
+        """Put the corrected pairs into the form and show the form."""
         config = corrections.corrections_upload(store, store.get(view["opened"]))
         updates = [*form.filled(store, config), gr.Tabs(selected="train")]
         return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
@@ -175,7 +175,7 @@ class Evaluation:
     def _evaluation(
         self, store: RunStore, run_id: str, event: gr.EventData | None = None
     ) -> Updates:
-        """The Evaluation part; `event` is the tick that this answers."""
+        """Draw the Evaluation part; `event` is the tick answered."""
         try:
             run = store.get(run_id)
             summary = run.state()
@@ -208,7 +208,7 @@ class Evaluation:
     def _examples(
         self, store: RunStore, run_id: str, which: str, label: str, search: str, page: int = 0
     ) -> Updates:
-        """The Errors part: the examples from the `page`-th on."""
+        """Draw the Errors part from the `page`-th example on."""
         try:
             run = store.get(run_id)
             summary = run.state()

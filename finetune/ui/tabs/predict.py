@@ -26,7 +26,7 @@ from finetune.ui.model_chooser import Models
 from finetune.ui.tabs.predict_file import FILE, FilePredictions
 
 PAIR = "pair"  # the part of the tab beside `FILE`
-_PROGRESS = gr.Progress()  # by such a default Gradio knows what to pass
+_PROGRESS = gr.Progress()  # this default makes Gradio pass one
 _LONGEST = 4000  # characters of an address; a longer pair has none
 
 
@@ -109,7 +109,7 @@ class PredictTab:
             self.on_why, self.question, self.reasons, concurrency_limit=2,
             api_visibility="private",
         )  # fmt: skip
-        # Why an earlier question was answered so is not said beneath a later answer.
+        # An earlier answer's explanation must not stand beneath a later answer.
         asks = [self.ask.click, self.first.submit, self.second.submit]
         waits = "() => [{__type__: 'update', visible: false}, finetune.pending]"
         gr.on(asks, None, None, [self.why, self.reasons], js=waits, **quick)
@@ -131,8 +131,7 @@ class PredictTab:
 
     @reports_errors_in("answer")
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
-        """The tab was opened: the models there are, the newest chosen, and the pair of an
-        address."""
+        """Offer the models, by default the newest, and fill in the pair of an address."""
         asked = elements.asked(address)
         update, chosen = model_chooser.choices(store, run_id, asked.get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
@@ -146,8 +145,8 @@ class PredictTab:
 
     @reports_errors_in("answer")
     def on_run(self, store: RunStore, run_id: str | None, question: Any) -> Updates:
-        """Another model was chosen: nothing was asked of it yet, and one of single sentences needs
-        no second box."""
+        """Show another model, without an answer yet, and without a second box if it takes single
+        sentences."""
         columns = model_chooser.columns(store, run_id)
         text = gettext("Compare") if columns.sentence2 else gettext("Ask")
         updates: Updates = {
@@ -165,8 +164,8 @@ class PredictTab:
 
     @reports_errors_in("answer")
     def on_opened(self, store: RunStore, run_id: str | None, linked: Any) -> Updates:
-        """Ask the pair of an address, or load the chosen run's model before it is asked; a problem
-        is told when it is."""
+        """Ask the pair of an address, or preload the chosen run's model. Problems are told when the
+        model is asked."""
         if linked:
             sentence1, sentence2 = linked
             return self._asked(store, run_id, sentence1, sentence2, PredictOptions())
@@ -180,7 +179,7 @@ class PredictTab:
     def on_ask(
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
-        """The answer to one pair; who asks before the tab has chosen a model means the newest."""
+        """Answer one pair, with the newest model if the tab has not chosen one yet."""
         run_id = run_id or model_chooser.newest(store)
         return self._asked(store, run_id, sentence1, sentence2, PredictOptions(*map(bool, flags)))
 
@@ -210,7 +209,7 @@ class PredictTab:
 
     @reports_errors_in("reasons")
     def on_why(self, store: RunStore, question: Any, progress: gr.Progress = _PROGRESS) -> Updates:
-        """Why the answer to the question is as it is, and what would change it."""
+        """Explain the answer to the question, and show what would change it."""
         if question is None:
             raise DataError("Nothing was asked yet.", "Ask first.")
         run_id, sentence1, sentence2, options = question
@@ -243,7 +242,7 @@ class PredictTab:
         return filled | self._asked(store, run_id, *texts, PredictOptions(*map(bool, flags)))
 
     def _sampled(self, store: RunStore, run_id: str | None) -> Updates:
-        """Offers other validation pairs of a run; none where they cannot be read."""
+        """Offer other validation pairs of a run; none if they cannot be read."""
         pairs: list[examples.SampledPair] = []
         with suppress(FinetuneError):
             run = store.get(run_id)

@@ -86,7 +86,7 @@ class FilePredictions:
 
     @handler
     def on_open(self, store: RunStore, job_id: str) -> Updates:
-        """The tab was opened: after a reload the newest file is shown again."""
+        """Show the newest file again if the tab is opened after a reload."""
         newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
         if newest is None:
             return {}
@@ -103,8 +103,8 @@ class FilePredictions:
         sheet: str | None,
         *reading: str | None,
     ) -> Updates:
-        """A file came, another model or sheet was chosen: which columns of it are those of the
-        model. Of a workbook the sheet that was chosen, or that the model was trained on."""
+        """Match the columns of a new file, or of another sheet, to those of the chosen model. In a
+        workbook, use the chosen sheet or the one the model was trained on."""
         trained = model_chooser.columns(store, run_id)
         found = file_request.FileColumns([], ("", "", ""), [])
         if path:
@@ -141,14 +141,14 @@ class FilePredictions:
 
     @handler
     def on_sentence(self, store: RunStore, *columns: str | None) -> Updates:
-        """A sentence's column was chosen: it is not the label's."""
+        """Unset the label column if a sentence now has it."""
         return {self.columns[2]: NONE} if columns[2] in columns[:2] else {}
 
     @handler
     def on_start(
         self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
     ) -> Updates:
-        """Predict the file; `choices`: its sheet, how it is read, its three columns and the three
+        """Predict the file. `choices` are its sheet, reading options, three columns and three
         options."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
@@ -163,14 +163,14 @@ class FilePredictions:
 
     @handler
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
-        """It shall end; what is predicted by then is kept."""
+        """Cancel the job and keep the rows already predicted."""
         predict.get_prediction(store, job_id).cancel()
         text = gettext("Cancelling: what is judged by then is kept.")
         return {self.message: feedback.note(text)}
 
     @handler
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
-        """How far it is, and once what it came to."""
+        """Show the job's progress, then its result."""
         try:
             return self._shown(store, predict.get_prediction(store, job_id), event)
         except FinetuneError as error:
@@ -180,7 +180,7 @@ class FilePredictions:
     def _shown(
         self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
     ) -> Updates:
-        """What the page shows of a file; `event` is the tick that this answers."""
+        """Draw a file's state; `event` is the tick being answered."""
         state = job.state()
         updates: Updates = {
             self.view: view(store, job, state),
@@ -191,16 +191,16 @@ class FilePredictions:
 
 
 def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptions:
-    """How a file is to be read; a ConfigError names what cannot be meant."""
+    """Make the options for reading a file; a ConfigError names wrong ones."""
     values = dict(zip(("sheet", *form.READING), (sheet, *reading), strict=False))
     return ReadOptions.checked({name: str(value) for name, value in values.items() if value})
 
 
 def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
-    """Which file it is, its progress, what it came to, and its first rows.
+    """HTML for a prediction job: file, progress, scores and first rows.
 
     Raises:
-        DataError: when it is gone.
+        DataError: if the job is gone.
     """
     request = job.prediction_request()
     try:

@@ -1,6 +1,6 @@
-"""The Publish tab: who pushes, what will happen, how far it is, the card, what to take away.
+"""The Publish tab: the account, the plan and progress of a push, the card, downloads.
 
-A typed token is an argument of one click: it is in no state, file or page, and in the app's memory
+A typed token is an argument of one click. It is in no state, file or page, and in the app's memory
 only until its push ends.
 """
 
@@ -123,7 +123,7 @@ class PublishTab:
         asking = elements.opening("publish", self.address, [self.run])
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         self.showing = {"fn": self.on_card, "inputs": {*self.form}, "outputs": self.card, **latest}
-        # Not on a change of the server's, whose answer would overwrite what is typed meanwhile.
+        # Not on changes by the server: the answer would overwrite what is typed meanwhile.
         chosen = self.run.input(self.on_run, [self.run, self.named], everything, **latest)
         chosen.then(**self.showing)
         gr.on([self.licence.change, self.name.blur, self.owner.change], **self.showing)
@@ -133,7 +133,7 @@ class PublishTab:
             self.on_check, push_inputs, everything, concurrency_limit=4, show_progress="minimal",
             show_progress_on=self.plan, api_visibility="private",
         )  # fmt: skip
-        # What a Check has shown is not what Push will do once something else is asked for.
+        # The plan of a Check no longer holds once the form is changed.
         boxes = (self.name, self.private, self.licence, self.demo, self.hardware)
         changes = [self.run.input, self.owner.input, *(box.change for box in boxes)]
         gr.on(changes, None, None, self.plan, js="() => ''", cancels=checked, **quick)
@@ -144,7 +144,7 @@ class PublishTab:
 
     @reports_errors_in("plan")
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
-        """The tab was opened: the models there are, the newest chosen, and how far its push is."""
+        """Offer the models, by default the newest, and show the progress of its push."""
         asked = elements.asked(address).get("run")
         update, chosen = model_chooser.choices(store, run_id, asked, ended=True)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
@@ -153,13 +153,12 @@ class PublishTab:
 
     @reports_errors_in("card")
     def on_run(self, store: RunStore, run_id: str | None, named: str) -> Updates:
-        """A model was chosen, or the chooser was left."""
+        """Show the chosen model, unless it is shown already."""
         return self._chosen(store, run_id) if run_id != named else {}
 
     @reports_errors_in("card")
     def on_card(self, store: RunStore, form: Inputs) -> Updates:
-        """The card as Markdown shows it: its picture in place, its front matter as YAML at the
-        end."""
+        """Show the card as Markdown: its picture in place, its front matter as YAML at the end."""
         if not form[self.run]:
             return {}
         run, request = store.get(form[self.run]), self._request(form)
@@ -174,9 +173,9 @@ class PublishTab:
 
     @reports_errors_in("plan")
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
-        """What a push would do."""
+        """Show the plan of a push."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
-        PushJob.of(run).forget_failed()  # what it was refused for may be mended
+        PushJob.of(run).forget_failed()  # the cause may be fixed by now
         summary = run.state()
         plan = push_plan.plan_push(run, summary, self._request(form), token)
         self.approvals.add(store, run, plan)
@@ -189,14 +188,14 @@ class PublishTab:
 
     @reports_errors_in("plan")
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
-        """Push."""
+        """Start the push."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
         PushJob.of(run).start(store, self._request(form), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
 
     @reports_errors_in("result")
     def on_action(self, store: RunStore, run_id: str | None, action: str) -> Updates:
-        """The push shall end, or the model shall be exported."""
+        """Cancel the push, or export the model."""
         run = store.get(run_id)
         if action == "cancel":
             PushJob.of(run).cancel()
@@ -206,11 +205,11 @@ class PublishTab:
 
     @reports_errors_in("plan")
     def on_tick(self, store: RunStore, run_id: str | None, event: gr.EventData) -> Updates:
-        """Something goes on: how far it is."""
+        """Show the progress of push and export."""
         return self._state(store, run_id, event)
 
     def _chosen(self, store: RunStore, run_id: str | None) -> Updates:
-        """Another model than before: its suggested name, and how far its push is."""
+        """Show another model: its suggested name and the progress of its push."""
         name = push_plan.suggested_name(store.get(run_id)) if run_id else ""
         return {
             self.name: name,
@@ -223,7 +222,7 @@ class PublishTab:
     def _state(
         self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
     ) -> Updates:
-        """How far push and export are, and what can be done; `event` is the tick answered."""
+        """Show push, export and what can be done; `event` is the tick being answered."""
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)
@@ -243,7 +242,7 @@ class PublishTab:
         }
 
     def _request(self, form: Inputs) -> PushRequest:
-        """What shall be pushed where; any client can send anything."""
+        """Read the request of a push. Any client can send anything."""
         name, owner = (str(form[box] or "").strip() for box in (self.name, self.owner))
         if name and owner and "/" not in name:
             name = f"{owner}/{name}"

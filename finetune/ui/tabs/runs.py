@@ -1,6 +1,6 @@
 """The Runs tab: the table of all runs, or in its place one in full, or several compared.
 
-While the tab is open it reads the run folders again and again; only what has changed is sent.
+While the tab is open it polls the run folders; only what has changed is sent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ View = dict[str, Any]  # what this browser looks at; kept by the server, no clie
 
 
 def blank() -> View:
-    """Nothing opened, the newest first; an admin may ask for everybody's."""
+    """The initial view: nothing opened, the newest first, only own runs."""
     return {
         "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
         "everybody": False, "search": "",
@@ -174,7 +174,7 @@ class RunsTab:
 
     @handler
     def on_open(self, store: RunStore, view: View, *others: Any) -> Updates:
-        """The tab was opened, perhaps by the address of a run or of a comparison."""
+        """Open the run, comparison or search in the page's address, or the table."""
         asked, others = elements.asked(others[-1]), others[:-1]
         if run_ids := asked.get("compare"):
             compared = [store.get(run_id).id for run_id in run_ids.split(",")]
@@ -193,7 +193,7 @@ class RunsTab:
 
     @handler
     def on_everybody(self, store: RunStore, view: View, *others: Any) -> Updates:
-        """An admin asks for everybody's runs, or for their own again."""
+        """Show an admin everybody's runs, or their own again."""
         return self._change_view(store, view | {"everybody": bool(others[-1])}, *others[:-1])
 
     @handler
@@ -218,7 +218,7 @@ class RunsTab:
         view: View,
         *others: Any,
     ) -> Updates:
-        """A column's title, a run or a page of the table was clicked."""
+        """Handle a click on a column's title, a run or a page of the table."""
         data = event_data(event)
         action, target, at = data.get("do"), str(data.get("what", "")), data.get("at")
         view = blank() | view
@@ -267,7 +267,7 @@ class RunsTab:
     def on_action(
         self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
     ) -> Updates:
-        """A button above the run was pressed."""
+        """Handle a pressed button above the run."""
         visible, action = _visible(store, view), others[-1]
         if action in ("resume", "pay"):  # only its owner may ask for that
             run = store.get(view["opened"])
@@ -284,7 +284,7 @@ class RunsTab:
 
     @handler
     def on_save(self, store: RunStore, *values: Any) -> Updates:
-        """Keep name, tags and note of the run they were filled in for; another may be open now."""
+        """Save name, tags and note of the run they were typed for; another may be open now."""
         *view_inputs, name, tags, note, described = values
         store.get(described).describe(
             name=str(name or "").strip(),
@@ -295,7 +295,7 @@ class RunsTab:
 
     @handler
     def on_delete(self, store: RunStore, view: View) -> Updates:
-        """Ask whether the opened run, or the search with its runs, shall be deleted."""
+        """Ask to confirm deleting the opened run, or the search with its runs."""
         visible, asked = _visible(store, view), view["opened"] or view["search"]
         if view["opened"]:
             runs, name = [visible.get(asked)], visible.get(asked).title()
@@ -314,7 +314,7 @@ class RunsTab:
     def on_confirm(
         self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
     ) -> Updates:
-        """Delete what the question was about, whatever is opened by now."""
+        """Delete the run or search in question, whatever is open by now."""
         visible, asked = _visible(store, view), others[-1]
         if study := next((study for study in studies(visible) if study.id == asked), None):
             runs = results.all_runs(visible, study)
@@ -327,7 +327,7 @@ class RunsTab:
 
     @handler
     def on_clone(self, store: RunStore, view: View) -> Updates:
-        """Copy the opened run's configuration into the form, and show it."""
+        """Copy the opened run's configuration into the form and show the form."""
         config = store.get(view["opened"]).config().changed(name="")
         updates = [*form.filled(store, config), gr.Tabs(selected="train")]
         return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
@@ -335,8 +335,8 @@ class RunsTab:
     def _change_view(
         self, store: RunStore, view: View, _sent: dict[int, int], text: str
     ) -> Updates:
-        """Updates after this browser has chosen to look at something else: all of them, for a tick
-        that was answered late may have put back an older account of what was sent."""
+        """Return all updates for a new view: a tick that was answered late may have put back an
+        older record of what was sent."""
         hidden = gr.update(visible=False)
         updates = {
             self.view: view, self.confirmation: hidden, self.payment: hidden, self.message: "",
@@ -344,7 +344,7 @@ class RunsTab:
         return updates | self._refresh(store, view, {}, text)
 
     def _refresh(self, store: RunStore, view: View, sent: dict[int, int], text: str) -> Updates:
-        """The updates of what this browser has not been sent yet."""
+        """The updates that were not sent to this browser yet."""
         visible, admin = _visible(store, view), store.visitor.admin
         rows = run_view.rows(visible)
         names = {row.id: row.name for row in rows}
@@ -414,8 +414,8 @@ class RunsTab:
 
 
 def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str:
-    """The visitor's token of the Hub for what runs have there; empty where there is none, and a
-    token that was typed before may do."""
+    """The visitor's Hub token for what runs have on the Hub. Empty if there is none: a token typed
+    before may do."""
     with contextlib.suppress(PublishError):
         there = any(registry.is_remote(run) or registry.that_keep(run) for run in runs)
         return (there and auth.hub_token(store, "", oauth)) or ""
@@ -423,5 +423,5 @@ def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str
 
 
 def _visible(store: RunStore, view: View) -> RunStore:
-    """The runs that are shown: the visitor's, or everybody's where an admin asks for them."""
+    """The store of the runs shown: the visitor's, or everybody's if an admin asks."""
     return store.everyone if view.get("everybody") and store.visitor.admin else store

@@ -51,10 +51,10 @@ from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
 _MAX_JSON = 2**20  # bytes of a configuration
-_DEFAULT_RUNS = project.ROOT / "runs"  # of the terminal
-_HIDDEN = ["ft-unseen"]  # class of a row that keeps its controls' values
+_DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
+_HIDDEN = ["ft-unseen"]  # hides a row and keeps its controls' values
 _SHOWN = gr.update(elem_classes=[])
-_ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers
+_ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
 
 
 @dataclass
@@ -67,8 +67,8 @@ class TrainTab:
         self.engine = EngineForm(self.store)
 
     def draw(self, drawn: form.Controls, dataset: gr.Dropdown) -> None:
-        """Lay out the tab inside the current `gr.Tab`, but for what Data has `drawn` of the form,
-        and wire its events; Data's chooser of the `dataset` is filled with the form."""
+        """Lay out the tab inside the current `gr.Tab`, without the form's controls that Data has
+        `drawn`, and wire its events. Filling the form fills Data's `dataset` chooser too."""
         # In the visitor's browser; the server reads it only to fill the form again.
         self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         with gr.Row(elem_id="folded", elem_classes=_HIDDEN) as self.folded:
@@ -85,9 +85,9 @@ class TrainTab:
                 self.message = elements.notice("train-message")
                 self.planned = elements.notice("planned")
                 self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
-        self.moved = elements.browser_value()  # id of a run that shall go on elsewhere
-        self.cost_asked = elements.browser_value()  # another whenever the costs may be others
-        self.unmeasured = elements.browser_value()  # another when lengths are to be measured
+        self.moved = elements.browser_value()  # id of a run to resume elsewhere
+        self.cost_asked = elements.browser_value()  # changes whenever the costs may change
+        self.unmeasured = elements.browser_value()  # changes when lengths are to be measured
         self.address = elements.address("train")
         self.notice = elements.notice("run-message")
         self.live = live_updates.view()
@@ -121,7 +121,7 @@ class TrainTab:
         quick, latest = feedback.QUICK, feedback.LATEST
         everything = [*elements.components(self), *self.engine.outputs, self.search.time]
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
-        # One that is chosen again, too; not when its chooser is merely left, as `input` would.
+        # Also if the same one is chosen again; not, as `input`, if the chooser is merely left.
         choices = [self.preset.change, self.preset.select]
         gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values(), *self.engine.inputs]
@@ -135,7 +135,7 @@ class TrainTab:
         unfold = f"() => {json.dumps(updates)}"
         shown = [self.folded, self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
-        self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
+        self.live.submit(self.on_turn, self.live, everything, **latest)  # the run's state changed
         self.live.select(self.on_press, self.live, [*everything, self.filled[-1]], **quick)
         self.opening = {"fn": self.on_turn, "inputs": self.live, "outputs": everything, **quick}
         asking = elements.opening("train", self.address)
@@ -160,8 +160,7 @@ class TrainTab:
     def on_start(
         self, store: RunStore, oauth: gr.OAuthToken | None, moved: str, *values: Any
     ) -> Updates:
-        """Start the runs of the form, or queue them; or let the run `moved` go on where the form
-        says."""
+        """Start or queue the runs of the form, or resume the run `moved` on the form's engine."""
         choice, others = self._chosen(values)
         run = store.get(moved) if moved else None
         ticket = self.engine.checked(choice, read_ticket(run) if run else None)
@@ -209,7 +208,7 @@ class TrainTab:
 
     @reports_errors_in("message")
     def on_search_time(self, store: RunStore, *values: Any) -> Updates:
-        """Say how long the search of the form takes, and what of the form lies outside of it."""
+        """Show how long the search takes, and which of the form's values lie outside of it."""
         try:
             choice, others = self._chosen(values[search_form.COUNT :])
             space, budget, _options = search_form.read(values[: search_form.COUNT])
@@ -224,13 +223,13 @@ class TrainTab:
         return {self.search.time: search_form.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
-        """What is chosen of the engine, and the values of the other controls."""
+        """Return the engine choice and the values of the other controls."""
         count = several_runs.COUNT + len(form.NAMES)
         return self.engine.read(values[count:]), values[:count]
 
     @reports_errors_in("costs")
     def on_costs(self, store: RunStore, *values: Any) -> Updates:
-        """Show what a click on Train will take, and how many runs it makes."""
+        """Show the cost of a click on Train and the number of its runs."""
         choice, others = self._chosen(values)
         try:
             planned, place = several_runs.plan(others), choice.ticket().place
@@ -285,7 +284,7 @@ class TrainTab:
     def on_restore(self, store: RunStore, stored: object) -> Updates:
         """Fill the form as it was when Train was last pressed in this browser, and offer uploads.
 
-        Where it is of another version, or its upload is gone, the defaults stay.
+        If it is of another version, or its upload is gone, the defaults stay.
         """
         if isinstance(stored, dict) and stored:
             with contextlib.suppress(FinetuneError):
@@ -299,7 +298,7 @@ class TrainTab:
     def on_press(
         self, store: RunStore, event: gr.EventData, run_id: str, oauth: gr.OAuthToken | None = None
     ) -> Updates:
-        """A button of the live view was pressed."""
+        """Handle a pressed button of the live view."""
         run, clicked = store.get(run_id), elements.event_data(event)
         summary = run.state()
         match clicked.get("do"):
@@ -307,7 +306,7 @@ class TrainTab:
                 service.stop_run(store, run)
                 text = feedback.note(_what_is_kept(summary))
                 return self._shown(store, run) | {self.notice: text}
-            case "resume" if service.resume_price(run):  # which is to be agreed to
+            case "resume" if service.resume_price(run):  # to be agreed to
                 return self._choosing_engine(run)
             case "resume":
                 asks = registry.engine_of(run).needs_token
@@ -326,15 +325,15 @@ class TrainTab:
 
     @handler
     def on_arrival(self, store: RunStore, address: str) -> Updates:
-        """The page was opened: a run stands in the form's place, where there is one."""
+        """Show a run in the form's place, if there is one, when the page is opened."""
         run_id = elements.asked(address).get("run", "")
         run = store.get(run_id) if run_id else _find_run(store, "")
         return self._folded(store, run) if run else self._shown(store, run)
 
     @handler
     def on_turn(self, store: RunStore, run_id: str) -> Updates:
-        """Show the run, whose state is another now, or one instead of it; once it has ended, the
-        way to the visitor's next one."""
+        """Show the run after a change of state, or another if it is gone. Once it has ended, link
+        to the visitor's active run."""
         run = _find_run(store, run_id)
         updates = self._shown(store, run)
         if run and run.state().status in ENDED:
@@ -344,7 +343,7 @@ class TrainTab:
         return updates
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
-        """The run to watch, and what a click on Train does meanwhile."""
+        """Show a run, and label Train with what a click does meanwhile."""
         start = gettext("Add to queue") if service.active_run(store) else gettext("Train")
         title = Markup("<b>{}</b>").format(run.title()) if run else ""
         return {
@@ -355,14 +354,14 @@ class TrainTab:
         }
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
-        """The run to watch, in place of the form."""
+        """Show a run in place of the form."""
         return self._shown(store, run) | {
             self.folded: _SHOWN,
             self.setup: gr.update(elem_classes=_HIDDEN),
         }
 
     def _moving(self, store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> Updates:
-        """Let a run go on where it was not: here, or on an engine that is chosen in the form."""
+        """Resume a remote run here, or a local run on an engine chosen in the form."""
         if registry.is_remote(run):
             # A job that may be at work is ended first.
             asks = read_ticket(run).is_unheard and registry.engine_of(run).needs_token
@@ -372,7 +371,7 @@ class TrainTab:
         return self._choosing_engine(run)
 
     def _choosing_engine(self, run: Run) -> Updates:
-        """The form, to choose the engine on which a run goes on, and to agree to its price."""
+        """Show the form, to choose the engine that resumes a run and agree to its price."""
         engine = registry.engine_of(run)
         text = gettext(
             "Choose the machine on which {title} goes on, then press Continue. Its own "
@@ -389,7 +388,7 @@ class TrainTab:
         }
 
     def _refilled(self, store: RunStore, config: RunConfig) -> Updates:
-        """The form with a configuration in it, unfolded."""
+        """Put a configuration into the form and unfold it."""
         updates = dict(zip(self.filled, form.filled(store, config), strict=True))
         note = gettext("The configuration is in the form. Press Train to start it.")
         return updates | {
@@ -399,7 +398,7 @@ class TrainTab:
         }
 
     def on_hub(self) -> Markup:
-        """Whether the Hub answers, and what can be used then; asked once the page is there."""
+        """Say if the Hub answers and what can be used. Called once the page is there."""
         if hub_connection.hub_is_reachable():
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
             return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
@@ -410,8 +409,8 @@ class TrainTab:
         return feedback.note(text)
 
     def choosing_default(self) -> str:
-        """JavaScript that runs once `on_hub` has answered: from the Hub's line, the form kept and
-        the choices of pairs and checkpoint to those two, and Data's chooser."""
+        """JavaScript that runs once `on_hub` has answered. It maps the Hub's line, the stored form
+        and the choices of pairs and checkpoint to both choices and Data's chooser."""
         blank = RunConfig()
         defaults = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
         script = theme.asset("choose_default.js").replace("DEFAULTS", json.dumps(defaults))
@@ -419,7 +418,7 @@ class TrainTab:
 
 
 def _find_run(store: RunStore, run_id: str) -> Run | None:
-    """The run of that id; where there is none the one that is training, or else the newest."""
+    """The run of that id; if there is none, the one in training, or else the newest."""
     try:
         return store.get(run_id)
     except NoSuchRun:
@@ -427,7 +426,7 @@ def _find_run(store: RunStore, run_id: str) -> Run | None:
 
 
 def _what_is_kept(summary: RunSummary) -> str:
-    """What a stop leaves of a run."""
+    """Say what a stop keeps of a run."""
     if summary.best is not None:
         return gettext("Stopping: the best model is kept.")
     if summary.step or summary.phase == "train":
