@@ -1,4 +1,4 @@
-"""Background jobs: what their kinds have in common."""
+"""Background jobs: the code shared by all kinds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from finetune.runs.store import RunStore
 
 @contextlib.contextmanager
 def store_lock(store: RunStore) -> Iterator[None]:
-    """One change at a time of what runs and what waits, whichever process makes it."""
+    """Allow one change at a time of what runs and what waits, across processes."""
     try:
         store.root.mkdir(parents=True, exist_ok=True)
         with FileLock(store.root / ".starting.lock", timeout=10):
@@ -76,7 +76,7 @@ class BackgroundJob(JobFolder):
         admit: Callable[[list[JobFolder]], None] = lambda running: None,
         stdin: bytes = b"",
     ) -> None:
-        """Start the job in an empty folder, unless it is at work already.
+        """Start the job in an empty folder, unless it is already running.
 
         Args:
             request: what is asked for, as `work` reads it.
@@ -111,14 +111,14 @@ class BackgroundJob(JobFolder):
 
 
 def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -> None:
-    """Let the Hugging Face libraries work from the disk where the Hub is not needed or silent; call
-    it before they are imported. Without the Hub's answer they would try for up to 46 seconds."""
+    """Let the Hugging Face libraries work offline if the Hub is not needed or silent. Call it
+    before they are imported; without an answer they would try for up to 46 seconds."""
     if not catalog.needs_hub(dataset, checkpoint, metrics) or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 
 class EventProgress:
-    """Progress as events, a few a second at most; `phase` is the one that the job is in."""
+    """Progress as events, a few a second at most. `phase` is the job's current phase."""
 
     def __init__(self, job: JobFolder, phase: Phase) -> None:
         self._job, self._current, self._last = job, (phase, ""), 0.0

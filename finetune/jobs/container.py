@@ -29,7 +29,7 @@ _REST = 5.0  # of a mirroring's own time that passes until the next, and two sec
 
 
 def main() -> int:
-    """Carry the run out; the worker's exit status, as far as its events tell."""
+    """Carry the run out. Returns the worker's exit status, if its events tell it."""
     run_id, attempt = os.environ["FINETUNE_JOB"].split()
     bucket = RunBucket(HfApi(), os.environ["FINETUNE_BUCKET"], run_id, int(attempt))
     root = Path("runs").resolve()
@@ -67,7 +67,7 @@ def _look_for_stop(bucket: RunBucket, run: Run) -> None:
 
 
 def _mirror(bucket: RunBucket, run: Run) -> bool:
-    """Send what was saved; whether that succeeded."""
+    """Send the saved files. Returns True if that succeeded."""
     try:
         bucket.mirror(run)
     except Exception as error:  # the next one sends it
@@ -77,7 +77,7 @@ def _mirror(bucket: RunBucket, run: Run) -> bool:
 
 
 class _Relay:
-    """Passes on what a worker writes."""
+    """Passes on a worker's output."""
 
     def __init__(self, run: Run, attempt: int) -> None:
         self._run, self._attempt = run, attempt

@@ -24,7 +24,7 @@ _PRETRAINING_HEADS = ("cls.", "lm_head.", "vocab_", "generator_", "qa_outputs.")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes for one process at the most."""
+    """Maximum number of bytes for one process."""
 
     weights: int
     activations: int
@@ -37,7 +37,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a checkpoint's headers say of it; 0 where they do not."""
+    """Sizes from a checkpoint's headers; 0 if missing."""
 
     parameters: int  # without the head of its pretraining
     embeddings: int  # of them, the word embeddings
@@ -105,7 +105,7 @@ def trained_parameters(config: RunConfig, shape: Shape) -> int:
 
 
 def read_shape(checkpoint: str) -> Shape | None:
-    """What the headers of a checkpoint on this disk say; None where they cannot be read."""
+    """Read the headers of a checkpoint on this disk; None if they cannot be read."""
     folder = checkpoints.local_folder(checkpoint)
     files = sorted(folder.glob("*.safetensors")) if folder else []
     return _read_shape(tuple((path, path.stat().st_mtime_ns) for path in files))

@@ -1,4 +1,4 @@
-"""The runs as a table: rows, what differs between them, sorted and filtered, groups together."""
+"""The runs as a table: rows, the differences between them, sorting, filtering and groups."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RunRow:
     curve: tuple[float, ...] = ()  # the headline score at its evaluations, evenly thinned
 
     def value(self, column: str) -> Any:
-        """What stands in a column: a field's name or a hyperparameter's; None where unknown."""
+        """Return the value of a column: a field's name or a hyperparameter's; None if unknown."""
         if column in _SCORE_NAMES:
             return self.scores.get(column)
         if column in COLUMNS:
@@ -76,7 +76,7 @@ class RunRow:
 
 
 class RunGroup:
-    """The runs that differ by the seed alone; `rows` are those of them that are shown."""
+    """Runs that differ by the seed alone; `rows` are the ones that are shown."""
 
     def __init__(self, members: Sequence[RunRow]) -> None:
         self.rows: list[RunRow] = []
@@ -93,8 +93,8 @@ class RunGroup:
 
 
 def run_rows(store: RunStore) -> list[RunRow]:
-    """The row of every run, the newest first. A page asks for them every second: that of a run
-    that has ended and does not wait is made once for as long as no file of it changes."""
+    """Return the row of every run, newest first. A page asks for them every second, so the row of
+    an ended run that does not wait is cached until one of its files changes."""
     waiting, rows = Queue(store.root).waiting(), []
     for run in store.runs():
         paths = [run.folder / name for name in _FILES]
@@ -110,7 +110,7 @@ def run_rows(store: RunStore) -> list[RunRow]:
 
 
 def run_row(store: RunStore, run: Run) -> RunRow:
-    """The row of one run."""
+    """Return the row of one run."""
     summary, about = run.state(), run.about()
     values: dict[str, Any] = {"damaged": True}
     with contextlib.suppress(StoreError):
@@ -164,20 +164,21 @@ def _defaults() -> dict[str, Any]:
 
 
 def _is_own_name(settings: RunConfig) -> bool:
-    """Whether a configuration's name is not that which a grid or several seeds gave it."""
+    """True if the configuration's name was not given by a grid or by several seeds."""
     title = default_title(settings.changed(name=""))
     return bool(settings.name) and not settings.name.startswith(f"{title}, ")
 
 
 def training_seconds(summary: RunSummary) -> float | None:
-    """How long a run was worked on; None before it began."""
+    """Return the seconds worked on a run; None before it began."""
     if not summary.began:
         return None
     return summary.worked_by(time.time()) if summary.status == "running" else summary.worked
 
 
 def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
-    """The rows in which every word of `text` stands: in name, status, data, checkpoint or tags."""
+    """Return the rows that contain every word of `text`: in name, status, data, checkpoint or
+    tags."""
 
     def searchable(row: RunRow) -> str:
         parts = (row.name, row.status, row.dataset, row.checkpoint, *row.tags, row.note, row.id)
@@ -190,8 +191,8 @@ def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
 def sort_rows(
     rows: Sequence[RunRow], by: str, descending: bool, all_rows: Sequence[RunRow]
 ) -> list[RunRow | RunGroup]:
-    """The rows in order, the unknown last, those of a group together where the first would be; what
-    a group says is of all its members in `all_rows`."""
+    """Return the rows in order, unknown values last, and a group's rows together at the first one's
+    place. Its values count all its members in `all_rows`."""
 
     def sort_key(row: RunRow) -> Any:
         value = row.value(by)
@@ -217,7 +218,7 @@ def sort_rows(
 
 
 def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
-    """Hyperparameter -> its value in each row, for those that are not the same in all."""
+    """Return the values of each hyperparameter that differs between the rows."""
     names = {name for row in rows for name in row.settings}
     table = {name: [row.value(name) for row in rows] for name in _defaults() if name in names}
     return {
@@ -228,9 +229,9 @@ def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
 
 
 def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
-    """The rows with short names: the one that a person gave, or what a run has other than most of
-    these, as in "lr 5e-4, seed 43"; its title where there is no difference. A setting that is off
-    is not named."""
+    """Return the rows with short names: the person's own name, or the settings that most other runs
+    do not share, as in "lr 5e-4, seed 43"; the title if nothing differs. A setting that is off is
+    not named."""
     differing = differing_settings(rows)
     usual = {}
     for name, values in differing.items():
@@ -257,14 +258,14 @@ def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """A setting in a run's name: `lr 5e-4`."""
+    """Format a setting in a run's name: `lr 5e-4`."""
     if name in ("dataset", "checkpoint"):
         return str(value).rstrip("/").rsplit("/", maxsplit=1)[-1]
     return f"{grids.GRID.get(name, name)} {value_text(value)}"
 
 
 def value_text(value: Any) -> str:
-    """A setting's value: `5e-4`, `true`; a dash where there is none."""
+    """Format a setting's value: `5e-4`, `true`; a dash if it has none."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -1,6 +1,7 @@
 """The process of a background job: `python -m finetune.jobs.worker FOLDER`.
 
-A warm worker imports everything and waits for a run that needs no Hub: training begins at once.
+A warm worker imports everything and waits for a run that needs no Hub, so that training begins at
+once.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ JOBS = {
 
 
 def main(folder: str) -> int:
-    """Carry out the job of a folder; the exit status."""
+    """Carry out the job of a folder. Returns the exit status."""
     caches.ensure_cache_folder()
     job, text = JobFolder(Path(folder)), os.environ.pop(workers.CONFINED, "")
     confinement = Confinement.from_json(text) if text else None
@@ -99,8 +100,9 @@ def main(folder: str) -> int:
 
 
 def wait_for_run(folder: Path, parent: int, own: Confinement | None = None) -> Run | None:
-    """The run to carry out; None when no run came, or the parent process or the folder is gone.
-    This process is confined to it, and to its `own` temporary folder, if the app says so."""
+    """Wait for a run to carry out. Returns None if no run came, or the parent process or the folder
+    is gone. If the app says so, this process is confined to the run and its `own` temporary folder.
+    """
     deadline = time.monotonic() + LIFETIME
     with contextlib.suppress(OSError):
         (folder / workers.READY).touch()
