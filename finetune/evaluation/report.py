@@ -89,7 +89,7 @@ class Analysis:
 
     @property
     def kept_scores(self) -> KeptScores | None:
-        """Return the scores at the saved threshold; None without one."""
+        """Scores at the saved threshold; None without one."""
         if self.threshold is None:
             return None
         return KeptScores(
@@ -119,7 +119,7 @@ class RunEvaluation:
 
     @property
     def suspects(self) -> Labels:
-        """Return rows whose label is doubted, most doubted first: no evaluation got them right, and
+        """Rows whose label is doubted, most doubted first: no evaluation got them right, and
         the label's probability stayed below a tenth.
 
         Source: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795.

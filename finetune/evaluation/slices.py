@@ -134,7 +134,7 @@ def _groups(
 
 
 def _bins(trait: str, values: NDArray[Any]) -> Iterator[tuple[str, str, Truths]]:
-    """Return bins by the quartiles, each from above one edge up to the next."""
+    """Yield bins by the quartiles, each from above one edge up to the next."""
     if len(values):
         quartiles = np.quantile(values, [0.25, 0.5, 0.75, 1], method="lower")
         edges = [-np.inf, *np.unique(quartiles)]

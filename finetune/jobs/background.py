@@ -42,12 +42,12 @@ def store_lock(store: RunStore) -> Iterator[None]:
 class BackgroundJob(JobFolder):
     """A job's folder, how to start it, and its work. Each kind of job is a subclass."""
 
-    name: ClassVar[str]  # of the kind, as `job.json` has it
-    folders: ClassVar[str]  # where such jobs lie below the store, as a pattern
-    limit: ClassVar[int]  # at work at a time, for all visitors
-    busy: ClassVar[str]  # the message when `n` of them are at work and no more may be
-    phase: ClassVar[Phase]  # in which its work begins
-    remedy: ClassVar[str] = ""  # for an error that nobody foresaw
+    name: ClassVar[str]  # name of the kind in `job.json`
+    folders: ClassVar[str]  # glob pattern of such jobs' folders below the store
+    limit: ClassVar[int]  # most jobs running at a time, for all visitors
+    busy: ClassVar[str]  # message if `n` of them run and no more may
+    phase: ClassVar[Phase]  # phase in which its work begins
+    remedy: ClassVar[str] = ""  # for an unexpected error
 
     @property
     def run(self) -> Run:
@@ -94,7 +94,7 @@ class BackgroundJob(JobFolder):
             with store_lock(store):
                 if self.state().running:
                     return
-                workers.kill_worker(self)  # it has said its last word, and is just leaving
+                workers.kill_worker(self)  # it has written its last event and is ending
                 jobs = map(JobFolder, store.root.glob(f"{self.folders}/"))
                 running = [job for job in jobs if job.is_alive()]
                 if len(running) >= self.limit:
@@ -102,7 +102,7 @@ class BackgroundJob(JobFolder):
                 admit(running)
                 with disk.writing(self.folder):
                     self.folder.parent.mkdir(parents=True, exist_ok=True)
-                    disk.remove_folder(self.folder)  # by renaming: who reaps its worker may write
+                    disk.remove_folder(self.folder)  # by renaming: its worker's parent may write
                     new.folder.rename(self.folder)
                 confinement = worker_files.of_job(self.name, store.root, self, request or {})
                 workers.spawn_worker(self, stdin=stdin, confinement=confinement)

@@ -36,7 +36,7 @@ _ID = re.compile(r"[0-9a-f]{24}")
 class CheckState(JobState):
     """Progress of a check; `latest` is the report, or the part available so far."""
 
-    report: CheckReport | None = None  # None until it ends well
+    report: CheckReport | None = None  # None until it succeeds
     latest: CheckReport | None = None
 
 
@@ -66,7 +66,7 @@ class CheckJob(BackgroundJob):
         return report or read_report(self.folder / "partial.json")
 
     def work(self) -> None:
-        signal.alarm(1800)  # ends the process: a download that hangs must not hold a place for ever
+        signal.alarm(1800)  # ends the process: a hanging download must not hold a place for ever
         root, config = self.folder.parent.parent, self.config()
 
         def write(name: str, report: CheckReport) -> None:

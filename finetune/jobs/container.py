@@ -22,8 +22,8 @@ from finetune.engines.run_bucket import RunBucket
 from finetune.jobs import workers
 from finetune.runs.run import Run
 
-LOOK = 0.2  # seconds between two looks at what the worker has written
-ASK = 2.0  # seconds between two looks for a stop
+LOOK = 0.2  # seconds between two checks of the worker's output
+ASK = 2.0  # seconds between two checks for a stop
 _PAUSES = (2, 5, 10, 20, 40, 60, 60, 60)  # seconds between two tries of the last mirroring
 _REST = 5.0  # of a mirroring's own time that passes until the next, and two seconds at least
 
@@ -51,7 +51,7 @@ def main() -> int:
         if now > mirror_at:
             _mirror(bucket, run)
             mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))
-    for pause in _PAUSES:  # what was saved last is what counts
+    for pause in _PAUSES:  # the last saved files are what counts
         if _mirror(bucket, run):
             break
         time.sleep(pause)
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _look_for_stop(bucket: RunBucket, run: Run) -> None:
-    with contextlib.suppress(Exception):  # the next look may have an answer
+    with contextlib.suppress(Exception):  # the next check may have an answer
         if bucket.has(run_bucket.STOP):
             bucket.get(run_bucket.STOP, run.stop_file)
 

@@ -27,19 +27,19 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.training import schedule
 
-# Two runs that differ in none of these take about the same time for an example.
+# Two runs equal in these fields take about the same time for an example.
 PACE_FIELDS = (
     "checkpoint", "mixed_precision", "use_lora", "gradient_checkpointing", "torch_compile",
     "padding", "group_by_length", "frozen_layers", "freeze_embeddings", "attn_implementation",
     "optim", "num_processes", "accelerate_config", "dropout", "max_length",
 )  # fmt: skip
-# All that an estimate depends on: a form asks again when one of them changes.
+# All fields that an estimate depends on: a form asks again when one of them changes.
 INPUT_FIELDS = (
     *DATA_FIELDS, *PACE_FIELDS, "num_train_epochs", "max_steps", "per_device_train_batch_size",
     "gradient_accumulation_steps", "swap_augmentation", "eval_steps", "early_stopping_patience",
     "lr_scheduler_type", "deterministic", "lora_r",
 )  # fmt: skip
-# Two configurations that differ in none of these have the same rows to choose from.
+# Two configurations equal in these fields have the same rows to choose from.
 _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "positive_label"}
 
 
@@ -47,10 +47,10 @@ _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "posi
 class Steps:
     """Optimizer steps."""
 
-    pairs: int  # training examples, both orders counted where both are trained on
+    pairs: int  # training examples; both orders count if both are trained on
     per_epoch: int
     total: int
-    about: bool = False  # whether the number of pairs is not exact
+    about: bool = False  # True if the number of pairs is not exact
 
     @property
     def epochs(self) -> float:
@@ -64,7 +64,7 @@ class Cut:
 
     share: float  # of the training pairs
     longest: int  # in tokens
-    about: bool = False  # whether only a part of the rows was measured, or a histogram was read
+    about: bool = False  # True if only a part of the rows was measured, or a histogram was read
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Time:
     """Training time at the rate of an earlier run."""
 
     seconds: float  # from the evaluation before the first step to the last step
-    rate: float  # the run's training examples a second
+    rate: float  # the run's training examples per second
     run: str  # its title
     device: str
-    same_pairs: bool  # whether it trained on the same pairs
+    same_pairs: bool  # True if it trained on the same pairs
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ class Estimate:
     cut: Cut | None = None
     parameters: int | None = None
     report: CheckReport | None = None  # the check of the pairs
-    measurable: bool = False  # whether `cut` is known once `measure_token_lengths` was called
-    unclear_classes: tuple[str, ...] = ()  # two, of which nothing says which is the positive one
+    measurable: bool = False  # True if `measure_token_lengths` would make `cut` known
+    unclear_classes: tuple[str, ...] = ()  # two classes, if it is unknown which is the positive one
 
 
 def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Estimate:
     """Estimate a configuration's cost from the data the store's visitor may see.
 
     Args:
-        place: where it is carried out, as `Ticket.place` names it.
+        place: the run's place, as named by `Ticket.place`.
     """
     try:
         check.check_source_access(store, config)
@@ -271,6 +271,6 @@ def _cut(lengths: TokenLengths, max_length: int) -> Cut:
         part = lengths.rows < lengths.of or not lengths.max_length
         return Cut(lengths.cut if exact else 0.0, lengths.longest, part)
     low, below, rows = np.array(lengths.bins).T
-    # Of the bin that `max_length` falls into, as much as lies above it.
+    # Of the bin containing `max_length`, the part above it.
     above = np.clip((below - 1 - max_length) / (below - low), 0, 1)
     return Cut(float(np.average(above, weights=rows)), lengths.longest, True)

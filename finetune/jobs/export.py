@@ -27,10 +27,10 @@ _MODEL = "files/model.onnx"
 class ExportState(JobState):
     """Progress of an export."""
 
-    file: Path | None = None  # the ONNX model; None until it is made, and for a newer model
+    file: Path | None = None  # the ONNX model; None until made, and if the run has a newer model
     size: int = 0  # bytes of all files
-    int8: QuantizationReport | None = None  # what int8 was measured to change
-    int8_serves: bool = False  # whether Predict answers in it on this machine
+    int8: QuantizationReport | None = None  # measured effect of int8
+    int8_serves: bool = False  # True if Predict uses int8 on this machine
 
 
 class ExportJob(BackgroundJob):

@@ -14,8 +14,8 @@ from finetune.config import RunConfig
 from finetune.data import checkpoints
 from finetune.environment import devices
 
-LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context is about as much
-_OVERHEAD = 1.6  # of all activations over those kept: measured, see tests/benchmarks/cost.py
+LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context takes about as much
+_OVERHEAD = 1.6  # ratio of all activations to those kept: measured, see tests/benchmarks/cost.py
 _WORD_EMBEDDINGS = (
     "word_embeddings.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight",
 )  # fmt: skip
@@ -40,7 +40,7 @@ class Shape:
     """Sizes from a checkpoint's headers; 0 if missing."""
 
     parameters: int  # without the head of its pretraining
-    embeddings: int  # of them, the word embeddings
+    embeddings: int  # those of the word embeddings
     edges: int  # rows and columns of the linear layers' weights, together
     layers: int
     hidden: int
@@ -111,7 +111,7 @@ def read_shape(checkpoint: str) -> Shape | None:
     return _read_shape(tuple((path, path.stat().st_mtime_ns) for path in files))
 
 
-@lru_cache(maxsize=32)  # a form asks at every change
+@lru_cache(maxsize=32)  # a form calls it at every change
 def _read_shape(files: tuple[tuple[Path, int], ...]) -> Shape | None:
     from safetensors import SafetensorError, safe_open
 

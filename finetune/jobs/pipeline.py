@@ -66,7 +66,7 @@ class StopSwitch:
 
     def __call__(self) -> bool:
         if not distributed.is_single_process() and os.getppid() != self._parent:
-            raise Terminated  # the launcher was killed, and nobody else would end its processes
+            raise Terminated  # the launcher was killed, and nothing else would end its processes
         return self._signalled or self._run.stop_requested() or not self._run.exists()
 
     def check(self) -> None:
@@ -106,17 +106,17 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     stop.check()
     yield work.prepared()
     work.load_metric()
-    # 5. What it has to beat, before it begins
+    # 5. The baselines, before training begins
     yield from work.measure_baselines()
     stop.check()
     # 6. The loop
-    finished = None  # said when the loop has let go of its model
+    finished = None  # announced once the loop has released its model
     for event in work.fit():
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)
             yield event
-    # 7. What is measured of the kept model
+    # 7. Measurements of the kept model
     if finished is not None:
         del work
         accelerator.free_memory()
@@ -141,7 +141,7 @@ def _set_environment(config: RunConfig) -> None:
     import datasets
     import transformers
 
-    datasets.disable_progress_bars()  # the phases and the bar say it once
+    datasets.disable_progress_bars()  # the phases and the bar already say it
     transformers.utils.logging.disable_progress_bar()
 
 
@@ -154,7 +154,7 @@ class _Training:
         from accelerate.utils import broadcast_object_list
 
         self.run, self.config, self.accelerator, self.stop = run, config, accelerator, stop
-        # Only the main process knows beforehand which folder and checkpoint it is, and how often
+        # Only the main process knows in advance the folder and checkpoint, and how often
         # the run has found that it can evaluate.
         latest = max(map(str, run.checkpoints()), default="")
         facts = [str(run.folder), latest, run.state().eval_every]
@@ -187,7 +187,7 @@ class _Training:
                 revision=revision,
             )
         if main_process:
-            with _logged_only():  # a file that was trained on is then scored without a word
+            with _logged_only():  # a file that was trained on is then scored without a warning
                 pair_index.write_pair_index(run, self.pairs.pair_hashes)
 
     def load_model(self) -> None:
@@ -269,7 +269,7 @@ class _Training:
             scores = baselines.measure_baselines(
                 self.pairs, config.checkpoint, config.max_length, half, self.stop, config.measured
             )
-            self.stop.check()  # or those not measured would be missing for good
+            self.stop.check()  # otherwise those not measured would be missing for good
             yield events.BaselinesMeasured(baselines=scores)
 
     def fit(self) -> Iterator[events.Event]:
@@ -279,7 +279,7 @@ class _Training:
         self.pairs = dataclasses.replace(self.pairs, splits={}, pair_hashes={})  # unmaps the texts
         self.stop.looping = True
         gc.collect()
-        gc.freeze()  # what the imports made stays, and is not looked through again at every step
+        gc.freeze()  # objects of the imports stay, and are not scanned again at every step
         yield from loop.fit(
             self.config, self.accelerator, self.classifier, self.batches, self.task, self.metric,
             self._hooks(), self.checkpoint, self.eval_every,

@@ -32,7 +32,7 @@ from finetune.runs.summary import JobState
 if TYPE_CHECKING:
     pass
 
-KEPT = 5  # of each visitor; older ones make room
+KEPT = 5  # kept for each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 
 
@@ -41,7 +41,7 @@ class PredictionState(JobState):
     """Progress of a prediction job."""
 
     head: list[dict[str, Any]] = field(default_factory=list)  # the first rows of the result
-    report: dict[str, Any] = field(default_factory=dict)  # its figures; empty until it ends
+    report: dict[str, Any] = field(default_factory=dict)  # figures; empty until the job ends
 
 
 class PredictionJob(BackgroundJob):
@@ -84,7 +84,7 @@ class PredictionJob(BackgroundJob):
         workers.end_worker(self, 10, 20)
 
     def work(self) -> events.Event | None:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the model is on this disk; no Hub is needed
         from finetune.inference.files import PredictionStopped, predict_file
         from finetune.inference.result_files import result_suffix
 

@@ -34,7 +34,7 @@ class PushState(JobState):
     """Progress of a push."""
 
     progress: PushProgress = field(default_factory=PushProgress)
-    cancelling: bool = False  # whether somebody wants its end
+    cancelling: bool = False  # True if a person has cancelled it
     pushed: Pushed | None = None  # what the Hub confirmed; None until then
 
 
@@ -122,7 +122,7 @@ class PushJob(BackgroundJob):
             return events.Stopped(step=0, seconds=0.0, reason=error.text)
         except FinetuneError:
             raise
-        except Exception as error:  # a library might quote a header in its words
+        except Exception as error:  # a library's message might quote a header
             traceback.print_tb(error.__traceback__)
             raise PublishError(
                 "{name} was raised, which is our fault.",

@@ -36,7 +36,7 @@ def launch_command(run: Run) -> list[str]:
         # --multi_gpu is Accelerate's word for torch's own launcher, with or without a GPU.
         words += ["--multi_gpu", "--num_machines", "1"]
         words += ["--mixed_precision", "no", "--dynamo_backend", "no"]  # RunConfig decides
-    words += ["--main_process_port", "0"]  # any free one
+    words += ["--main_process_port", "0"]  # any free port
     return [*words, "--module", "finetune", "train", "--run", str(run.folder.resolve())]
 
 

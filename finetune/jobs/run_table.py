@@ -25,13 +25,13 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 
 CURVE = 30  # points of a run's curve in the table
-MOST_DIFFERENCES = 4  # in a run's name
-_OFF = {"-1", "''", "None", "False"}  # how the value of a setting is written that changes nothing
+MOST_DIFFERENCES = 4  # settings in a run's name
+_OFF = {"-1", "''", "None", "False"}  # value texts of settings that change nothing
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
 SCORES = tuple(dict.fromkeys((HEADLINE, *STANDARD, *OPTIONAL)))
-# What a person may sort by -> whether the greatest comes first when it is chosen.
+# Column to sort by -> True if the greatest comes first when it is chosen.
 COLUMNS = {
     "name": False, "status": False, "dataset": False, "checkpoint": False,
     **{metric.name: metric.greater_is_better for metric in SCORES},
@@ -49,7 +49,7 @@ class RunRow:
     status: str
     dataset: str = ""
     checkpoint: str = ""
-    # Of the model kept, at the threshold saved with it; empty while nothing was scored.
+    # Of the kept model, at its saved threshold; empty until scored.
     scores: dict[str, float] = field(default_factory=dict)
     threshold: float | None = None  # None without a saved one
     classes: int = 0  # 0 while unknown
@@ -60,10 +60,10 @@ class RunRow:
     tags: tuple[str, ...] = ()
     note: str = ""
     group: str = ""
-    place: int = 0  # in the queue, from 1; 0 when it does not wait
-    damaged: bool = False  # whether its configuration cannot be read
-    named: bool = False  # whether a person gave it its name
-    settings: dict[str, Any] = field(default_factory=dict)  # other than the defaults
+    place: int = 0  # place in the queue, from 1; 0 if not queued
+    damaged: bool = False  # True if its configuration cannot be read
+    named: bool = False  # True if a person named it
+    settings: dict[str, Any] = field(default_factory=dict)  # settings other than the defaults
     curve: tuple[float, ...] = ()  # the headline score at its evaluations, evenly thinned
 
     def value(self, column: str) -> Any:
@@ -86,7 +86,7 @@ class RunGroup:
         self.count = len(members)
         finished = [row for row in members if row.status == "finished"]
         self.finished = len(finished)
-        self.scores = {  # None where none was scored
+        self.scores = {  # None if none was scored
             name: grids.seed_spread(row.scores.get(name) for row in finished)
             for name in _SCORE_NAMES
         }
@@ -102,7 +102,7 @@ def run_rows(store: RunStore) -> list[RunRow]:
         cached_version, row = _ended_rows.get(run.folder, (None, None))
         if row is None or cached_version != version or run.id in waiting:
             row = run_row(store, run)
-            # What a process or the queue says may change without a file of the run.
+            # A process or the queue may change these without a change in the run's files.
             if row.status in ENDED and run.state().end_recorded:
                 _ended_rows[run.folder] = version, row
         rows.append(row)
@@ -192,7 +192,7 @@ def sort_rows(
     rows: Sequence[RunRow], by: str, descending: bool, all_rows: Sequence[RunRow]
 ) -> list[RunRow | RunGroup]:
     """Return the rows in order, unknown values last, and a group's rows together at the first one's
-    place. Its values count all its members in `all_rows`."""
+    place. A group is placed by all its members in `all_rows`."""
 
     def sort_key(row: RunRow) -> Any:
         value = row.value(by)

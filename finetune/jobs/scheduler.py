@@ -36,7 +36,7 @@ _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
 def dispatch_queue(store: RunStore) -> None:
     """Start waiting runs that find a free device, in order. A run that cannot be started fails."""
     scheduler = _schedulers.get(store.root)
-    own = scheduler is threading.current_thread()  # a search's: it cannot wait for itself
+    own = scheduler is threading.current_thread()  # a search's trial: it cannot wait for itself
     if scheduler is not None and scheduler.is_alive() and not own:
         scheduler.tick_now()
     else:
@@ -49,7 +49,7 @@ def _dispatch(store: RunStore) -> None:
     try:
         with store_lock(store):
             _start_waiting(store)
-    except (StoreError, JobError) as error:  # a full disk, or another change: what waits, waits on
+    except (StoreError, JobError) as error:  # a full disk, or another change: wait on
         _log.warning("the queue stands still: %s", error)
 
 
@@ -58,15 +58,15 @@ def _start_waiting(store: RunStore) -> None:
     for run_id in queue.waiting():
         try:
             run = store.get(run_id)
-        except NoSuchRun:  # deleted by hand
+        except NoSuchRun:  # the run was deleted by hand
             queue.remove(run_id)
             continue
         if run.is_alive():
             if not run.state().end_recorded:  # a terminal was faster
                 queue.remove(run_id)
-            continue  # else its former worker is just leaving
+            continue  # otherwise its former worker is just ending
         if busy and not is_remote(run):
-            continue  # nobody overtakes on this machine
+            continue  # no run overtakes on this machine
         try:
             accelerators = _free_place(run, running)
         except FinetuneError as error:  # its configuration is damaged
@@ -115,7 +115,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
-    if not read_ticket(run).job and run.state().count > 0:  # else it is followed again
+    if not read_ticket(run).job and run.state().count > 0:  # otherwise it is followed again
         resume(run)
     confinement = worker_files.of_run(run)
     if is_remote(run):
@@ -146,7 +146,7 @@ def _stop_overdue(store: RunStore) -> None:
             continue
         if not engine_of(run).is_billed and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
-            if not is_remote(run):  # else its worker passes it on
+            if not is_remote(run):  # otherwise its worker passes it on
                 workers.end_worker(run)
 
 
@@ -193,9 +193,9 @@ class Scheduler(threading.Thread):
 
     Args:
         warm: keep a warm worker (half a gigabyte) while nothing trains.
-        every: seconds between two looks at the queue.
+        every: seconds between two checks of the queue.
         release: called before a run is started while none is at work, to free device memory.
-        periodic: called with the store at each look at the queue.
+        periodic: called with the store at each check of the queue.
     """
 
     def __init__(
@@ -209,8 +209,8 @@ class Scheduler(threading.Thread):
         super().__init__(name="scheduler", daemon=True)
         self._store, self._warm, self._every, self._release = store.everyone, warm, every, release
         self._periodic = periodic
-        self._cleaned = -_HOUR  # when leftovers were removed last
-        self._at_work: list[Run] = []  # at the last look; kept where their end is announced
+        self._cleaned = -_HOUR  # time of the last removal of leftovers
+        self._at_work: list[Run] = []  # running at the last check; kept if their end is announced
         self._requests: SimpleQueue[threading.Event | None] = SimpleQueue()  # None to end
 
     def close(self) -> None:
@@ -241,7 +241,7 @@ class Scheduler(threading.Thread):
 
     def _take_up(self, run: Run) -> None:
         """Clean up a run, or queue it again, when the app starts."""
-        # Read now, so that nobody waits for it when the page opens.
+        # Read now, so that opening the page is fast.
         finished = run.state().status == "finished"
         if finished and not run.is_alive():  # its worker may have been killed before it did so
             shutil.rmtree(run.checkpoints_folder, ignore_errors=True)

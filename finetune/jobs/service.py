@@ -57,9 +57,9 @@ def start_runs(
         runs = []
         for config, group in zip(configs, groups or [""] * len(configs), strict=True):
             run_id = new_id()
-            # Before it is there, or a reader would see a run that nothing will start.
+            # Before the folder exists, or a reader would see a run that nothing will start.
             Queue(store.root).add(run_id, store.visitor.name)
-            # With its ticket, or an app that is killed here would leave it to this machine.
+            # With its ticket; otherwise an app killed here would leave it to this machine.
             text = ticket.to_json() if ticket is not None else ""
             runs.append(store.create(config, run_id, group, text))
             tokens.keep(run_id, token if ticket is not None else "")
@@ -184,9 +184,9 @@ def resume_run(
     """Resume a run that ended early from its last checkpoint, in its turn.
 
     Args:
-        ticket: the engine it goes on with, whose price was agreed to; the former one if None.
+        ticket: the engine it goes on with, at an accepted price; the former one if None.
         token: of the Hub, for an engine that asks it.
-        agreed: whether that was done for the former one, see `resume_price`.
+        agreed: True if the former one's price was accepted, see `resume_price`.
     """
     with store_lock(store):
         run = store.get(run.id)
@@ -239,9 +239,9 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
         state = run.state()
         if run.is_alive() and not state.end_recorded:
             run.request_stop(discard, reason)
-            if not registry.is_remote(run):  # else its worker passes it on, and fetches the model
+            if not registry.is_remote(run):  # otherwise its worker passes it on
                 workers.end_worker(run)
-        elif not state.end_recorded and read_ticket(run).job:  # nobody follows it just now
+        elif not state.end_recorded and read_ticket(run).job:  # no worker follows it now
             run.request_stop(discard, reason)
             Queue(store.root).add(run.id, run.owner)
         elif not state.count:  # it never began

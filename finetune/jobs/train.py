@@ -123,7 +123,7 @@ def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended, once: every rank calls this, and the first to know writes."""
     if not distributed.is_single_process():
         run = attempt.as_attempt(Run(run.folder))
-        # Seconds in which a rank that knows the cause can write it down.
+        # Seconds for a rank that knows the cause to write it.
         patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and not run.state().end_recorded:

@@ -21,7 +21,7 @@ from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
 VARIABLE = "FINETUNE_WEBHOOK"
-TIMEOUT = 5.0  # seconds
+TIMEOUT = 5.0  # seconds to wait for an answer
 _log = logging.getLogger("finetune.jobs.webhook")
 
 
@@ -42,7 +42,7 @@ def _try(address: str, run: Run, summary: RunSummary) -> None:
     try:
         send(address, run, summary)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        # Not the address: whoever knows it may write to the owner's chat.
+        # Without the address: anyone who knows it can write to the owner's chat.
         said = error if isinstance(error, OSError) else "it is no address of https:// or http://"
         _log.warning("%s: %s of %s was not sent: %s", VARIABLE, summary.status, run.id, said)
 

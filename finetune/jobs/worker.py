@@ -65,7 +65,7 @@ def _push(folder: Path) -> int:
     return PushJob(folder).carry_out()
 
 
-# Kind of job -> the function that carries out a folder's job. Each imports what its kind needs.
+# Kind of job -> the function that carries out a folder's job, and imports the kind's modules.
 JOBS = {
     "train": _train,
     "check": _check,
@@ -83,7 +83,7 @@ def main(folder: str) -> int:
     confinement = Confinement.from_json(text) if text else None
     if job.id != workers.WARM_FOLDER:
         if confinement is not None:
-            confinement.enter()  # before it reads what a visitor has brought
+            confinement.enter()  # before it reads a visitor's files
         return JOBS[job.kind](job.folder)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -92,7 +92,7 @@ def main(folder: str) -> int:
     run = wait_for_run(job.folder, job.request["parent"], confinement)
     if run is None:
         return 0
-    os.chdir(workers.empty_folder(run))  # its own is gone with the folder it waited in
+    os.chdir(workers.empty_folder(run))  # its own went with the folder it waited in
     log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)

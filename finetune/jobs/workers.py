@@ -35,13 +35,13 @@ from finetune.runs.store import RunStore
 WORKER = "finetune.jobs.worker"  # the module that a worker runs
 STOP_PATIENCE, STOP_LIMIT = 4.0, 180.0  # seconds until SIGTERM, and until SIGKILL
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
-CONFINED = "FINETUNE_CONFINED"  # tells a worker what it may use
+CONFINED = "FINETUNE_CONFINED"  # tells a worker its confinement
 WARM, WARM_FOLDER = "warm", ".warm"  # the kind of a worker that waits for a run, and its folder
 READY, RUN = "ready", "run.json"  # files by which a warm worker and the app talk
-TEMPORARY = "finetune-worker-"  # how the name of a confined worker's temporary folder begins
-# Folders that a worker is told by absolute paths, for it runs in another one.
+TEMPORARY = "finetune-worker-"  # prefix of a confined worker's temporary folder
+# Folders passed to a worker as absolute paths, because it runs in another folder.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
-# What a shared app's worker has too if it is not confined, beside what its engine reads.
+# Variables of a shared app's unconfined worker, in addition to those its engine reads.
 _UNCONFINED = ("HOME", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME")
 
 
@@ -55,10 +55,10 @@ def spawn_worker(
     """Start a worker for a folder.
 
     Args:
-        accelerators: those it may use; all, where empty.
-        cwd: where it runs; an empty folder by default, so that no name means a file here.
-        stdin: what it can read once: a secret stands in no argument, file or variable.
-        confinement: what it may use, which is given a temporary folder; all if None.
+        accelerators: those it may use; all if empty.
+        cwd: its working folder; an empty one by default, so that no name refers to a file.
+        stdin: text it can read once: no argument, file or variable has a secret.
+        confinement: files it may use, with a temporary folder added; all if None.
     """
     folder = str(job.folder.resolve())
     variables = _environment(confinement) | {"PYTHONUNBUFFERED": "1", LOCKED: folder}

@@ -91,7 +91,7 @@ class Study:
 
     @functools.cached_property
     def outside(self) -> dict[str, Any]:
-        """Return values of the first trial that the search does not draw. If there are any, Optuna
+        """Values of the first trial that the search does not draw. If there are any, Optuna
         knows that trial without values and learns nothing from it."""
         return outside(dict(self.settings.space), self.config.to_dict())
 

@@ -85,7 +85,7 @@ class EitherOrderSampler(Sampler[int]):
 
 
 def reads_either_order(pairs: Pairs, config: RunConfig) -> bool:
-    """True if a run draws the order of each pair. False with `swap_augmentation`, which has both."""
+    """True if a run draws each pair's order. False with `swap_augmentation`, which has both."""
     order = config.sentence_order
     if config.swap_augmentation or order == "given":
         return False

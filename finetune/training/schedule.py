@@ -8,8 +8,8 @@ import math
 from finetune.config import RunConfig
 
 MOST_EVALUATIONS = 10  # of one run
-# Validation pairs that all evaluations of a run may score, per pair trained on. Scoring a pair takes
-# a fifth to a half of the time of training on it, so evaluations take about a tenth.
+# Validation pairs that all evaluations of a run may score, per pair trained on. Scoring a pair
+# takes a fifth to a half of the time of training on it, so evaluations take about a tenth.
 SHARE = 0.2
 FREE_PAIRS = 500  # pairs that may always be scored
 _EPOCHS = 167  # of one pair, where they are left open: 4 of the bundled pairs, 3 of MRPC
