@@ -127,7 +127,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 
 def _tell(store: RunStore, study: Study, told: set[int]) -> None:
-    """Print a line for each trial that has ended since the last look."""
+    """Print a line for each trial that has ended since the last check."""
     rows = results.list_trials(store, study)
     metric = metric_name(study.metric, results.class_count(store, rows))
     for trial in rows:

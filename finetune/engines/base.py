@@ -96,7 +96,7 @@ def resume(run: Run) -> None:
 
 @dataclass(frozen=True)
 class AttemptStatus:
-    """How an attempt is, as its engine knows it.
+    """The status of an attempt, as its engine knows it.
 
     Attributes:
         status: `waiting` for a machine, `running`, or `ended`.

@@ -307,7 +307,7 @@ class HubJobs(BilledEngine):
         jobs = [(place, job) for place in ticket.kept_in for job in self._jobs(run, place)]
         under_way = ticket.may_be_at_work
         if ticket.is_unheard:
-            spending.note(run, ticket.attempt, 0.0)  # if none of them is its
+            spending.note(run, ticket.attempt, 0.0)  # if no job is this attempt's
         for namespace, job in jobs:
             update = {"job": f"{namespace}/{job.id}", "attempt": _attempt(job)}
             of_job = ticket.model_copy(update=update)

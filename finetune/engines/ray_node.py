@@ -22,7 +22,7 @@ LINGER = 60.0  # seconds to keep an ended process's output if nobody asks for it
 
 
 def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str, Any]:
-    """What a run would find on this machine.
+    """Describe this machine as a run would find it.
 
     Args:
         file: a file of the run's folder, which should be readable here.

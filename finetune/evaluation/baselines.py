@@ -58,8 +58,8 @@ def measure_baselines(
     """Return the scores of each baseline, and the number of `examples` it was measured on.
 
     Args:
-        checkpoint: the model before any tuning; compared only where it is a sentence encoder.
-        half: whether to encode in bf16.
+        checkpoint: the model before any tuning; compared only if it is a sentence encoder.
+        half: True to encode in bf16.
         stop: asked between two batches; the baselines measured by then are returned.
         metrics: those that answers suffice for are measured.
     """
@@ -171,7 +171,7 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    # Words of one letter count too, and characters stand for words where a script has no spaces.
+    # One-letter words count too, and characters replace words in scripts without spaces.
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), token_pattern=r"(?u)[\u3040-\u9fff]|\w+", sublinear_tf=True,
         max_features=min(50_000, WEIGHTS // (2 * len(np.unique(train.labels)))),

@@ -42,8 +42,8 @@ class ExampleRow:
     label: str  # names of classes
     answer: str
     confidence: float  # probability of the answer
-    words: int  # of both sentences together; 0 where unknown
-    overlap: float | None  # share of words in common; None where unknown
+    words: int  # of both sentences together; 0 if unknown
+    overlap: float | None  # share of words in common; None if unknown
 
 
 def select_examples(

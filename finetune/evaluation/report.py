@@ -78,14 +78,14 @@ class Analysis:
     confusion: Counts  # a row a true class, a column an answer
     classes: list[ClassScores]
     matthews: float  # Matthews' correlation, -1 to 1
-    roc: Curve | None  # of the positive class of two; None too where one class is missing
+    roc: Curve | None  # of the positive class of two; None too if one class is missing
     precision_recall: Curve | None
     sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
     fitted: CrossFittedThreshold | None  # the best threshold; None for few examples
     reliability: Reliability  # of the most probable class, as the model is
     calibration: Calibration  # after temperature scaling
-    order: OrderConsistency | None  # None where it was not measured
-    slices: list[Slice]  # empty where the texts were not kept
+    order: OrderConsistency | None  # None if it was not measured
+    slices: list[Slice]  # empty if the texts were not kept
 
     @property
     def kept_scores(self) -> KeptScores | None:
@@ -114,8 +114,8 @@ class RunEvaluation:
     confidence: NDArray[np.float32]  # probability of the answer
     doubt: NDArray[np.float32]  # 1 minus the label's mean probability over the evaluations
     never_right: NDArray[np.bool_]  # no evaluation got it right
-    traits: Traits | None  # None where the texts were not kept
-    table: pa.Table | None  # the examples; None where they were not kept
+    traits: Traits | None  # None if the texts were not kept
+    table: pa.Table | None  # the examples; None if they were not kept
 
     @property
     def suspects(self) -> Labels:
@@ -319,7 +319,7 @@ class Verdict:
 
     measure: str  # what the score is called: F1, or macro F1
     score: Interval
-    baseline: str  # the best one's name; empty where none was measured
+    baseline: str  # the best one's name; empty if none was measured
     gain: Interval | None  # of the model's expected score over the baseline
     always: str | None  # the class, if it always answers the same
     errors: int
@@ -398,7 +398,7 @@ class PairedComparison:
     mcnemar: McNemar
     same_answers: bool  # over all examples
     disagreements: list[int]  # rows that only one of them got right
-    first_right: list[bool]  # for each of these, whether it was the first
+    first_right: list[bool]  # for each of these, True if the first run got it right
 
     @property
     def is_better(self) -> bool:

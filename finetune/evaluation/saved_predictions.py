@@ -188,8 +188,8 @@ def _logits_file(run: Run, step: int, split: str) -> Path:
 
 
 def _finite(logits: NDArray[Any]) -> tuple[Logits, int]:
-    """Return finite logits, and the number of rows that were not. Those become 0, so that they
-    count as the first class, without confidence."""
+    """Return finite logits, and the number of rows that were not finite. Those rows become 0, so
+    that they count as the first class, without confidence."""
     _check(logits.ndim == 2 and logits.size > 0, "the logits are no table")
     good = np.isfinite(logits).all(axis=1)
     clean = np.where(good[:, None], logits, 0).clip(-1e4, 1e4).astype(np.float32)

@@ -89,7 +89,7 @@ def score_slices(
     """Return the accuracy of each group of examples that share a trait, and mark weak groups.
 
     Groups are up to four bins of words and of overlap, each yes/no trait, and each of the 20 most
-    frequent true classes. One of 10 examples or more is weak where its accuracy is below that of
+    frequent true classes. One of 10 examples or more is weak if its accuracy is below that of
     all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm
     (1979, https://www.jstor.org/stable/4615733).
     """

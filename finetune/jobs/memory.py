@@ -49,7 +49,8 @@ class Shape:
 
 
 def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
-    """Bytes that training takes at the most; None where the checkpoint does not say its layers.
+    """Estimate the maximum bytes that training takes; None if the checkpoint does not tell its
+    layers.
 
     For each layer and token, the backward pass keeps the inputs of two norms, query, key, value,
     what they attend to and its projection (8 x hidden), and the wide layer before and after its
@@ -72,7 +73,7 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
     width, drops = (2 if half else 4), config.dropout != 0
     layer = width * (8 * shape.hidden + 2 * shape.wide) + 4 * half * shape.hidden
     layer += drops * 2 * (width + 1) * shape.hidden
-    if config.use_lora:  # peft drops out each linear layer's input anew, in fp32
+    if config.use_lora:  # peft drops out each linear layer's input again, in fp32
         layer += (5 + 2 * half) * (5 * shape.hidden + shape.wide)
     fused = config.attn_implementation != "eager"
     if not devices.list_accelerators():  # as `model.choose_attention` chooses
@@ -82,7 +83,7 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
         score = 2 * width + 2 * half + drops * (width + 1)  # the softmax is taken in fp32
         layer += score * shape.heads * length
     activations = shape.layers * layer
-    if config.gradient_checkpointing:  # each layer's input, and one layer made anew
+    if config.gradient_checkpointing:  # each layer's input, and one recomputed layer
         activations = shape.layers * 4 * shape.hidden + layer
     # 2. The parameters
     optimizer_bytes = {"adafactor": 0, "adamw_bnb_8bit": 2}.get(config.optim, 8)
@@ -95,7 +96,7 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
 
 @cache
 def trained_parameters(config: RunConfig, shape: Shape) -> int:
-    """Parameters that get a gradient."""
+    """Count the parameters that get a gradient."""
     if config.use_lora:
         return config.lora_r * shape.edges
     frozen = shape.embeddings * (config.freeze_embeddings or config.frozen_layers > 0)

@@ -239,7 +239,7 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
         state = run.state()
         if run.is_alive() and not state.end_recorded:
             run.request_stop(discard, reason)
-            if not registry.is_remote(run):  # otherwise its worker passes it on
+            if not registry.is_remote(run):  # its follower passes it on, and fetches the model
                 workers.end_worker(run)
         elif not state.end_recorded and read_ticket(run).job:  # no worker follows it now
             run.request_stop(discard, reason)

@@ -32,7 +32,7 @@ class TrialRow:
     """A trial as a table shows it."""
 
     number: int
-    run_id: str  # empty where the run was deleted
+    run_id: str  # empty if the run was deleted
     state: str  # waiting, running, finished, pruned or failed
     values: dict[str, Any]  # values of the searched fields
     score: float | None  # its best score so far, even if it was pruned

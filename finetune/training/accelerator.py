@@ -100,7 +100,7 @@ class Tracker:
     A tracker that fails during the run is dropped with a line in the log.
 
     Raises:
-        ConfigError: if the tracker cannot start without a login or a network.
+        ConfigError: if the tracker cannot start for lack of a login or a network.
     """
 
     def __init__(self, accelerator: Accelerator, config: RunConfig, title: str) -> None:

@@ -49,8 +49,8 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
         max_length=config.max_length,
         pad_to_multiple_of=padding_multiple(config, precision, config.max_length),
     )
-    # Each loader has a generator of its own: neither the order nor dropout depends on what else
-    # draws random numbers, such as an evaluation.
+    # Each loader has its own generator: other draws of random numbers, such as in an evaluation,
+    # change neither the order nor dropout.
     order, evaluation = (torch.Generator().manual_seed(config.seed) for _ in range(2))
     size, evaluated = config.per_device_train_batch_size, config.per_device_eval_batch_size
     rows = len(training) // (1 + either_order)

@@ -42,7 +42,7 @@ def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Op
 def build_scheduler(optimizer: Any, config: RunConfig, total: int) -> Any:
     """Build the learning-rate schedule over `total` optimizer steps.
 
-    Accelerate does not prepare it, and would step it once per process: here a call is a step.
+    It is not prepared by Accelerate, which would step it once per process: here a call is a step.
     """
     settings: dict[str, dict[str, Any]] = {
         "cosine_with_min_lr": {"min_lr_rate": 0.1},

@@ -12,7 +12,7 @@ MOST_EVALUATIONS = 10  # of one run
 # takes a fifth to a half of the time of training on it, so evaluations take about a tenth.
 SHARE = 0.2
 FREE_PAIRS = 500  # pairs that may always be scored
-_EPOCHS = 167  # of one pair, where they are left open: 4 of the bundled pairs, 3 of MRPC
+_EPOCHS = 167  # epochs for one pair, if left open; 4 for the bundled pairs, 3 for MRPC
 _MOST_EPOCHS = 10
 
 
