@@ -118,7 +118,7 @@ def search(
 
 
 def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
-    """Show a run's events until it has ended; returns its summary."""
+    """Show a run's events until it ends. Returns its summary."""
     show: Callable[[Event], object] = TerminalBar() if progress else lambda event: None
     offset = 0
     while True:

@@ -21,7 +21,7 @@ from finetune.runs.summary import MAJORITY
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check pairs from a terminal; the exit status: 0 fine, 1 blocked."""
+    """Check pairs from a terminal. Returns the exit status: 0 fine, 1 blocked."""
     about = "Look for what is wrong with pairs before training on them."
     parser = argparse.ArgumentParser("python -m finetune check", description=about)
     parser.add_argument("--runs", type=Path, default=default_root())
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_arguments(parser)
     args = parser.parse_args(arguments)
     files = file_arguments.upload_from_arguments(args, args.runs)
-    with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no part of the report
+    with contextlib.redirect_stdout(sys.stderr):  # a library's output is no part of the report
         report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
     if args.json:
         print(json.dumps(check_report.summarise(report), ensure_ascii=False, indent=2))

@@ -1,4 +1,4 @@
-"""Which engine carries a run out, as flags of the command line."""
+"""The engine that carries out a run, as flags of the command line."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
-    """The ticket that was asked for, with its price; None if none was.
+    """Return the requested ticket with its price; None if none was requested.
 
     Raises:
-        ConfigError: naming the options that are wrong.
+        ConfigError: names the wrong options.
     """
     if not args.engine:
         return None
@@ -69,20 +69,20 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
 def scorer_from_arguments(
     args: argparse.Namespace, run: Run
 ) -> AbstractContextManager[WindowScorer]:
-    """What scores rows with a run's best model, as it was asked for."""
+    """Open the requested scorer of rows for a run's best model."""
     options = {name: getattr(args, name) for name in find_engine(args.engine).file_options}
     ticket = make_ticket(args.engine, options)
     return open_engine(ticket).scorer(run, ticket)
 
 
 def agree(args: argparse.Namespace, ticket: Ticket, search_dollars: float = 0.0) -> None:
-    """Ask a person at the terminal whether a job may cost what it may; nothing that is not billed.
+    """Ask at the terminal whether a job's maximum cost is accepted. Asks nothing if unbilled.
 
     Args:
-        search_dollars: what the search may cost of which the job is a trial; 0 where it is none.
+        search_dollars: maximum cost of the search, if the job is one of its trials; otherwise 0.
 
     Raises:
-        JobError: where the price was not agreed to.
+        JobError: if the price was not accepted.
     """
     options = billed_options(ticket)
     if options is None:

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="the file to make; a run's int8 lies beside it, as a.int8.onnx beside a.onnx",
     )
     args = parser.parse_args(arguments)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # names every missing package
     if args.run is None:
         _export(args.model, args.to)
     else:

@@ -30,19 +30,19 @@ from finetune.search.space import (
 )
 from finetune.search.study import Study, find_study
 
-_PAUSE = 0.5  # seconds between two looks
+_PAUSE = 0.5  # seconds between two checks
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Search from a terminal; the exit status: 0 ended, 1 no trial has a score. Ctrl-C
-    leaves the trials under way as they are; `--study` goes on."""
+    """Search from a terminal. Returns the exit status: 0 ended, 1 no trial has a score. Ctrl-C
+    leaves running trials as they are; `--study` continues."""
     parser = _parser()
     args = parser.parse_args(arguments)
     store = RunStore(args.runs)
     if args.study:
         study = find_study(store, args.study)
         if find_engine(study.settings.ticket.engine).needs_token:
-            open_engine(study.settings.ticket)  # raises where nobody is signed in
+            open_engine(study.settings.ticket)  # raises if nobody is signed in
     else:
         ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
         space = _space(args.over) if args.over else default_space()
@@ -127,7 +127,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 
 def _tell(store: RunStore, study: Study, told: set[int]) -> None:
-    """A line for each trial that has ended since the last look."""
+    """Print a line for each trial that has ended since the last check."""
     rows = results.list_trials(store, study)
     metric = metric_name(study.metric, results.class_count(store, rows))
     for trial in rows:

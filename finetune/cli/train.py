@@ -31,7 +31,7 @@ from finetune.training import distributed
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train from a terminal; the exit status: 0 ended, 1 failed."""
+    """Train from a terminal. Returns the exit status: 0 ended, 1 failed."""
     about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
     parser = argparse.ArgumentParser("python -m finetune train", description=about)
     parser.add_argument("--run", type=Path, help="a run to carry out: its id, or its folder")
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     with workers.worker_lock(run, rank=not single) as only:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
-            return 0 if single else 1  # or the other ranks would wait for this one
+            return 0 if single else 1  # otherwise the other ranks would wait for this one
         if registry.is_remote(run):
             return _follow_elsewhere(run, show)
         if single:
@@ -62,8 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
-    """Let another engine carry the run out, and follow it; the exit status. Ctrl-C stops the run,
-    keeping its best model."""
+    """Follow a run on another engine. Returns the exit status. Ctrl-C stops the run, keeping its
+    best model."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         run.request_stop()
@@ -73,7 +73,7 @@ def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
 
 
 def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
-    """The run to carry out; on the ranks that do not write it, a view of its configuration."""
+    """Return the run to carry out; on ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
     if args.run:
         named = named_run(args.run, args.runs)
@@ -102,7 +102,7 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
 
 
 def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Namespace) -> None:
-    """Let a run go on, with another engine where one is named."""
+    """Resume a run, on another engine if one is named."""
     former, state = read_ticket(run), run.state()
     if former.job and ticket is not None and ticket.engine != former.engine:
         raise JobError(

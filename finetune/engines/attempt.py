@@ -1,7 +1,7 @@
-"""A run as an attempt's worker on another machine sees it, in a folder that all machines share.
+"""An attempt's view of its run, on another machine, in a folder that all machines share.
 
-A machine that was cut off may come back while a later attempt is at work elsewhere: its worker then
-writes nothing any more, and ends.
+A machine that was cut off may come back while a later attempt runs elsewhere. Its worker then
+writes nothing more, and ends.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ import time
 from finetune import disk
 from finetune.runs.run import TICKET, Run
 
-ATTEMPT = "FINETUNE_ATTEMPT"  # names the attempt to the worker that an engine has started
-LOST = 75  # its exit status where another process of the run, or its own engine, has gone
-_WATCH = 1.0  # seconds between two looks for the process that started this one
+ATTEMPT = "FINETUNE_ATTEMPT"  # tells the attempt to a worker started by an engine
+LOST = 75  # exit status if another process of the run, or the worker's engine, has gone
+_WATCH = 1.0  # seconds between two checks of the parent process
 
 
 class Superseded(BaseException):
-    """A later attempt has the run; not an `Exception`, so that no library swallows it."""
+    """A later attempt owns the run. Not an `Exception`, so that no library swallows it."""
 
 
 class AttemptRun(Run):
-    """The run, for the worker of one attempt."""
+    """A run, as the worker of one attempt sees it."""
 
     def check_writable(self) -> None:
-        """Raise `Superseded` where the run's ticket is another attempt's, or is gone."""
-        # Read anew each time: a shared folder may tell an opened file's age only.
+        """Raise `Superseded` if the run's ticket is gone or belongs to another attempt."""
+        # Read again each time: a shared folder may report only an opened file's age.
         attempt = disk.read_json(self.folder / TICKET).get("attempt")
         if str(attempt) != os.environ[ATTEMPT]:
             raise Superseded
 
 
 def is_attempt() -> bool:
-    """Whether an engine has started this process to carry a run out."""
+    """True if an engine started this process to carry out a run."""
     return ATTEMPT in os.environ
 
 
 def as_attempt(run: Run) -> Run:
-    """The run as this process may write it."""
+    """Return the run as this process may write it."""
     return AttemptRun(run.folder) if is_attempt() else run
 
 
 def end_with_parent() -> None:
-    """End this process, in the background, once the one that started it has gone: it may wait for
-    other processes that nobody will start any more."""
+    """End this process in the background once its parent has gone. It may be waiting for other
+    processes that nobody will start any more."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -1,7 +1,7 @@
-"""What an engine is and does, and the ticket that says which engine has a run.
+"""The interface of an engine, and the ticket that names a run's engine.
 
-The queue, events, checkpoints and stop requests are the project's; an engine places a run on a
-machine, knows whether it lives, carries its output and its results here, and has a price.
+The project owns the queue, events, checkpoints and stop requests. An engine places a run on a
+machine, tells whether it is alive, brings its output and results here, and has a price.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ HERE = "local"  # the engine of a run without a ticket
 
 
 class Ticket(BaseModel, frozen=True, defer_build=True):
-    """`engine.json` of a run's folder: which engine carries the run out, and its present attempt.
-    A run without one is carried out on this machine."""
+    """`engine.json` in a run's folder: the run's engine and its present attempt. A run without one
+    is carried out on this machine."""
 
     engine: str = HERE
     options: dict[str, Any] = {}  # as the engine's `Options` reads them
-    attempt: int = 0  # counts from 1; what comes of a former one is refused
-    job: str = ""  # the engine's name of the attempt under way; empty where there is none
-    missing: str = ""  # the attempt that the engine did not know any more; it may be at work
+    attempt: int = 0  # counts from 1; results of a former one are refused
+    job: str = ""  # the engine's name of the running attempt; empty if none
+    missing: str = ""  # an attempt that the engine no longer knew; it may be running
     submitted: float = 0.0  # when that was, in seconds since the epoch
     sent: int = 0  # bytes of `events.jsonl` that the attempt was given to begin with
-    kept_in: tuple[str, ...] = ()  # whose buckets on the Hub hold something of the run
+    kept_in: tuple[str, ...] = ()  # owners of buckets on the Hub that hold something of the run
 
     def to_json(self) -> str:
         """The contents of `engine.json`."""
@@ -51,28 +51,28 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
 
     @property
     def place(self) -> str:
-        """The engine, and the kind of machine where it has several; a run's speed is that of its
+        """The engine, and the kind of machine if it has several. A run's speed depends on its
         place."""
         return f"{self.engine} {self.machine}".strip()
 
     @property
     def is_unheard(self) -> bool:
-        """Whether an attempt may have begun, and nobody could write that down."""
+        """True if an attempt may have started without being recorded."""
         return bool(self.attempt) and not (self.submitted or self.job)
 
     @property
     def may_be_at_work(self) -> bool:
-        """Whether an attempt may be at work."""
+        """True if an attempt may be running."""
         return bool(self.job or self.missing or self.is_unheard)
 
     def after(self, former: Ticket) -> Ticket:
-        """This ticket for a run that had the `former` one: its next attempt is a new one."""
+        """Return this ticket for a run that had the `former` one; its next attempt is new."""
         kept = {"attempt": former.attempt, "sent": former.sent, "kept_in": former.kept_in}
         return self.model_copy(update=kept | {"submitted": former.submitted or time.time()})
 
 
 def read_ticket(run: Run) -> Ticket:
-    """A run's ticket; one of this machine where it has none, or none that can be read."""
+    """Read a run's ticket. Returns one of this machine if it is missing or unreadable."""
     try:
         return disk.read_cached(run.folder / TICKET, Ticket.model_validate_json)
     except (OSError, ValidationError):
@@ -80,14 +80,14 @@ def read_ticket(run: Run) -> Ticket:
 
 
 def write_ticket(run: Run, ticket: Ticket) -> Ticket:
-    """Write a run's ticket down; returns it."""
+    """Write a run's ticket. Returns it."""
     disk.write_atomically(run.folder / TICKET, ticket.to_json())
     return ticket
 
 
 def resume(run: Run) -> None:
-    """Note that a run goes on. If its last attempt is missing, its worker looks for that first, and
-    notes from where it goes on."""
+    """Note that a run goes on. If its last attempt is missing, its worker looks for that attempt
+    first, and notes where the run continues."""
     if read_ticket(run).missing:
         run.stop_file.unlink(missing_ok=True)
     else:
@@ -96,14 +96,14 @@ def resume(run: Run) -> None:
 
 @dataclass(frozen=True)
 class AttemptStatus:
-    """How an attempt is, as its engine knows it.
+    """The status of an attempt, as its engine knows it.
 
     Attributes:
         status: `waiting` for a machine, `running`, or `ended`.
-        exit_code: of the worker that has ended; None where it has not, or nobody knows.
-        reason: why it ended, where that was not the worker's own doing.
-        lost: whether its machine went away, so that another may take the run up.
-        missing: whether the engine does not know the attempt any more.
+        exit_code: the worker's exit code; None if it has not ended or is unknown.
+        reason: why it ended, if the worker did not cause that.
+        lost: True if its machine went away, so that another may continue the run.
+        missing: True if the engine no longer knows the attempt.
     """
 
     status: Literal["waiting", "running", "ended"]
@@ -115,7 +115,7 @@ class AttemptStatus:
 
 @dataclass(frozen=True)
 class Shown:
-    """How the page's form shows an option: `Annotated[int, Shown(_("Machines"))]`."""
+    """Display of an option in the page's form: `Annotated[int, Shown(_("Machines"))]`."""
 
     label: str
     info: str = ""
@@ -123,8 +123,8 @@ class Shown:
 
 
 class EngineOptions(BaseModel):
-    """What a person chooses for an engine: each field is a flag, whose help is its docstring, and
-    with a `Shown` a field of the page's form too."""
+    """A person's options for an engine. Each field is a flag whose help is the field's docstring. A
+    field with a `Shown` is also in the page's form."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -133,7 +133,7 @@ class EngineOptions(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_other_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false, and as a whole number "1.000": pydantic takes them for 1."""
+        """Refuse true and false, and "1.000" as a whole number: pydantic would accept them as 1."""
         kind = cls.model_fields[str(info.field_name)].annotation
         whole = kind is int
         if (isinstance(value, bool) and kind is not bool) or (whole and not is_whole(value)):
@@ -143,7 +143,7 @@ class EngineOptions(BaseModel):
 
     @classmethod
     def shown(cls) -> dict[str, Shown]:
-        """The options of the page's form, in their order."""
+        """Return the options of the page's form, in their order."""
         return {
             name: shown
             for name, field in cls.model_fields.items()
@@ -193,12 +193,12 @@ class Engine:
 
     @classmethod
     def is_offered(cls) -> bool:
-        """True if the people of this app may choose it."""
+        """True if people using this app may choose the engine."""
         return True
 
     @classmethod
     def missing(cls) -> tuple[str, str]:
-        """What has to be installed first, and the command that does so; empty if nothing has."""
+        """Return what must be installed first, and the command for it; empty if nothing."""
         return "", ""
 
     @classmethod
@@ -218,24 +218,25 @@ class Engine:
 
     @classmethod
     def restarts(cls, ticket: Ticket) -> int:
-        """How often an attempt whose machine was lost is begun again on another one."""
+        """Return how many times an attempt is restarted after losing its machine."""
         return 0
 
     @classmethod
     def keeps(cls, ticket: Ticket) -> bool:
-        """True if the engine keeps something of the run, wherever that is carried out now."""
+        """True if the engine keeps something of the run, wherever the run is carried out now."""
         return cls.is_remote and ticket.engine == cls.name and ticket.attempt > 0
 
     def price(self, ticket: Ticket) -> float:
-        """US dollars an hour; 0 if it costs nothing more. Raises if the engine cannot be used."""
+        """Return the price in US dollars an hour; 0 if free. Raises if the engine cannot be
+        used."""
         return 0.0
 
     def submit(self, run: Run, ticket: Ticket) -> str:
-        """Begin the ticket's attempt, once; the engine's name for it."""
+        """Begin the ticket's attempt, once. Returns the engine's name for it."""
         raise NotImplementedError
 
     def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
-        """Return how the attempt is."""
+        """Return the status of the attempt."""
         raise NotImplementedError
 
     def knows(self, run: Run, ticket: Ticket) -> bool:
@@ -243,24 +244,24 @@ class Engine:
         raise NotImplementedError
 
     def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
-        """Yield the lines that the attempt has written and writes, until it ends or the connection
-        is lost. Asked again, all of them from the first one."""
+        """Yield the attempt's output until it ends or the connection is lost. Called again, it
+        starts from the first line."""
         raise NotImplementedError
 
     def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
-        """Ask the attempt to save and to end; or end it `now`."""
+        """Ask the attempt to save and end; with `now`, end it at once."""
         raise NotImplementedError
 
     def remove(self, run: Run, ticket: Ticket) -> None:
-        """End what the run has under way, also an attempt whose start was not heard of, and remove
-        what the engine keeps of it."""
+        """End the run's attempts, even one whose start was not heard of, and remove what the engine
+        keeps of the run."""
         raise NotImplementedError
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
-        """Put what an ended attempt has saved into the run's folder; its whole `events.jsonl`, or
-        nothing if it wrote into that of the run."""
+        """Fetch the files an ended attempt saved into the run's folder. Returns its whole
+        `events.jsonl`, or nothing if the attempt wrote into the run's own."""
         raise NotImplementedError
 
     def scorer(self, run: Run, ticket: Ticket) -> AbstractContextManager[WindowScorer]:
-        """Open what scores the rows of a file with the run's best model."""
+        """Open a scorer of a file's rows with the run's best model."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What engines have in common whose machines are billed: options, prices and limits."""
+"""Options, prices and limits shared by engines with billed machines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Machine:
 
 
 class BilledOptions(EngineOptions):
-    """What a person chooses for an engine that is billed."""
+    """Options of a billed engine."""
 
     flavor: Annotated[str, Shown(_("Machine"))] = ""
     """The kind of machine."""
@@ -39,13 +39,13 @@ class BilledOptions(EngineOptions):
 
     @property
     def most(self) -> float:
-        """US dollars that a job costs which takes all its minutes."""
+        """Cost in US dollars of a job that uses all its minutes."""
         return self.price * self.minutes / 60
 
 
 class BilledEngine(Engine):
-    """An engine whose runs cost money. Its `submit` calls `reserve` before anything is billed, and
-    notes in `spending` what an attempt has cost."""
+    """An engine whose runs cost money. Its `submit` calls `reserve` before anything is billed. It
+    notes an attempt's cost in `spending`."""
 
     is_billed = True
     Options: ClassVar[type[EngineOptions]] = BilledOptions
@@ -53,7 +53,7 @@ class BilledEngine(Engine):
     """What the page's form begins with, if it is offered."""
 
     def machines(self) -> list[Machine]:
-        """Return the machines there are, the cheapest first."""
+        """Return the available machines, cheapest first."""
         raise NotImplementedError
 
     def price(self, ticket: Ticket) -> float:
@@ -70,10 +70,10 @@ class BilledEngine(Engine):
         )
 
     def reserve(self, run: Run, ticket: Ticket) -> None:
-        """Note the most that the attempt can cost.
+        """Note the maximum cost of the attempt.
 
         Raises:
-            JobError: if that is beyond a limit, or the price is not the one that was shown.
+            JobError: if that exceeds a limit, or the price differs from the one shown.
         """
         options, price = self.options(ticket), self.price(ticket)
         if abs(price - options.price) > 1e-6:

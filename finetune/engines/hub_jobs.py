@@ -30,13 +30,13 @@ from finetune.runs.run import Run
 T = TypeVar("T")
 _BUCKET = "finetune-jobs"
 _LABEL = "finetune-run"
-_TRANSFER = 3600.0  # seconds that a transfer may take: its bytes are not counted
-_DENIALS = 20  # answers one after the other that there is no such job, until that is believed
-_TRIES, PAUSE = 5, 3.0  # questions for a bucket until it is believed gone, and seconds between
+_TRANSFER = 3600.0  # seconds that a transfer may take, whatever its size
+_DENIALS = 20  # consecutive answers that there is no such job, until that is believed
+_TRIES, PAUSE = 5, 3.0  # requests for a bucket until it is believed gone, and seconds between them
 _EXIT_CODE = re.compile(r"\bexit(?:ed)?\b[^\d-]*(-?\d+)", re.IGNORECASE)
 _NO_MEMORY = re.compile(r"\bOOM|out of memory", re.IGNORECASE)
 _LIVE = ("SCHEDULING", "RUNNING")
-# Fetches this package, installs what it needs, and hands over to it.
+# Fetches this package, installs its requirements, and runs it.
 _FETCH = (
     "import os,tarfile;from huggingface_hub import HfApi;"
     "HfApi().download_bucket_files(os.environ['FINETUNE_BUCKET'],"
@@ -53,7 +53,7 @@ _NOT_INSTALLED = (
 
 
 class HubJobOptions(BilledOptions):
-    """What a person chooses for a Hugging Face Job."""
+    """Options of a Hugging Face Job."""
 
     flavor: Annotated[str, Shown(_("Machine"))] = "cpu-upgrade"
     """The kind of machine; `hf jobs hardware` lists them with their prices."""
@@ -67,8 +67,8 @@ class HubJobs(BilledEngine):
     """The engine, for the owner of a token.
 
     Raises:
-        PublishError: for a token that is none, and from every method where the Hub refuses or does
-            not answer.
+        PublishError: for an invalid token, and from every method if the Hub refuses or does not
+            answer.
     """
 
     name, label = "hub-job", _("Hugging Face Job")
@@ -82,7 +82,7 @@ class HubJobs(BilledEngine):
         stored = client.stored_token() if not token and owners.policy().stored_token else None
         self._client = HubClient(token or stored)
         self._api, self._token = self._client.api, token or stored or ""
-        self._denials = 0  # the last answers that said that there is no such job
+        self._denials = 0  # the number of latest answers that there is no such job
 
     @classmethod
     def check_config(cls, config: RunConfig) -> None:
@@ -119,14 +119,14 @@ class HubJobs(BilledEngine):
             raise
         try:
             return self._start(run, ticket, namespace, bucket)
-        except NoAnswer:  # it may have been started all the same
+        except NoAnswer:  # it may have been started anyway
             raise
         except PublishError:
             spending.note(run, ticket.attempt, 0.0)
             raise
 
     def _start(self, run: Run, ticket: Ticket, namespace: str, bucket: RunBucket) -> str:
-        """Start the job of a run that was sent; the job's name."""
+        """Start the job of a run that was sent. Returns the job's name."""
         options = _options(ticket)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
@@ -158,8 +158,7 @@ class HubJobs(BilledEngine):
         return f"{namespace}/{info.id}"
 
     def _begun(self, run: Run, ticket: Ticket, namespace: str) -> str:
-        """The job of this attempt, where it was started and nobody could write that down; it may
-        have ended since."""
+        """Return this attempt's job if it was started without being recorded. It may have ended."""
         for job in self._jobs(run, namespace):
             if _attempt(job) == ticket.attempt:
                 return f"{namespace}/{job.id}"
@@ -172,7 +171,7 @@ class HubJobs(BilledEngine):
         return ""
 
     def _jobs(self, run: Run, namespace: str) -> list[JobInfo]:
-        """All jobs of the run that the Hub still lists."""
+        """Return all jobs of the run that the Hub still lists."""
 
         def ask() -> list[JobInfo]:
             return list(self._api.list_jobs(labels={_LABEL: run.id}, namespace=namespace))
@@ -184,8 +183,8 @@ class HubJobs(BilledEngine):
             raise
 
     def _check_account(self, namespace: str) -> None:
-        """Raise `WrongAccount` if the token is not of the namespace: the Hub tells other accounts
-        that there is nothing there."""
+        """Raise `WrongAccount` if the token is not of the namespace. The Hub tells other accounts
+        that nothing exists there."""
         account = self._client.account()
         if namespace not in account.namespaces:
             raise WrongAccount(
@@ -196,7 +195,8 @@ class HubJobs(BilledEngine):
             ) from None
 
     def _send(self, run: Run, ticket: Ticket, namespace: str) -> RunBucket:
-        """Put what the job needs into the bucket, and note in the run's ticket whose that is."""
+        """Upload the job's files into the bucket, and note the bucket's owner in the run's
+        ticket."""
         bucket = self._bucket_of(run, ticket, namespace)
         kept_in = tuple(dict.fromkeys((*ticket.kept_in, namespace)))
         write_ticket(run, ticket.model_copy(update={"kept_in": kept_in}))
@@ -238,7 +238,7 @@ class HubJobs(BilledEngine):
         return self._find_job(run, ticket.missing) is not None
 
     def _find_job(self, run: Run, job: str) -> JobInfo | None:
-        """A job by its name, or by the run's label if the Hub says that there is none."""
+        """Find a job by its name, or by the run's label if the Hub does not know the name."""
         namespace, job_id = job.split("/")
         try:
             return self._client.call(
@@ -250,7 +250,7 @@ class HubJobs(BilledEngine):
             return next((found for found in listed if found.id == job_id), None)
 
     def _cost(self, ticket: Ticket, info: JobInfo) -> float:
-        """US dollars that an ended job has cost: its minutes begun, as they are billed."""
+        """Return an ended job's cost in US dollars. Each minute begun is billed."""
         begun, ended = info.started_at or info.created_at, info.finished_at
         if begun is None or ended is None:
             return _options(ticket).most
@@ -282,8 +282,8 @@ class HubJobs(BilledEngine):
     def _of_bucket(
         self, action: str, namespace: str, ask: Callable[[], T], patience: float = 0.0
     ) -> T | None:
-        """What a bucket answers; None if it was deleted. The Hub says so several times before that
-        is believed."""
+        """Return a bucket's answer, or None if it was deleted. The Hub must report that several
+        times."""
 
         def exists() -> bool:
             try:
@@ -303,11 +303,11 @@ class HubJobs(BilledEngine):
         return None
 
     def _end(self, run: Run, ticket: Ticket) -> None:
-        """End the run's jobs, and note what the present attempt has cost."""
+        """End the run's jobs, and note the cost of the present attempt."""
         jobs = [(place, job) for place in ticket.kept_in for job in self._jobs(run, place)]
         under_way = ticket.may_be_at_work
         if ticket.is_unheard:
-            spending.note(run, ticket.attempt, 0.0)  # where none of them is its
+            spending.note(run, ticket.attempt, 0.0)  # if no job is this attempt's
         for namespace, job in jobs:
             update = {"job": f"{namespace}/{job.id}", "attempt": _attempt(job)}
             of_job = ticket.model_copy(update=update)
@@ -316,7 +316,7 @@ class HubJobs(BilledEngine):
             elif not (under_way and _attempt(job) == ticket.attempt):
                 continue
             if ticket.engine == self.name:
-                self.state(run, of_job)  # which notes what it has cost
+                self.state(run, of_job)  # which notes its cost
 
     def remove(self, run: Run, ticket: Ticket) -> None:
         self._end(run, ticket)
@@ -333,12 +333,12 @@ def _is_live(job: JobInfo) -> bool:
 
 
 def _attempt(job: JobInfo) -> int:
-    """The attempt of its run that a job carries out."""
+    """Return the attempt that a job carries out."""
     return int((job.labels or {}).get("attempt", 0))
 
 
 def _exit_code(text: str) -> int:
-    """The exit code that a job's last message names; that of SIGKILL for want of memory."""
+    """Return the exit code in a job's last message; that of SIGKILL if it ran out of memory."""
     if code := _EXIT_CODE.search(text):
         return int(code[1])
     return 137 if _NO_MEMORY.search(text) else 1

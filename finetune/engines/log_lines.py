@@ -1,7 +1,7 @@
 """Events as lines of a job's output: `@finetune ATTEMPT OFFSET JSON`.
 
-The offset is that of the line in the job's own `events.jsonl`: a line that comes twice is known by
-it, and one that is missing is noticed. All else that a job writes goes to the run's log.
+The offset is the line's position in the job's own `events.jsonl`. It shows repeated and missing
+lines. All other output of a job goes to the run's log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LINE = re.compile(MARK + r"(\d+) (\d+) (\{.*\}|)")
 
 
 class LogLine(NamedTuple):
-    """A line of `events.jsonl` without its newline, perhaps empty, and where it stands there, in
+    """A line of `events.jsonl` without its newline, perhaps empty, and its offset there in
     bytes."""
 
     attempt: int
@@ -23,22 +23,22 @@ class LogLine(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next line stands."""
+        """Byte offset of the next line."""
         return self.offset + len(self.line) + 1
 
     def encode(self) -> str:
-        """As a line of output."""
+        """Return a line of output."""
         return f"{MARK}{self.attempt} {self.offset} {self.line.decode()}"
 
 
 def decode(text: str) -> LogLine | None:
-    """The `LogLine` in a line of output; None if it is something else, or a part of one."""
+    """Parse the `LogLine` in a line of output; None for other or incomplete lines."""
     match = _LINE.fullmatch(text.rstrip("\r\n"))
     return LogLine(int(match[1]), int(match[2]), match[3].encode()) if match else None
 
 
 def split(content: bytes, attempt: int, begin: int) -> list[LogLine]:
-    """The whole lines of a part of `events.jsonl` that begins at the byte `begin`."""
+    """Split a part of `events.jsonl` that begins at byte `begin` into its whole lines."""
     lines = []
     for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
         lines.append(LogLine(attempt, begin, line))

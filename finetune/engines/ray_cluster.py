@@ -1,8 +1,8 @@
 """A Ray cluster as an engine, whose machines share the folder of the runs.
 
-An attempt is a placement group and an actor a process (`ray_node`); they are detached and have
-names, so that a later worker of the run finds them. The process of rank 0 writes events, models and
-checkpoints into the run's folder itself; what the worker here has to do is to see whether all live.
+An attempt is a placement group with one actor per process (`ray_node`). They are detached and
+named, so that a later worker of the run finds them. The process of rank 0 writes events, models and
+checkpoints into the run's folder itself; the worker here only checks that all processes are alive.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from finetune.inference.files import WindowScorer
 
 _ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
-_LOOK = 0.5  # seconds between two questions for new output
+_LOOK = 0.5  # seconds between two requests for new output
 
 
 class RayOptions(EngineOptions):
-    """What a person chooses for a Ray cluster."""
+    """Options of a Ray cluster."""
 
     address: Annotated[
         str, Shown(_("Address of the cluster"), _("Empty for that of RAY_ADDRESS."), "HOST:6379")
@@ -66,11 +66,11 @@ class RayCluster(Engine):
     scores_files = True
 
     def __init__(self, token: str = "") -> None:
-        self._shown = 0  # lines of the output that `follow` has handed out
+        self._shown = 0  # lines of output that `follow` has yielded
 
     @classmethod
     def is_offered(cls) -> bool:
-        """Visitors name no address, so the owner must have done so."""
+        """True if the owner asks or has set an address. Visitors cannot set one."""
         return owners.policy().owner_asks or bool(os.environ.get(ADDRESS))
 
     @classmethod
@@ -79,7 +79,7 @@ class RayCluster(Engine):
 
     @classmethod
     def confines_follower(cls) -> bool:
-        """False if the owner has named a cluster: whoever reaches one has its machines."""
+        """False if the owner has named a cluster: everyone who reaches it has its machines."""
         return not os.environ.get(ADDRESS)
 
     @classmethod
@@ -128,15 +128,15 @@ class RayCluster(Engine):
             return _find_group(ray, ticket.missing) is not None
 
     def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
-        """The lines of rank 0's output; asked again, those that were not handed out yet."""
+        """Yield rank 0's output; called again, only the lines not yet yielded."""
         with connected(ticket) as ray:
             while (head := _find_actor(ray, f"{ticket.job}.0")) is not None:
                 try:
                     answer = head.output.remote(self._shown)
                     lines, ended = ray.get(answer, timeout=_ANSWER_LIMIT)
-                except ray.exceptions.GetTimeoutError:  # it waits for its machine
+                except ray.exceptions.GetTimeoutError:  # it is waiting for its machine
                     continue
-                except ray.exceptions.RayActorError:  # `state` says it
+                except ray.exceptions.RayActorError:  # `state` reports it
                     return
                 self._shown += len(lines)
                 yield from lines
@@ -151,7 +151,7 @@ class RayCluster(Engine):
                 _release(ray, ticket.job)
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
-        """Nothing: all is in the run's folder. The cluster gets the attempt's place back."""
+        """Return nothing: all is in the run's folder. Frees the attempt's place in the cluster."""
         with connected(ticket) as ray:
             _release(ray, ticket.job)
         self._shown = 0
@@ -180,7 +180,7 @@ def _options(ticket: Ticket) -> RayOptions:
 
 
 def _check_config(run: Run, ticket: Ticket) -> int:
-    """How many processes the run has, as the cluster can start them."""
+    """Return the run's number of processes. Raises a `JobError` if `nodes` exceeds it."""
     processes, nodes = run.config().num_processes, _options(ticket).nodes
     if processes < nodes:
         raise JobError(
@@ -201,7 +201,7 @@ def _strategy(ranks: int, nodes: int) -> str:
 def _start_actors(
     ray: Any, run: Run, ticket: Ticket, job: str, group: Any, bundle: dict[str, int]
 ) -> None:
-    """Let an actor a process be started, each in its part of the group, once it has its place."""
+    """Start one actor per process, each in its part of the group, once the group has its place."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
@@ -238,15 +238,15 @@ def _find_actor(ray: Any, name: str) -> Any:
 
 
 def _forgotten(run: Run) -> AttemptStatus:
-    """How an attempt is that the cluster does not know: it may have ended while nobody asked."""
+    """Return the status of an attempt unknown to the cluster. It may have ended unobserved."""
     if run.state().end_recorded:
         return AttemptStatus("ended", 0)
     return AttemptStatus("ended", lost=True, reason=_("The Ray cluster does not know the run."))
 
 
 def _ask_ranks(ray: Any, job: str, ranks: int) -> tuple[dict[int, int | None], dict[int, str]]:
-    """The exit codes of the processes whose actors answer (None while they live), and why those
-    are gone that will not answer any more."""
+    """Return the exit codes of the processes whose actors answer (None while running), and the
+    causes for those that will never answer."""
     codes: dict[int, int | None] = {}
     gone: dict[int, str] = {}
     questions = {}
@@ -268,8 +268,8 @@ def _ask_ranks(ray: Any, job: str, ranks: int) -> tuple[dict[int, int | None], d
 
 
 def _judge(codes: dict[int, int | None], gone: dict[int, str]) -> AttemptStatus:
-    """How an attempt is, by its processes' exit codes."""
-    if codes.get(0) == 0:  # the one that writes; the others have nothing to do after it
+    """Return the status of an attempt from its processes' exit codes."""
+    if codes.get(0) == 0:  # the one that writes; the others have no work after it
         return AttemptStatus("ended", 0)
     for rank, cause in gone.items():
         reason = _("The machine of process {rank} has gone. {cause}", rank=rank, cause=cause)
@@ -284,7 +284,7 @@ def _judge(codes: dict[int, int | None], gone: dict[int, str]) -> AttemptStatus:
 
 
 def _release(ray: Any, job: str) -> None:
-    """Kill an attempt's processes, and give its place back."""
+    """Kill an attempt's processes and free its place."""
     group = _find_group(ray, job)
     if group is None:
         return

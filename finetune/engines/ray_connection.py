@@ -25,8 +25,8 @@ _connecting = threading.Lock()
 
 
 def cluster_address(ticket: Ticket) -> str:
-    """HOST:PORT of the cluster; in a shared app the owner's alone, as a run's folder is written by
-    the visitor's own worker."""
+    """Return HOST:PORT of the cluster. A shared app accepts only the owner's, because a visitor's
+    own worker writes the run's folder."""
     named = str(ticket.options.get("address", "")) if owners.policy().owner_asks else ""
     address = named or os.environ.get(ADDRESS, "")
     if not address:
@@ -44,7 +44,7 @@ def cluster_address(ticket: Ticket) -> str:
 
 
 def import_ray() -> Any:
-    """Ray; a `JobError` with the command that installs it, where it is missing."""
+    """Import Ray. Raises a `JobError` with the command that installs it if it is missing."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -62,7 +62,7 @@ def import_ray() -> Any:
 
 @contextlib.contextmanager
 def connected(ticket: Ticket) -> Iterator[Any]:
-    """Ray, connected to the cluster; its errors become a `JobError`."""
+    """Yield Ray connected to the cluster. Its errors become a `JobError`."""
     ray, address = import_ray(), cluster_address(ticket)
     try:
         with _connecting:
@@ -83,7 +83,7 @@ def _no_answer(address: str, reason: str) -> JobError:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect this process; in a thread, for Ray itself tries for a minute."""
+    """Connect this process, in a thread because Ray itself tries for a minute."""
     if ray.is_initialized():
         return
     host, port = address.rsplit(":", 1)

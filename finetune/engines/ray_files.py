@@ -1,5 +1,5 @@
-"""The rows of a file scored by a Ray cluster, whose machines share the folder of the runs: each has
-an actor with the model, and windows of rows go round among them."""
+"""Scores the rows of a file on a Ray cluster whose machines share the folder of the runs. Each
+machine has an actor with the model; windows of rows are distributed among them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from finetune.inference.files import Window, WindowLogits
 from finetune.runs.run import Run
 
 _LOAD_LIMIT = 120.0  # seconds for a machine to load the model
-_AHEAD = 2  # windows a machine has at a time: one that it scores, one that waits
+_AHEAD = 2  # windows per machine: one being scored, one waiting
 
 
 @contextlib.contextmanager
 def scorer_on_cluster(run: Run, ticket: Ticket) -> Iterator[RayScorer]:
-    """A scorer of a run's best model on the cluster of a ticket, until the end of the `with`.
+    """Yield a scorer of a run's best model on the cluster of a ticket.
 
     Raises:
-        JobError: where Ray is missing, the cluster does not answer, or its machines do not have
-            what they need.
+        JobError: if Ray is missing, the cluster does not answer, or its machines lack something.
     """
     with connected(ticket) as ray:
         nodes = [
@@ -44,11 +43,11 @@ def scorer_on_cluster(run: Run, ticket: Ticket) -> Iterator[RayScorer]:
     finally:
         for actor in actors:
             ray.kill(actor)
-        ray.shutdown()  # else this process ends with the machine it has connected to
+        ray.shutdown()  # otherwise this process ends with the machine it has connected to
 
 
 def _start_actors(ray: Any, nodes: list[Any]) -> list[Any]:
-    """An actor for each GPU, and for each machine that has none."""
+    """Start an actor for each GPU, and for each machine without one."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray.cloudpickle.register_pickle_by_value(ray_node)
@@ -64,7 +63,8 @@ def _start_actors(ray: Any, nodes: list[Any]) -> list[Any]:
 
 
 class RayScorer:
-    """Scores windows by actors that have a run's model; a `JobError` where none could load it."""
+    """Scores windows by actors that have a run's model. Raises a `JobError` if none could load
+    it."""
 
     def __init__(self, ray: Any, run: Run, actors: list[Any]) -> None:
         self._ray = ray
@@ -85,10 +85,10 @@ class RayScorer:
         self.precision = ", ".join(sorted({precision for _, precision in models}))
 
     def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
-        """Every window in its order; a few for each actor are held at once. What an actor had whose
-        machine went away, another gets."""
+        """Yield every window's logits in order, holding a few windows per actor. If an actor's
+        machine goes away, another actor gets its windows."""
         coming = iter(windows)
-        sent: deque[tuple[Window, Any, Any]] = deque()  # window, its answer to be, and the actor
+        sent: deque[tuple[Window, Any, Any]] = deque()  # window, its future answer, and the actor
         while True:
             while len(sent) < _AHEAD * len(self._actors) and (window := next(coming, None)):
                 sent.append(self._send(window, sent))
@@ -104,7 +104,7 @@ class RayScorer:
             yield window, scores
 
     def _send(self, window: Window, sent: Iterable[tuple[Window, Any, Any]]) -> Any:
-        """Give a window to the actor that has least to do."""
+        """Give a window to the actor with the least to do."""
         answers = [answer for _, answer, _ in sent]
         done = set(self._ray.wait(answers, num_returns=len(answers), timeout=0)[0] if sent else ())
         busy = Counter(id(actor) for _, answer, actor in sent if answer not in done)

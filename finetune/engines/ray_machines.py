@@ -1,5 +1,5 @@
-"""The machines of a Ray cluster: what a run's processes get there, and whether a machine has what
-a run needs."""
+"""The machines of a Ray cluster: a run's share of them, and whether a machine meets the run's
+requirements."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from finetune.errors import JobError
 from finetune.runs.run import TICKET, Run
 
 SOURCE = str(project.ROOT)
-_PACKAGES = ("torch", "transformers", "ray")  # of the same version on all machines
+_PACKAGES = ("torch", "transformers", "ray")  # must have the same version on all machines
 _LOOK_LIMIT = 120.0  # seconds for a machine to start a process and look for the run's folder
 _KINDS = ("CPU", "GPU")
 
 
 def choose_bundle(ray: Any, ranks: int, nodes: int) -> tuple[dict[str, int], list[Any]]:
-    """What each process gets (a GPU where there are some, else its share of a machine's
-    processors), and the machines that have it."""
+    """Return the resources of each process, and the machines that have them. A process gets a GPU
+    if there are any, otherwise a share of a machine's CPUs."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     sizes = {kind: [int(node["Resources"].get(kind, 0)) for node in alive] for kind in _KINDS}
     kind, amount = "GPU", 1
@@ -47,8 +47,8 @@ def choose_bundle(ray: Any, ranks: int, nodes: int) -> tuple[dict[str, int], lis
 
 
 def check_nodes(ray: Any, run: Run, nodes: list[Any], name: str = TICKET) -> None:
-    """See that the run's folder and what it needs are on each machine, by a task there; `name` is
-    that of a file of the folder."""
+    """Check that each machine has the run's folder and requirements, by a task there. `name` is
+    that of a file in the folder."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     file = str(run.folder.resolve() / name)
@@ -74,7 +74,7 @@ def check_nodes(ray: Any, run: Run, nodes: list[Any], name: str = TICKET) -> Non
 
 
 def compare_machine(name: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> None:
-    """See that a machine has what this one has."""
+    """Check that a machine has the same as this one."""
     if there["text"] != here["text"] or not there["writable"]:
         raise JobError(
             "The run's folder {folder} is not on the machine {name}, or cannot be written there.",

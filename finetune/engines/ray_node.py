@@ -1,5 +1,5 @@
-"""What runs on the machines of a Ray cluster. It is sent there as it stands, so importing it needs
-nothing of this project."""
+"""Code that runs on the machines of a Ray cluster. It is sent there as is, so it imports nothing of
+this project."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-LINGER = 60.0  # seconds for which an ended process's output is kept without being asked for
+LINGER = 60.0  # seconds to keep an ended process's output if nobody asks for it
 
 
 def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str, Any]:
-    """What a run would find on this machine.
+    """Describe this machine as a run would find it.
 
     Args:
-        file: one of the run's folder, whose text is to be seen here.
+        file: a file of the run's folder, which should be readable here.
         source: the folder that holds this project.
-        packages: whose versions are asked for.
+        packages: names of packages to report versions of.
     """
     text = ""
     with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ class FileScorer:
         os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here
 
     def load(self, folder: str) -> tuple[list[str], str]:
-        """Load the best model of the run in `folder`; its labels, and what it computes in."""
+        """Load the best model of the run in `folder`. Returns its labels and its precision."""
         from finetune.inference.files import LocalScorer
         from finetune.runs.run import Run
 
@@ -62,7 +62,7 @@ class FileScorer:
         return self._scorer.labels, self._scorer.precision
 
     def score(self, window: Any) -> Any:
-        """The `WindowLogits` of a `Window`."""
+        """Return the `WindowLogits` of a `Window`."""
         return self._scorer.score_window(window)
 
 
@@ -71,7 +71,7 @@ class RankProcess:
 
     Args:
         head: the name of the actor of rank 0.
-        ranks: how many processes the run has.
+        ranks: number of the run's processes.
         arguments: of Python.
         variables: of the process's environment.
         source: the folder that holds this project.
@@ -87,7 +87,7 @@ class RankProcess:
         environment = os.environ | variables | {"PYTHONPATH": os.pathsep.join(paths)}
         if ranks > 1:
             environment |= self._rendezvous(head, ranks)
-        self._folder = tempfile.mkdtemp(prefix="finetune-")  # no name means a file here
+        self._folder = tempfile.mkdtemp(prefix="finetune-")  # no name refers to a file here
         self._process = subprocess.Popen(
             [sys.executable, *arguments], env=environment, cwd=self._folder,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -98,7 +98,7 @@ class RankProcess:
         threading.Thread(target=self._attend, daemon=True).start()
 
     def _rendezvous(self, head: str, ranks: int) -> dict[str, str]:
-        """By which the processes find each other, as `torchrun` sets it."""
+        """Return the variables by which the processes find each other, as `torchrun` sets them."""
         import ray
 
         if self._rank == 0:
@@ -126,7 +126,7 @@ class RankProcess:
             self._lines.append(line.rstrip("\n"))
 
     def _attend(self) -> None:
-        """Wait for the end; and where nobody asks for it, give the run's place back."""
+        """Wait for the end. If nobody asks for it, free the run's place."""
         import ray
 
         self._process.wait()
@@ -136,21 +136,21 @@ class RankProcess:
         ray.util.remove_placement_group(ray.util.get_current_placement_group())
 
     def address(self) -> tuple[str, int]:
-        """Host and port by which the processes find each other."""
+        """Return host and port by which the processes find each other."""
         return self._address
 
     def exit_code(self) -> int | None:
-        """The process's; None while it lives."""
+        """Return the process's exit code; None while it runs."""
         self._asked = time.monotonic()
         return self._process.poll()
 
     def output(self, begin: int) -> tuple[list[str], bool]:
-        """Its lines from the one numbered `begin` on, and whether these are all."""
+        """Return the output lines from number `begin` on, and whether these are all."""
         ended = not self._reader.is_alive()  # asked first
         return self._lines[begin:], ended
 
     def end(self) -> None:
-        """Kill the process, and those it has started."""
+        """Kill the process and those it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

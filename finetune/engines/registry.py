@@ -1,4 +1,4 @@
-"""The engines there are, and what is asked of the one that has a run."""
+"""The available engines, and functions that delegate to the engine of a run."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def engine_of(run: Run) -> type[Engine]:
 
 
 def is_remote(run: Run) -> bool:
-    """True if a run is carried out elsewhere; its worker here only follows it."""
+    """True if another engine carries out the run; its worker here only follows it."""
     return engine_of(run).is_remote
 
 
 def that_keep(run: Run) -> list[type[Engine]]:
-    """Return the engines that keep something of a run, wherever it is carried out now."""
+    """Return the engines that keep something of a run, wherever the run is carried out now."""
     ticket = read_ticket(run)
     return [engine for engine in engines().values() if engine.keeps(ticket)]
 
@@ -138,7 +138,7 @@ def end_unheard(run: Run, token: str = "") -> None:
 
 
 def remove(run: Run, token: str = "") -> None:
-    """End what a run has under way on other engines, and remove what they keep of it."""
+    """End a run's attempts on other engines, and remove what these engines keep of it."""
     ticket = read_ticket(run)
     for engine in that_keep(run):
         engine(token).remove(run, ticket)
@@ -150,8 +150,8 @@ def carry_out(
     show: Callable[[Event], None] = lambda event: None,
     describe: Callable[[Event], str] = lambda event: "",
 ) -> int:
-    """Carry a run out on the engine of its ticket, as its worker; the exit status. For `show` and
-    `describe` see `supervisor.supervise`."""
+    """Carry a run out on the engine of its ticket, as its worker. Returns the exit status. For
+    `show` and `describe` see `supervisor.supervise`."""
     from finetune.engines import supervisor
 
     ticket = read_ticket(run)

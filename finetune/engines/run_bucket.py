@@ -1,4 +1,4 @@
-"""A run's place in a bucket: what goes to its machine, and what that has saved.
+"""A run's place in a bucket: files sent to its machine, and files the machine saved.
 
 <run id>/attempt-<n>/
     code.tar.gz     this package, the bundled pairs and the pinned requirements
@@ -6,7 +6,7 @@
     STOP            asks the worker to stop
     saved/          a mirror of the run's folder on its machine
 
-A bucket is no disk: the machine trains on its own, and whole files are sent.
+A bucket is no disk: the machine trains on its own disk and sends whole files.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
 CODE, RUN, STOP, SAVED = "code.tar.gz", "run.tar", "STOP", "saved"
-_PAGE_ONLY = {"gradio"}  # required by nothing that a worker does
-# What a worker needs of a run's folder, or leaves in it.
+_PAGE_ONLY = {"gradio"}  # not required by workers
+# Files of a run's folder that a worker needs or writes.
 _FOLDERS = ("best", "checkpoints", "predictions", "seen", "tensorboard")
 _FILES = ("job.json", "about.json", "config.json", "events.jsonl")
 
 
 class RunBucket:
-    """What one attempt of a run has in a bucket.
+    """The files of one attempt of a run in a bucket.
 
     Args:
         bucket: its id, `namespace/name`.
-        run_id: of the run.
-        attempt: its number.
+        run_id: the run's id.
+        attempt: the attempt's number.
     """
 
     def __init__(self, api: HfApi, bucket: str, run_id: str, attempt: int) -> None:
         self._api, self._bucket = api, bucket
         self._run_folder, self._folder = run_id, f"{run_id}/attempt-{attempt}"
-        self._sent: dict[str, tuple[int, int]] = {}  # of the mirror: file -> its time and size
+        self._sent: dict[str, tuple[int, int]] = {}  # mirrored file -> its time and size
 
     def path(self, name: str) -> str:
-        """Where a file stands in the bucket."""
+        """Return a file's path in the bucket."""
         return f"{self._folder}/{name}"
 
     def put(self, files: dict[str, Path | bytes], gone: list[str] | None = None) -> None:
@@ -71,11 +71,11 @@ class RunBucket:
         self._api.download_bucket_files(self._bucket, files, raise_on_missing_files=True)  # type: ignore[arg-type]
 
     def has(self, name: str) -> bool:
-        """Whether a file is there."""
+        """True if the file exists."""
         return bool(list(self._api.get_bucket_paths_info(self._bucket, [self.path(name)])))
 
     def mirror(self, run: Run) -> None:
-        """Send what has changed of a run's folder."""
+        """Send the changed files of a run's folder."""
         staging = run.folder / ".mirror"
         shutil.rmtree(staging, ignore_errors=True)
         files = dict(_linked(run, staging))
@@ -88,10 +88,10 @@ class RunBucket:
         shutil.rmtree(staging, ignore_errors=True)
 
     def fetch(self, run: Run) -> bytes:
-        """Put what the machine has saved into the run's folder; its whole `events.jsonl`.
+        """Fetch the machine's saved files into the run's folder. Returns its whole `events.jsonl`.
 
         Raises:
-            JobError: where that is more than a visitor of a shared app may fetch.
+            JobError: if that is more than a visitor of a shared app may fetch.
         """
         staging = run.folder / ".fetched"
         shutil.rmtree(staging, ignore_errors=True)
@@ -119,7 +119,7 @@ class RunBucket:
         return content
 
     def empty(self) -> None:
-        """Remove all that any attempt of the run has here."""
+        """Remove all files that attempts of the run have here."""
         tree = self._api.list_bucket_tree(self._bucket, self._run_folder + "/", recursive=True)
         paths = [file.path for file in tree if file.type == "file"]
         if paths:
@@ -127,14 +127,14 @@ class RunBucket:
 
 
 def _is_saved(path: str, prefix: str) -> bool:
-    """Whether a file of the bucket is one that a machine saves; its owner may put others there."""
+    """True if a machine saves files at this path; the bucket's owner may have added others."""
     first, *rest = path.removeprefix(prefix).split("/")
     known = first in _FOLDERS if rest else first == "events.jsonl"
     return path.startswith(prefix) and known and ".." not in rest
 
 
 def _linked(run: Run, staging: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a run's folder, linked beside it: a worker replaces them meanwhile."""
+    """Yield the files of a run's folder as links beside it, because a worker may replace them."""
     for name in (*_FOLDERS, *_FILES):
         for _ in range(3):
             try:
@@ -160,7 +160,7 @@ def _link(path: Path, name: str, staging: Path) -> Iterator[tuple[str, Path]]:
 
 
 def code_archive() -> bytes:
-    """This package, the bundled pairs, and the requirements as they are installed here."""
+    """Archive this package, the bundled pairs, and the requirements as installed here."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for folder in (project.ROOT / "finetune", project.ROOT / "assets" / "pairs"):
@@ -175,7 +175,7 @@ def code_archive() -> bytes:
 
 
 def pinned_requirements() -> list[str]:
-    """What a worker needs, in the versions that are installed here."""
+    """Return a worker's requirements, pinned to the versions installed here."""
     pinned = []
     for line in (project.ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         name = match(r"[\w-]+", line)
@@ -186,8 +186,8 @@ def pinned_requirements() -> list[str]:
 
 
 def pack_run(run: Run, target: Path) -> None:
-    """Write what a machine needs to carry a run out: its folder, the files of its upload, and its
-    local checkpoint. Of its events those that its ticket counts: the machine's own follow them."""
+    """Pack a run for a machine: its folder, the files of its upload, and its local checkpoint. Only
+    the events that its ticket counts are packed; the machine's own follow them."""
     config = run.config()
     with tarfile.open(target, "w", dereference=True) as archive:
         for name in (*_FOLDERS, *_FILES):
@@ -211,8 +211,8 @@ def _counted(run: Run) -> Callable[[tarfile.TarInfo], tarfile.TarInfo]:
 
 
 def unpack_run(archive_file: Path, root: Path, run_id: str) -> Run:
-    """Unpack what `pack_run` wrote; the run, below `root`. A local checkpoint is put where the
-    configuration says it is."""
+    """Unpack an archive of `pack_run` below `root`. Returns the run. A local checkpoint is put
+    where the configuration expects it."""
     with tarfile.open(archive_file) as archive:
         archive.extractall(root, filter="data")
     run = Run(root / run_id)

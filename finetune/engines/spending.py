@@ -1,7 +1,7 @@
-"""What was spent on jobs: `<store>/.spending.jsonl`, which outlives deleted runs.
+"""Spending on jobs: `<store>/.spending.jsonl`, which outlives deleted runs.
 
-An attempt of a run is noted with the most it can cost before it begins, and with what it has cost
-when it has ended; its last line counts.
+Before an attempt begins, its maximum cost is noted; after it ends, its actual cost. The last line
+for an attempt counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOTHING = _Cost(time=0.0, owner="", run="", attempt=0, dollars=0.0)
 
 
 def note(run: Run, attempt: int, dollars: float) -> None:
-    """Write down what an attempt costs."""
+    """Note the cost of an attempt."""
     cost = _Cost(time=time.time(), owner=run.owner, run=run.id, attempt=attempt, dollars=dollars)
     if dollars != spent_in(run, attempt):
         path = _file(run.folder.parent)
@@ -43,42 +43,43 @@ def note(run: Run, attempt: int, dollars: float) -> None:
 
 
 def rounded_up(dollars: float) -> float:
-    """An upper bound in whole cents: `$0.015` is at most `$0.02`."""
+    """Round an upper bound up to whole cents: `$0.015` is at most `$0.02`."""
     return math.ceil(round(100 * dollars, 6)) / 100
 
 
 def rounded_down(dollars: float) -> float:
-    """What is left, in whole cents: of `$0.015` there is `$0.01` to spend."""
+    """Round a remaining amount down to whole cents: `$0.015` leaves `$0.01` to spend."""
     return math.floor(round(100 * dollars, 6)) / 100
 
 
 def spent_in(run: Run, attempt: int) -> float:
-    """US dollars that an attempt has cost, one that may be under way at its most."""
+    """Return an attempt's cost in US dollars; its maximum if it may be running."""
     return _costs(run.folder.parent).get((run.id, attempt), _NOTHING).dollars
 
 
 def spent_on(run: Run) -> float:
-    """US dollars that a run's attempts have cost, one under way at its most."""
+    """Return the cost of a run's attempts in US dollars, with the maximum for a running one."""
     costs = _costs(run.folder.parent).values()
     return sum(cost.dollars for cost in costs if cost.run == run.id)
 
 
 def spent_today(root: Path, owner: str) -> float:
-    """US dollars that an owner's jobs of the last 24 hours have cost."""
+    """Return the cost in US dollars of an owner's jobs of the last 24 hours."""
     since = time.time() - _DAY
     costs = _costs(root).values()
     return sum(cost.dollars for cost in costs if cost.owner == owner and cost.time > since)
 
 
 def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
-    """Note the most that an attempt can cost. Attempts that begin at once see each other's.
+    """Note the maximum cost of an attempt. Attempts that begin at the same time see each other's
+    notes.
 
     Raises:
-        JobError: if that is beyond the limit for its run or for a day.
+        JobError: if that exceeds the limit for its run or for a day.
         StoreError: if the note cannot be written and read back; without it the limits do not hold.
     """
     with FileLock(_lock(run.folder.parent)):
-        note(run, attempt, 0.0)  # as it may be noted from a try before
+        note(run, attempt, 0.0)  # an earlier try may have noted it
         for spent, limit, what in (
             (spent_on(run), a_run, _("this run")),
             (spent_today(run.folder.parent, run.owner), a_day, _("24 hours")),
@@ -103,20 +104,20 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
 
 
 def files(root: Path) -> tuple[Path, Path]:
-    """The file and its lock, made if need be."""
+    """Return the file and its lock, creating them if needed."""
     for path in (_file(root), _lock(root)):
         path.touch()
     return _file(root), _lock(root)
 
 
 def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
-    """What each attempt of a run has cost, as it was noted last."""
+    """Read the latest noted cost of each attempt of a run."""
     costs: dict[tuple[str, int], _Cost] = {}
     if _file(root).exists():
         for line in _file(root).read_bytes().split(b"\n"):
             try:
                 cost = _Cost.model_validate_json(line)
-            except ValidationError:  # half a line, of a full disk
+            except ValidationError:  # half a line, after a full disk
                 continue
             costs[cost.run, cost.attempt] = cost
     return costs

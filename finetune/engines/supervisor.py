@@ -1,8 +1,8 @@
 """Carries a run out on another engine: the work of its worker process on this machine.
 
-It submits the attempt, or takes up one that is under way, writes its events into the run's folder,
-passes a stop on, and fetches what was saved. It may be killed at any moment: the next worker of the
-run goes on from the ticket.
+The worker submits the attempt or follows a running one, writes its events into the run's folder,
+passes on a stop request, and fetches the saved files. It may be killed at any moment; the run's
+next worker continues from the ticket.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
 
-POLL = 3.0  # seconds between two questions how the attempt is
-STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, then it is ended
-SILENCE = 600.0  # seconds in which the engine may give no answer before the run is given up
+POLL = 3.0  # seconds between two requests for the attempt's status
+STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, before it is killed
+SILENCE = 600.0  # seconds without an answer of the engine before the run is given up
 _LAST = (events.Finished, events.Stopped, events.Failed)
 _RESUME = _("Resume goes on from the last checkpoint.")
 
@@ -37,13 +37,13 @@ def supervise(
     show: Callable[[Event], None] = lambda event: None,
     describe: Callable[[Event], str] = lambda event: "",
 ) -> int:
-    """Carry a run out on an engine; the exit status.
+    """Carry a run out on an engine. Returns the exit status.
 
     Args:
-        restarts: how often an attempt whose machine was lost is begun again on another one.
-        show: called with every event that is written down.
-        describe: the lines that `show` writes of an event, which the attempt's log has too: those
-            of the log are not printed.
+        restarts: how many times an attempt is restarted after losing its machine.
+        show: called with every event that is written.
+        describe: returns the lines that `show` writes for an event. The attempt's log repeats
+            them; there they are not printed.
     """
     try:
         engine = open_engine()
@@ -55,7 +55,7 @@ def supervise(
     except Exception as error:
         failed = events.failure_event(error, _("A file of the run"), _RESUME)
         show(failed)
-        if run.exists():  # else it was deleted
+        if run.exists():  # otherwise it was deleted
             run.append(failed)
         return 1
     summary = run.state()
@@ -76,14 +76,14 @@ def supervise(
 
 
 def _is_told_ended(run: Run) -> bool:
-    """Whether a run's events say that it has ended."""
+    """True if the run's events record its end."""
     return run.state().end_recorded
 
 
 def _reason(ended: AttemptStatus) -> str:
-    """Why an attempt has ended that did not say it itself."""
+    """Return the reason why an attempt ended, if the attempt gave none."""
     code = ended.exit_code or 0
-    number = -code if code < 0 else code - 128  # of a signal, as Python and as a shell tell it
+    number = -code if code < 0 else code - 128  # of a signal, as Python and as a shell report it
     if number == signal.SIGKILL:
         return _(
             "The run's process was killed, perhaps for want of memory: a smaller batch size or "
@@ -109,14 +109,14 @@ class _Attempt:
         self._output: SimpleQueue[str] = SimpleQueue()
         self._ended = threading.Event()
         self._stop_asked = 0.0  # when a stop was passed on
-        # Of an attempt that another worker has followed before: what it wrote down.
+        # If another worker followed the attempt before: what that worker wrote.
         taken_up = bool(self._ticket.job or self._ticket.missing)
         self._known = set(run.events_file.read_bytes().split(b"\n")) if taken_up else set()
-        self._shown: set[str] = set()  # lines that tell the attempt's events
-        self._next = self._ticket.sent  # byte of the attempt's events that comes next
+        self._shown: set[str] = set()  # lines that describe the attempt's events
+        self._next = self._ticket.sent  # the next byte of the attempt's events
 
     def carry_out(self) -> AttemptStatus:
-        """Submit it where that was not done, and follow it to its end."""
+        """Submit the attempt if needed, then follow it until it ends."""
         if self._ticket.missing:
             self._look_for_missing()
         submitted = not self._ticket.job
@@ -132,7 +132,7 @@ class _Attempt:
             self._ended.set()
         reader.join(5)
         self._take_output()
-        if not _is_told_ended(self._run):  # else all is here
+        if not _is_told_ended(self._run):  # otherwise all is here
             self._run.append(events.PhaseStarted(phase=Phase.FETCH))
         content = self._engine.fetch(self._run, self._ticket)
         for log_line in log_lines.split(content[self._next :], self._ticket.attempt, self._next):
@@ -143,8 +143,8 @@ class _Attempt:
         return state
 
     def _look_for_missing(self) -> None:
-        """Follow the missing attempt again if the engine knows it by now; otherwise note that the
-        run goes on from its checkpoint."""
+        """Follow the missing attempt if the engine knows it again; otherwise note that the run
+        resumes from its checkpoint."""
         ticket = self._ticket
         job = ticket.missing if self._engine.knows(self._run, ticket) else ""
         if not job:
@@ -158,7 +158,7 @@ class _Attempt:
         return False
 
     def _submit(self) -> None:
-        """Begin the attempt; one whose submission was cut short is the same attempt."""
+        """Submit the attempt. One whose submission was cut short is the same attempt."""
         run, former = self._run, self._ticket
         run.append(events.PhaseStarted(phase=Phase.SUBMIT, detail=former.place))
         again = former.attempt and not former.submitted
@@ -174,13 +174,13 @@ class _Attempt:
         )
         job = self._engine.submit(run, self._ticket)
         update = {"job": job, "submitted": time.time()}
-        # Read anew: the engine has noted there what it keeps.
+        # Read again: the engine has noted there what it keeps.
         self._ticket = write_ticket(run, read_ticket(run).model_copy(update=update))
         self._next = self._ticket.sent
 
     def _read(self) -> None:
-        """Pass the attempt's output on. When the connection was lost it comes again from its
-        beginning, and lines of the log that were passed on are left out."""
+        """Pass the attempt's output on. After a lost connection the output starts again from its
+        beginning; log lines already passed on are skipped."""
         passed: list[int] = []  # hashes of the log's lines
         while not self._ended.is_set():
             place = 0
@@ -193,12 +193,12 @@ class _Attempt:
                         passed.append(hash(line))
                         place = len(passed)
                     self._output.put(line)
-            except Exception as error:  # the next answer of `state` says whether it still lives
+            except Exception as error:  # the next answer of `state` tells if it is alive
                 print(f"its output is not to be had: {error}", flush=True)
             self._ended.wait(POLL)
 
     def _follow(self) -> AttemptStatus:
-        """Take the attempt's output and pass a stop on, until it has ended."""
+        """Read the attempt's output and pass on a stop request, until the attempt has ended."""
         asked = answered = time.monotonic()
         while True:
             self._take_output()
@@ -227,12 +227,12 @@ class _Attempt:
         try:
             self._engine.stop(self._run, self._ticket, now=overdue or not self._run.exists())
             self._stop_asked = now
-        except FinetuneError as error:  # it is asked again
+        except FinetuneError as error:  # it will be asked again
             print(f"the stop was not passed on: {error}", flush=True)
             time.sleep(1)
 
     def _take_output(self) -> None:
-        """Take what was written, for a moment, or until there is no more."""
+        """Read the available output, for a moment or until there is no more."""
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
             try:
@@ -247,8 +247,8 @@ class _Attempt:
                     print(text, flush=True)
 
     def _take(self, log_line: log_lines.LogLine, last_too: bool = False) -> None:
-        """Write an event down, where it is the next one. The last one waits until the results are
-        here (`last_too`): a run that has ended is whole."""
+        """Write an event if it is the next one. The last event waits until the results are here
+        (`last_too`), so that a run that has ended is complete."""
         if log_line.attempt != self._ticket.attempt or log_line.offset != self._next:
             return
         event = events.from_json(log_line.line)

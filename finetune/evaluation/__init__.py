@@ -1,4 +1,4 @@
-"""How good a model is, how sure that is, and where it fails."""
+"""Measures how good a model is, how certain that is, and where it fails."""
 
 __all__ = [
     "advice", "baselines", "corrections", "examples", "in_ten", "picking", "quantization", "report",

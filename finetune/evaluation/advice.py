@@ -1,4 +1,4 @@
-"""What to do after a run: one advice, read off its scores and its curve."""
+"""One piece of advice after a run, based on its scores and curve."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Advice:
 
 
 def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
-    """The advice on a run of which a model was scored.
+    """Return the advice on a run of which a model was scored.
 
     Args:
         verdict: on the kept model.
@@ -71,8 +71,8 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
 
 
 def _of_steps(summary: RunSummary, config: RunConfig, steps: int) -> dict[str, Any]:
-    """What makes a run take so many steps, in whole epochs unless it was limited by steps; empty if
-    it took as many epochs."""
+    """Return the setting that makes a run take `steps`, in whole epochs unless `max_steps` is set.
+    Empty if the epochs stay the same."""
     if config.max_steps > 0:
         return {"max_steps": steps}
     per_epoch = summary.prepared.steps_per_epoch if summary.prepared else 0

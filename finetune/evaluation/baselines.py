@@ -1,6 +1,6 @@
 """Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity.
 
-What was measured of rows is kept beside them, `baseline-<key>.json`: nobody measures it again.
+Results are kept beside the rows, in `baseline-<key>.json`, and are not measured again.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def measure_baselines(
     stop: Callable[[], bool] = lambda: False,
     metrics: Sequence[Metric] = STANDARD,
 ) -> dict[str, dict[str, float]]:
-    """Baseline -> its scores, and the number of `examples` it was measured on.
+    """Return the scores of each baseline, and the number of `examples` it was measured on.
 
     Args:
-        checkpoint: the model before any tuning; compared only where it is a sentence encoder.
-        half: whether to encode in bf16.
+        checkpoint: the model before any tuning; compared only if it is a sentence encoder.
+        half: True to encode in bf16.
         stop: asked between two batches; the baselines measured by then are returned.
         metrics: those that answers suffice for are measured.
     """
@@ -79,7 +79,7 @@ def measure_baselines(
 
 
 def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = STANDARD) -> dict[str, float]:
-    """The scores of TF-IDF, empty where no text has a word; takes seconds and no torch."""
+    """Return the scores of TF-IDF; empty if no text has a word. Takes seconds and no torch."""
 
     def measure() -> dict[str, float]:
         train, validation = (_draw(pairs.splits[name], MOST) for name in ("train", "validation"))
@@ -93,9 +93,9 @@ def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = STANDARD) -> dict[st
 
 
 def why_no_training(baselines: Mapping[str, Mapping[str, float]], classes: int) -> str:
-    """A sentence for a person if a simple method is right on every validation pair, or if the
-    checkpoint's similarity alone reaches 0.95 and more than one constant answer does; else
-    empty."""
+    """Return a sentence for a person if a simple method is right on every validation pair, or if
+    the checkpoint's similarity alone reaches 0.95 and exceeds a constant answer. Otherwise empty.
+    """
     constant = baselines.get(MAJORITY, {})
     for name, text in (
         (TFIDF, _("Counting words is already right on every pair: no transformer is needed.")),
@@ -119,7 +119,7 @@ def _measured_once(
     pairs: Pairs, key: tuple[object, ...], measure: Callable[[], dict[str, float]],
     metrics: Sequence[Metric],
 ) -> dict[str, float]:  # fmt: skip
-    """The scores kept beside the pairs under a key of their rows and labels, else measured."""
+    """Return the scores kept under a key of the rows and labels, measuring them if needed."""
     added = [metric.name for metric in metrics if metric not in STANDARD]
     values = json.dumps([_VERSION, pairs.fingerprint, *key, *added])
     name = f"baseline-{hashlib.sha256(values.encode()).hexdigest()[:24]}.json"
@@ -140,7 +140,7 @@ def _measure_cosine(
     pairs: Pairs, folder: Path, max_length: int, half: bool, stop: Callable[[], bool],
     metrics: Sequence[Metric],
 ) -> dict[str, float]:  # fmt: skip
-    """The scores of the similarity; empty when stopped."""
+    """Return the scores of the similarity; empty if stopped."""
     train = _draw(pairs.splits["train"], MOST_TUNED)
     validation = _draw(pairs.splits["validation"], MOST_ENCODED)
     first, second = train.first + validation.first, train.second + validation.second
@@ -153,7 +153,7 @@ def _measure_cosine(
 
 
 def _draw(split: Dataset, most: int) -> _Texts:
-    """Texts and labels of a split, or of so many of its pairs, drawn with a seed."""
+    """Draw texts and labels of a split, or of a number of its pairs, with a seed."""
     if len(split) > most:
         rows = np.random.default_rng(0).choice(len(split), most, replace=False)
         split = split.select(np.sort(rows))
@@ -162,7 +162,7 @@ def _draw(split: Dataset, most: int) -> _Texts:
 
 
 def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
-    """Classes that logistic regression gives the validation pairs.
+    """Predict the classes of the validation pairs by logistic regression.
 
     A pair is the elementwise product and absolute difference of its two TF-IDF vectors, as
     InferSent joins sentence vectors (https://arxiv.org/abs/1705.02364), and their cosine.
@@ -171,7 +171,7 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    # Words of one letter count too, and characters stand for words where a script has no spaces.
+    # One-letter words count too, and characters replace words in scripts without spaces.
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), token_pattern=r"(?u)[\u3040-\u9fff]|\w+", sublinear_tf=True,
         max_features=min(50_000, WEIGHTS // (2 * len(np.unique(train.labels)))),
@@ -196,8 +196,8 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
 def predict_by_threshold(
     tuned_on: Similarities, labels: Labels, similarity: Similarities, positive: int
 ) -> Labels:
-    """Classes by the threshold of a similarity, and the side of it, that is most often right on the
-    pairs it is tuned on; all of shape (pairs,)."""
+    """Predict classes by a threshold of a similarity. Threshold and direction are those most often
+    right on the tuning pairs. All arrays have shape (pairs,)."""
     values = np.unique(tuned_on).astype(np.float64)
     edges = np.array([-np.inf, *(values[1:] + values[:-1]) / 2, np.inf])
     right = ((tuned_on >= edges[:, None]) == (labels == positive)).sum(axis=1)
@@ -210,8 +210,8 @@ def predict_by_threshold(
 
 
 def _sentence_encoder(checkpoint: str) -> Path | None:
-    """The folder of a checkpoint that is a sentence encoder, which has a `modules.json`
-    (https://sbert.net); None for others, and if it cannot be had."""
+    """Return the folder of a sentence encoder, which has a `modules.json` (https://sbert.net). None
+    for other checkpoints, and if it cannot be fetched."""
     try:
         folder = checkpoint_files.fetch(checkpoint)
     except FinetuneError:
@@ -223,7 +223,7 @@ def cosine_similarity(
     folder: Path, first: list[str], second: list[str], max_length: int, half: bool,
     stop: Callable[[], bool],
 ) -> Similarities | None:  # fmt: skip
-    """How alike a sentence encoder finds pairs, of shape (pairs,); None when stopped."""
+    """Return a sentence encoder's similarities of pairs, of shape (pairs,); None if stopped."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 

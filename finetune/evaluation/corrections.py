@@ -2,7 +2,7 @@
 
     <run folder>/corrections.json   row of the validation split -> class
 
-The run itself stays as it was; a new one can start from the corrected pairs.
+The run itself stays unchanged; a new one can start from the corrected pairs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _write_lock = threading.Lock()  # a person may correct two labels within a momen
 
 
 def read_corrections(run: Run) -> dict[int, str]:
-    """Row -> the corrected class, in the order of the rows; none when they cannot be read."""
+    """Read the corrected class of each row, in row order; empty if unreadable."""
     corrections = read_as(dict[NonNegativeInt, str], run.folder / "corrections.json") or {}
     return dict(sorted(corrections.items()))
 
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
-    """Give an example of the validation split another class, or its own again; all corrections
-    then."""
+    """Set an example's class in the validation split, or restore its own. Returns all
+    corrections."""
     examples = _examples(run).column("label").to_pylist()
     if label not in labels or not 0 <= row < len(examples):
         raise DataError("There is no such example or class.", "Open Errors again.")
@@ -50,8 +50,8 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
 
 
 def corrections_csv(run: Run, labels: list[str]) -> str:
-    """The validation pairs with the corrected labels as CSV; `label_before` is the label that a
-    corrected one had."""
+    """Return the validation pairs with the corrected labels as CSV. `label_before` is the original
+    label of a corrected one."""
     table = _examples(run)
     before = _corrected_labels(table, labels, {})
     after = _corrected_labels(table, labels, read_corrections(run))
@@ -62,8 +62,9 @@ def corrections_csv(run: Run, labels: list[str]) -> str:
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:
-    """The configuration of a run on the corrected pairs, which become the visitor's own files; a
-    DataError when nothing was corrected, the pairs have changed, or are more than may be kept."""
+    """Return the configuration of a run on the corrected pairs, which become the visitor's own
+    files. Raises a DataError if nothing was corrected, the pairs have changed, or there are too
+    many to keep."""
     from finetune.data import dataset_cache, splits
 
     corrections = read_corrections(run)

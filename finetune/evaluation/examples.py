@@ -42,14 +42,14 @@ class ExampleRow:
     label: str  # names of classes
     answer: str
     confidence: float  # probability of the answer
-    words: int  # of both sentences together; 0 where unknown
-    overlap: float | None  # share of words in common; None where unknown
+    words: int  # of both sentences together; 0 if unknown
+    overlap: float | None  # share of words in common; None if unknown
 
 
 def select_examples(
     study: RunEvaluation, which: str = "wrong", label: str = "", search: str = ""
 ) -> NDArray[np.int64]:
-    """Rows of examples, the most confident answers first, suspected labels by their doubt.
+    """Select rows of examples: the most confident answers first, suspected labels by their doubt.
 
     Args:
         which: one of `SELECTIONS`.
@@ -74,7 +74,7 @@ def select_examples(
 
 
 def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
-    """The examples of some rows, in the order of `rows`."""
+    """Return the examples of some rows, in the order of `rows`."""
     names, traits = study.analysis.labels, study.traits
     texts: list[dict[str, str]] = [{}] * len(rows)
     if study.table is not None:
@@ -95,8 +95,8 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
 
 
 def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPair]:
-    """Random validation pairs, of as many classes as there are, right and wrong ones; none where
-    they were not kept."""
+    """Sample validation pairs of as many classes as possible, right and wrong ones; none if they
+    were not kept."""
     if summary.best is None or summary.prepared is None:
         return []
     target = summary.prepared.target

@@ -1,4 +1,4 @@
-"""A model's accuracy as anybody can read it: of ten new examples, how many it gets right."""
+"""A model's accuracy in plain terms: how many of ten new examples it gets right."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from finetune.runs.summary import MAJORITY
 
 
 class InTen(NamedTuple):
-    """Of ten new examples."""
+    """Expected results for ten new examples."""
 
     right: Interval  # that the model answers rightly, with its 95% interval
     guessed: float  # that are right if the commonest answer is always given
 
 
 def in_ten(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> InTen | None:
-    """Return what to expect of ten new examples; None if the guess was not measured."""
+    """Return the expected results for ten new examples; None if the guess was not measured."""
     guess = baselines.get(MAJORITY, {}).get(ACCURACY.name)
     if guess is None:
         return None

@@ -1,5 +1,5 @@
-"""What new pairs will show of a kept model: it was picked as the best of several evaluations on the
-same pairs, which makes its score there too good."""
+"""Expected scores of a kept model on new pairs. The model was picked as the best of several
+evaluations on the same pairs, which makes its score there too good."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from finetune.runs.summary import RunSummary
 from finetune.tasks.base import Target
 from finetune.tasks.registry import task_of
 
-_MOST_PREDICTIONS = 4_000_000  # read; of more evaluations the best ones, which can be picked
+_MOST_PREDICTIONS = 4_000_000  # read; if there are more, of the best evaluations
 
 
 class Candidate(NamedTuple):
@@ -37,20 +37,20 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Picking:
-    """What having been picked adds to the scores of a model."""
+    """Selection bias in the scores of a kept model."""
 
     candidates: int  # evaluations that it was picked among
     bias: Mapping[str, float]  # score -> what is added to it; below 0 for a loss
 
     def expected(self, scores: Mapping[str, float]) -> dict[str, float]:
-        """What new pairs will show of each score that is another one after rounding."""
+        """Return the scores expected on new pairs, if different after rounding."""
         lower = {name: score - self.bias.get(name, 0.0) for name, score in scores.items()}
         return {
             name: value for name, value in lower.items() if f"{value:.3f}" != f"{scores[name]:.3f}"
         }
 
     def expected_intervals(self, scores: Mapping[str, Interval]) -> dict[str, Interval]:
-        """The same of scores with their intervals."""
+        """Return the same scores with their intervals."""
         changed = self.expected({name: score.value for name, score in scores.items()})
         return {name: selection.lowered(scores[name], self.bias[name]) for name in changed}
 
@@ -58,7 +58,7 @@ class Picking:
 def run_picking(
     run: Run, summary: RunSummary, others: Iterable[tuple[Run, RunSummary]] = ()
 ) -> Picking | None:
-    """What picking adds to a run's kept model; None if nothing is known of it.
+    """Return the selection bias of a run's kept model; None if unknown.
 
     Args:
         others: runs that it was picked among if its model is the best of all, such as the trials
@@ -78,7 +78,7 @@ def run_picking(
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
-    """The evaluations of a run from its first step on, in order."""
+    """Return the evaluations of a run in order, from its first step on."""
     metric = run.config().metric_for_best_model
     rank = catalog.find(metric).rank
     return [
@@ -91,7 +91,7 @@ def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
 def difference(
     scores: Mapping[str, Interval], first: Picking | None, second: Picking | None
 ) -> dict[str, Interval]:
-    """The differences of two models' scores without what picking adds to either."""
+    """Return the differences of two models' scores, both without selection bias."""
     added, other = (picked.bias if picked else {} for picked in (first, second))
     return {
         name: selection.lowered(score, added.get(name, 0.0) - other.get(name, 0.0))
@@ -103,8 +103,8 @@ def measure_picking(
     kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, target: Target,
     measured: tuple[str, ...],
 ) -> Picking | None:  # fmt: skip
-    """What picking adds to a kept model, named by its run's folder and its step; None where it was
-    not picked among several whose logits are there."""
+    """Return the selection bias of a kept model, named by its run's folder and its step. None
+    unless it was picked among several with saved logits."""
     found = [candidate for candidate in candidates if candidate[:2] == kept]
     if not found or len(candidates) < 2:
         return None
@@ -123,7 +123,8 @@ def _bias(
     measured: tuple[str, ...],
     version: object,  # of the files, for the cache
 ) -> dict[str, float]:
-    """Empty if fewer than two candidates can be read, or answers do not suffice for the metric."""
+    """Return the selection bias. Empty if fewer than two candidates can be read, or answers do not
+    suffice for the metric."""
     tallied = [*filter(lambda found: found.of_tally, map(catalog.find, measured))]
     if metric not in (LOSS.name, *(found.name for found in tallied)):
         return {}
@@ -135,7 +136,7 @@ def _bias(
         for candidate in _leading(candidates, kept, _MOST_PREDICTIONS // max(1, len(own.labels))):
             with contextlib.suppress(StoreError):
                 read = own if candidate == kept else _read(candidate)
-                if np.array_equal(read.labels, own.labels):  # else they are of other pairs
+                if np.array_equal(read.labels, own.labels):  # otherwise they are of other pairs
                     place = len(answers) if candidate == kept else place
                     answers.append(task_of(target).plain_answers(read.logits))
                     losses += [_losses(read)] if metric == LOSS.name else []
@@ -155,13 +156,13 @@ def _read(candidate: Candidate) -> SavedLogits:
 
 
 def _losses(scored: SavedLogits) -> Floats:
-    """The cross-entropy of each example."""
+    """Return the cross-entropy of each example."""
     likely = calibration.probabilities(scored.logits)[np.arange(len(scored.labels)), scored.labels]
     return -np.log(np.maximum(likely, np.finfo(np.float32).tiny))
 
 
 def _leading(candidates: Sequence[Candidate], kept: Candidate, most: int) -> list[Candidate]:
-    """The best candidates and the one kept, in order."""
+    """Return the best candidates and the kept one, in order."""
     ranked = sorted(candidates, key=lambda candidate: -candidate.score)
     chosen = {kept, *ranked[: max(2, most)]}
     return [candidate for candidate in candidates if candidate in chosen]

@@ -1,4 +1,4 @@
-"""Whether a model in int8 is as good as it was, and faster: measured on the validation pairs."""
+"""Compares a model in int8 with the original on validation pairs: quality and speed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from finetune.tasks.base import DecisionRule, Target
 from finetune.tasks.registry import task_of
 
 _SCORED, _TIMED, _CALIBRATING = 2000, 128, 128  # validation pairs
-_ROUNDS, _SECONDS = 8, 40.0  # of timing at least, and at most where it is not plain by then
+_ROUNDS, _SECONDS = 8, 40.0  # of timing at least, and at most if undecided by then
 _SURE = 0.01  # the p of the sign test
 _Rows = list[tuple[str, str | None]]
 Rounds = Sequence[tuple[float, float]]  # seconds of the model as it is, and in int8
 
 
 def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationReport:
-    """Make int8 models of a run's kept one, of which `source` is the ONNX file, and keep the
-    fastest of those that are as good, if it is faster than what the app computes with otherwise.
+    """Make int8 models from `source`, the ONNX file of a run's kept model. Keep the fastest of
+    those that are as good, if it is faster than what the app uses otherwise.
 
-    What was decided before of the same weights on the same processor stays, and int8 is made as it
-    was then: a machine that does other work beside would measure something else.
+    An earlier decision for the same weights on the same processor stays, and int8 is made the same
+    way again: a machine that is busy with other work would measure something else.
 
     Args:
-        step: that the model had taken when `source` was made: a run that goes on may have kept
-            another since.
+        step: steps of the model from which `source` was made. A run that goes on may have kept
+            another model since.
 
-    Returns what was measured of that one; where none is as good, of the one that comes nearest.
+    Returns the measurements of that model; if none is as good, of the nearest one.
     """
     rows, labels = _draw_pairs(run)
     length = checkpoints.length_of(run.folder)
@@ -69,7 +69,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
 
 
 def _draw_pairs(run: Run) -> tuple[_Rows, NDArray[np.int64]]:
-    """Validation pairs and their classes, at random: a file may be sorted by label."""
+    """Draw validation pairs and their classes at random, because a file may be sorted by label."""
     table = test_set.validation_examples(run)
     table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
     second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
@@ -89,7 +89,7 @@ def _decided_before(run: Run, step: int | None) -> QuantizationReport | None:
 def _measure(
     run: Run, plain: Scorer, files: Mapping[Kind, Path], rows: _Rows, labels: NDArray[np.int64]
 ) -> QuantizationReport:
-    """What each kind of int8 changes, and which is kept, if any."""
+    """Compare the kinds of int8 and report the best, `kept` if faster."""
     prepared = run.state().prepared
     target = prepared.target if prepared else plain.target
     length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
@@ -108,8 +108,8 @@ def _measure(
 
 
 def is_faster(rounds: Rounds) -> bool | None:
-    """Whether int8 is the faster one, by a two-sided sign test over the rounds; None while that is
-    not plain. A round that something else disturbed counts as one, however long it took."""
+    """True if int8 is faster, by a two-sided sign test over the rounds; None while undecided. A
+    disturbed round counts as one, however long it took."""
     from scipy.stats import binomtest
 
     wins = sum(before > after for before, after in rounds)
@@ -119,11 +119,11 @@ def is_faster(rounds: Rounds) -> bool | None:
 
 
 def time_rounds(measures: Sequence[Callable[[], float]]) -> tuple[Rounds, bool]:
-    """Time two models in turns until one is plainly faster, or for as long as is bearable; the
-    rounds, and whether the second one is faster."""
+    """Time two models in turns until one is plainly faster, or the time limit is reached. Returns
+    the rounds, and whether the second model is faster."""
     rounds: list[tuple[float, float]] = []
     while len(rounds) < _ROUNDS or (is_faster(rounds) is None and sum(map(sum, rounds)) < _SECONDS):
-        turns = (0, 1) if len(rounds) % 2 else (1, 0)  # what is warm now helps each equally often
+        turns = (0, 1) if len(rounds) % 2 else (1, 0)  # warm caches help each model equally often
         seconds = {turn: measures[turn]() for turn in turns}
         rounds.append((seconds[0], seconds[1]))
     return rounds, is_faster(rounds) is True

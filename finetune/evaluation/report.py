@@ -1,4 +1,4 @@
-"""The evaluation of a run: how good its kept model is, how sure that is, and where it fails.
+"""The evaluation of a run: how good its kept model is, how certain that is, and where it fails.
 
 Everything is computed from the logits and examples in the run's `predictions/`.
 """
@@ -41,7 +41,7 @@ _MOST_NUMBERS = 200_000_000  # of all evaluations read for them together
 
 @dataclass(frozen=True)
 class OrderConsistency:
-    """What changes when the sentences of a pair swap places."""
+    """Effect of swapping the sentences of a pair."""
 
     pairs: int  # asked in both orders
     flips: int  # pairs that got another answer
@@ -74,22 +74,22 @@ class Analysis:
     threshold: float | None
     scores: dict[str, Interval]  # the metrics of answers, by name
     most_probable: dict[str, float]  # the same of the most probable class
-    picking: Picking | None  # what having been picked adds to them; None on the test split
+    picking: Picking | None  # their selection bias; None on the test split
     confusion: Counts  # a row a true class, a column an answer
     classes: list[ClassScores]
     matthews: float  # Matthews' correlation, -1 to 1
-    roc: Curve | None  # of the positive class of two; None too where one class is missing
+    roc: Curve | None  # of the positive class of two; None too if one class is missing
     precision_recall: Curve | None
     sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
     fitted: CrossFittedThreshold | None  # the best threshold; None for few examples
     reliability: Reliability  # of the most probable class, as the model is
     calibration: Calibration  # after temperature scaling
-    order: OrderConsistency | None  # None where it was not measured
-    slices: list[Slice]  # empty where the texts were not kept
+    order: OrderConsistency | None  # None if it was not measured
+    slices: list[Slice]  # empty if the texts were not kept
 
     @property
     def kept_scores(self) -> KeptScores | None:
-        """The scores at the saved threshold; None without one."""
+        """Scores at the saved threshold; None without one."""
         if self.threshold is None:
             return None
         return KeptScores(
@@ -100,7 +100,7 @@ class Analysis:
 
     @property
     def expected(self) -> dict[str, Interval]:
-        """The scores that new pairs will show, of those that picking has made too good."""
+        """Expected scores on new pairs, for the scores that selection made too good."""
         return self.picking.expected_intervals(self.scores) if self.picking else {}
 
 
@@ -114,12 +114,12 @@ class RunEvaluation:
     confidence: NDArray[np.float32]  # probability of the answer
     doubt: NDArray[np.float32]  # 1 minus the label's mean probability over the evaluations
     never_right: NDArray[np.bool_]  # no evaluation got it right
-    traits: Traits | None  # None where the texts were not kept
-    table: pa.Table | None  # the examples; None where they were not kept
+    traits: Traits | None  # None if the texts were not kept
+    table: pa.Table | None  # the examples; None if they were not kept
 
     @property
     def suspects(self) -> Labels:
-        """Rows whose label is doubted, the most doubted first: no evaluation got them right, and
+        """Rows whose label is doubted, most doubted first: no evaluation got them right, and
         the label's probability stayed below a tenth.
 
         Source: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795.
@@ -129,8 +129,8 @@ class RunEvaluation:
 
 
 def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> RunEvaluation:
-    """The evaluation of the kept model, on the `test` split once it was opened; computed again only
-    when a file has changed. A StoreError when nothing was evaluated yet, or was not kept."""
+    """Evaluate the kept model, on the `test` split if it was opened. Cached until a file changes.
+    Raises a StoreError if nothing was evaluated or kept yet."""
     best = summary.best
     if best is None:
         raise StoreError("Nothing was evaluated yet.", "Wait for the first evaluation.")
@@ -231,8 +231,8 @@ def _label_doubts(
     target: Target,
     rule: DecisionRule,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """The doubt of each example's label, and whether no evaluation got it right; of all
-    evaluations, or evenly chosen ones where they are many."""
+    """Return the doubt of each example's label, and whether no evaluation got it right. Reads all
+    evaluations, or evenly chosen ones if there are many."""
     most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // best.logits.size), len(other_steps))
     positions = np.linspace(0, len(other_steps) - 1, most)
     truth = best.labels
@@ -248,8 +248,9 @@ def _label_doubts(
 
 
 def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
-    """The group of each example: those that share a sentence, directly or through others. Only
-    equal pairs are together if such a group holds more than a tenth of them. None without texts."""
+    """Return the group of each example: examples that share a sentence, directly or through others.
+    If such a group holds more than a tenth of them, only equal pairs are grouped. None without
+    texts."""
     if table is None:
         return None
     names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
@@ -264,7 +265,7 @@ def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
 
 
 def _read_alike(run: Run, step: int, best: SavedLogits) -> SavedLogits:
-    """An evaluation of the same examples; a StoreError when there is none."""
+    """Read an evaluation of the same examples. Raises a StoreError if there is none."""
     saved = saved_predictions.read_logits(run, step, classes=best.logits.shape[1])
     if not np.array_equal(saved.labels, best.labels):
         raise StoreError("Step {step} was evaluated on other examples.", step=step)
@@ -274,8 +275,8 @@ def _read_alike(run: Run, step: int, best: SavedLogits) -> SavedLogits:
 def _order_consistency(
     run: Run, scored: SavedLogits, target: Target, rule: DecisionRule, metrics: Sequence[Metric]
 ) -> OrderConsistency | None:  # fmt: skip
-    """None when it was not measured, or of a model that was replaced since, or is damaged: the
-    page offers to measure it then."""
+    """Read the order consistency. None if it was not measured, is damaged, or belongs to a replaced
+    model; the page then offers to measure it."""
     swapped = None
     with contextlib.suppress(StoreError):
         swapped = saved_predictions.read_swapped_logits(run, len(scored.labels))
@@ -314,16 +315,16 @@ class ChosenThreshold:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an evaluation comes to."""
+    """Conclusion of an evaluation."""
 
     measure: str  # what the score is called: F1, or macro F1
     score: Interval
-    baseline: str  # the best one's name; empty where none was measured
-    gain: Interval | None  # of what is expected of the model over the baseline
-    always: str | None  # the class that it always answers, if so
+    baseline: str  # the best one's name; empty if none was measured
+    gain: Interval | None  # of the model's expected score over the baseline
+    always: str | None  # the class, if it always answers the same
     errors: int
     examples: int
-    # A threshold that is worth choosing; None if none is, or one was chosen.
+    # A threshold worth choosing; None if there is none, or one was chosen.
     better_threshold: CrossFittedThreshold | None
     chosen: ChosenThreshold | None  # the saved threshold
     expected: Interval | None = None  # F1 that new pairs will show; None if that is the same
@@ -331,8 +332,8 @@ class Verdict:
 
 
 def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
-    """The kept model's validation scores at the threshold saved with it, or of the most probable
-    class without one; empty before the first evaluation."""
+    """Return the kept model's validation scores at its saved threshold, or else of the most
+    probable class. Empty before the first evaluation."""
     best, prepared = summary.best, summary.prepared
     if best is None or prepared is None:
         return dict(best.metrics) if best else {}
@@ -349,14 +350,14 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
 
 
 def run_verdict(run: Run, summary: RunSummary) -> Verdict:
-    """The verdict on a run's kept model; quick, for its evaluation is cached. A StoreError as from
-    `evaluate_run`."""
+    """Return the verdict on a run's kept model. Fast, because its evaluation is cached. Raises a
+    StoreError as `evaluate_run` does."""
     return verdict(evaluate_run(run, summary).analysis, summary.baselines)
 
 
 def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Verdict:
-    """Whether the model is better than the best baseline by more than chance, and what would
-    better it."""
+    """Test whether the model beats the best baseline by more than chance, and suggest what would
+    improve it."""
     metric = HEADLINE.name
     score, examples = analysis.scores[metric], analysis.examples
     expected = analysis.expected.get(metric)
@@ -392,22 +393,22 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
 class PairedComparison:
     """Two runs on the same validation examples."""
 
-    # The metrics of the first minus the second, without what picking adds to either.
+    # The metrics of the first minus the second, both without selection bias.
     difference: dict[str, Interval]
     mcnemar: McNemar
-    same_answers: bool  # on every example
+    same_answers: bool  # over all examples
     disagreements: list[int]  # rows that only one of them got right
-    first_right: list[bool]  # of these, whether it was the first
+    first_right: list[bool]  # for each of these, True if the first run got it right
 
     @property
     def is_better(self) -> bool:
-        """Whether both tests say that the first is better by more than chance."""
+        """True if both tests find the first run better by more than chance."""
         return self.difference[HEADLINE.name].low > 0 and self.mcnemar.p < 0.05
 
 
 @lru_cache(maxsize=6)
 def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedComparison | None:
-    """Two models on the same examples; None where the examples differ."""
+    """Compare two models on the same examples; None if the examples differ."""
     same = first.analysis.labels == second.analysis.labels
     same = same and np.array_equal(first.truth, second.truth)
     if first.table is not None and second.table is not None:

@@ -78,13 +78,13 @@ def save_examples(run: Run, split: str, table: pa.Table) -> None:
 def read_logits(
     run: Run, step: int, split: str = "validation", classes: int | None = None
 ) -> SavedLogits:
-    """The logits of an evaluation, of the test split those kept last.
+    """Read the logits of an evaluation; of the test split, those kept last.
 
     Args:
-        classes: how many the model tells apart, if known.
+        classes: the model's number of classes, if known.
 
     Raises:
-        StoreError: when they were not kept, or the file is damaged.
+        StoreError: if they were not kept, or the file is damaged.
     """
     path = _logits_file(run, step, split)
     if not path.exists():
@@ -101,8 +101,8 @@ def read_logits(
 
 
 def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits | None:
-    """The logits of both orders of some validation examples, of so many if known; None when they
-    were not measured. A StoreError when the file is damaged."""
+    """Read the logits of both orders of some validation examples, of that many if known. None if
+    they were not measured. Raises a StoreError if the file is damaged."""
     path = run.predictions / "swapped.npz"
     if not path.exists():
         return None
@@ -119,13 +119,13 @@ def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits 
 def read_examples(
     run: Run, split: str = "validation", labels: Labels | None = None
 ) -> pa.Table | None:
-    """The examples of a split, in the order of its logits; None when they were not kept.
+    """Read the examples of a split, in the order of its logits; None if they were not kept.
 
     Args:
-        labels: that were kept with the logits.
+        labels: the labels kept with the logits.
 
     Raises:
-        StoreError: when the file is damaged, or of other examples than those of `labels`.
+        StoreError: if the file is damaged, or its examples are not those of `labels`.
     """
     path = run.predictions / f"{split}.parquet"
     if not path.exists():
@@ -145,7 +145,7 @@ def read_examples(
 
 @contextlib.contextmanager
 def _reading(run: Run, path: Path, remedy: str) -> Iterator[None]:
-    """Make one error of all that a damaged file raises."""
+    """Convert every error that a damaged file raises into one."""
     try:
         yield
     except Exception as error:  # zipfile, zlib, numpy and pyarrow have some thirty kinds
@@ -159,7 +159,7 @@ def _reading(run: Run, path: Path, remedy: str) -> Iterator[None]:
 
 
 def _arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
-    """Some arrays of numbers of a file; raises whatever is wrong with it."""
+    """Read numeric arrays of a file. Raises any error the file causes."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in names}
     for name, array in arrays.items():
@@ -178,8 +178,8 @@ def _check_indices(values: NDArray[Any], end: int) -> None:
 
 
 def files_version(run: Run) -> tuple[tuple[str, int], ...]:
-    """A value that changes when a file in `predictions/` does: names and times."""
-    finished = run.predictions.glob("[!.]*")  # a dot begins the name of what is being written
+    """Return a value that changes with the files in `predictions/`: names and times."""
+    finished = run.predictions.glob("[!.]*")  # the name of a file being written begins with a dot
     return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in finished))
 
 
@@ -188,8 +188,8 @@ def _logits_file(run: Run, step: int, split: str) -> Path:
 
 
 def _finite(logits: NDArray[Any]) -> tuple[Logits, int]:
-    """Logits that can be computed with, and how many rows could not: theirs become 0, so that
-    they count as the first class, without confidence."""
+    """Return finite logits, and the number of rows that were not finite. Those rows become 0, so
+    that they count as the first class, without confidence."""
     _check(logits.ndim == 2 and logits.size > 0, "the logits are no table")
     good = np.isfinite(logits).all(axis=1)
     clean = np.where(good[:, None], logits, 0).clip(-1e4, 1e4).astype(np.float32)

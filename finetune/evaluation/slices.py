@@ -1,5 +1,5 @@
-"""The accuracy of groups of examples that share a trait of their texts, read from lists of English
-words and from digits: a first hint at what to look at."""
+"""Accuracy of groups of examples that share a trait of their texts. Traits are read from lists of
+English words and from digits: a first hint at what to look at."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None
 
 
 def _read_pair(*sentences: str) -> tuple[float, ...]:
-    """The traits of one pair, in the order of `Traits`."""
+    """Return the traits of one pair, in the order of `Traits`."""
     texts = [text.lower() for text in sentences]
     words = [_WORD.findall(text) for text in texts]
     first, second = map(set, words)
@@ -86,10 +86,10 @@ def _read_pair(*sentences: str) -> tuple[float, ...]:
 def score_slices(
     traits: Traits, labels: Indices, predictions: Indices, names: Sequence[str]
 ) -> list[Slice]:
-    """The accuracy of each group of examples that share a trait, and which groups are weak.
+    """Return the accuracy of each group of examples that share a trait, and mark weak groups.
 
     Groups are up to four bins of words and of overlap, each yes/no trait, and each of the 20 most
-    frequent true classes. One of 10 examples or more is weak where its accuracy is below that of
+    frequent true classes. One of 10 examples or more is weak if its accuracy is below that of
     all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm
     (1979, https://www.jstor.org/stable/4615733).
     """
@@ -118,7 +118,7 @@ def score_slices(
 def _groups(
     traits: Traits, labels: Indices, names: Sequence[str]
 ) -> Iterator[tuple[str, str, Truths]]:
-    """Trait, value and members of each group; some may hold no example."""
+    """Yield trait, value and members of each group; some groups may be empty."""
     paired = not np.isnan(traits.overlap).any()
     yield from _bins("words", traits.words)
     if paired:
@@ -134,7 +134,7 @@ def _groups(
 
 
 def _bins(trait: str, values: NDArray[Any]) -> Iterator[tuple[str, str, Truths]]:
-    """Bins by the quartiles, each from above one edge up to the next."""
+    """Yield bins by the quartiles, each from above one edge up to the next."""
     if len(values):
         quartiles = np.quantile(values, [0.25, 0.5, 0.75, 1], method="lower")
         edges = [-np.inf, *np.unique(quartiles)]

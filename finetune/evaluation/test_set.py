@@ -25,8 +25,8 @@ MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 
 
 def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
-    """Score the kept model on the validation pairs in both orders, or on 10,000 of them; a
-    DataError when they are single sentences."""
+    """Score the kept model in both orders on the validation pairs, or on 10,000 of them. Raises a
+    DataError for single sentences."""
     from finetune.inference.scorer import Scorer
 
     table = validation_examples(run)
@@ -46,8 +46,8 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
 
 
 def open_test_set(run: Run) -> None:
-    """Score the kept model on the test split, and write into the run that it was opened; a
-    DataError when there is no test split, or the pairs are not those of the run."""
+    """Score the kept model on the test split, and record in the run that it was opened. Raises a
+    DataError if there is no test split, or the pairs are not those of the run."""
     from finetune.inference.scorer import Scorer
 
     pairs = _load_pairs(run)
@@ -78,7 +78,7 @@ def open_test_set(run: Run) -> None:
 
 
 def _load_pairs(run: Run) -> Pairs:
-    """The pairs of a run, as long as they are those it was trained on."""
+    """Load the pairs of a run, if they are still those it was trained on."""
     from finetune.data import splits
 
     pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
@@ -89,13 +89,13 @@ def _load_pairs(run: Run) -> Pairs:
 
 
 def validation_examples(run: Run) -> pa.Table:
-    """The examples that a run is validated on; a DataError where they are others by now."""
+    """Return the run's validation examples. Raises a DataError if they have changed."""
     table = saved_predictions.read_examples(run)
     return keep_examples(run, _load_pairs(run), "validation") if table is None else table
 
 
 def keep_examples(run: Run, pairs: Pairs, split: str) -> pa.Table:
-    """Keep the examples of a split beside their logits; they are returned."""
+    """Save the examples of a split beside their logits. Returns them."""
     table = pairs.splits[split].with_format("arrow")[:]
     saved_predictions.save_examples(run, split, table)
     return table

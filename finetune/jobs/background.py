@@ -1,4 +1,4 @@
-"""Background jobs: what their kinds have in common."""
+"""Background jobs: the code shared by all kinds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from finetune.runs.store import RunStore
 
 @contextlib.contextmanager
 def store_lock(store: RunStore) -> Iterator[None]:
-    """One change at a time of what runs and what waits, whichever process makes it."""
+    """Allow one change at a time of what runs and what waits, across processes."""
     try:
         store.root.mkdir(parents=True, exist_ok=True)
         with FileLock(store.root / ".starting.lock", timeout=10):
@@ -42,12 +42,12 @@ def store_lock(store: RunStore) -> Iterator[None]:
 class BackgroundJob(JobFolder):
     """A job's folder, how to start it, and its work. Each kind of job is a subclass."""
 
-    name: ClassVar[str]  # of the kind, as `job.json` has it
-    folders: ClassVar[str]  # where such jobs lie below the store, as a pattern
-    limit: ClassVar[int]  # at work at a time, for all visitors
-    busy: ClassVar[str]  # the message when `n` of them are at work and no more may be
-    phase: ClassVar[Phase]  # in which its work begins
-    remedy: ClassVar[str] = ""  # for an error that nobody foresaw
+    name: ClassVar[str]  # name of the kind in `job.json`
+    folders: ClassVar[str]  # glob pattern of such jobs' folders below the store
+    limit: ClassVar[int]  # most jobs running at a time, for all visitors
+    busy: ClassVar[str]  # message if `n` of them run and no more may
+    phase: ClassVar[Phase]  # phase in which its work begins
+    remedy: ClassVar[str] = ""  # for an unexpected error
 
     @property
     def run(self) -> Run:
@@ -76,7 +76,7 @@ class BackgroundJob(JobFolder):
         admit: Callable[[list[JobFolder]], None] = lambda running: None,
         stdin: bytes = b"",
     ) -> None:
-        """Start the job in an empty folder, unless it is at work already.
+        """Start the job in an empty folder, unless it is already running.
 
         Args:
             request: what is asked for, as `work` reads it.
@@ -94,7 +94,7 @@ class BackgroundJob(JobFolder):
             with store_lock(store):
                 if self.state().running:
                     return
-                workers.kill_worker(self)  # it has said its last word, and is just leaving
+                workers.kill_worker(self)  # it has written its last event and is ending
                 jobs = map(JobFolder, store.root.glob(f"{self.folders}/"))
                 running = [job for job in jobs if job.is_alive()]
                 if len(running) >= self.limit:
@@ -102,7 +102,7 @@ class BackgroundJob(JobFolder):
                 admit(running)
                 with disk.writing(self.folder):
                     self.folder.parent.mkdir(parents=True, exist_ok=True)
-                    disk.remove_folder(self.folder)  # by renaming: who reaps its worker may write
+                    disk.remove_folder(self.folder)  # by renaming: its worker's parent may write
                     new.folder.rename(self.folder)
                 confinement = worker_files.of_job(self.name, store.root, self, request or {})
                 workers.spawn_worker(self, stdin=stdin, confinement=confinement)
@@ -111,14 +111,14 @@ class BackgroundJob(JobFolder):
 
 
 def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -> None:
-    """Let the Hugging Face libraries work from the disk where the Hub is not needed or silent; call
-    it before they are imported. Without the Hub's answer they would try for up to 46 seconds."""
+    """Let the Hugging Face libraries work offline if the Hub is not needed or silent. Call it
+    before they are imported; without an answer they would try for up to 46 seconds."""
     if not catalog.needs_hub(dataset, checkpoint, metrics) or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 
 class EventProgress:
-    """Progress as events, a few a second at most; `phase` is the one that the job is in."""
+    """Progress as events, a few a second at most. `phase` is the job's current phase."""
 
     def __init__(self, job: JobFolder, phase: Phase) -> None:
         self._job, self._current, self._last = job, (phase, ""), 0.0

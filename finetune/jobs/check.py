@@ -1,7 +1,7 @@
-"""Data checks: what is wrong with the pairs of a configuration, before training on them.
+"""Data checks: problems in the pairs of a configuration, found before training on them.
 
 The folder `checks/<id>` gets `partial.json`, the report without token lengths, and `report.json`.
-Who asks for the same pairs gets the same check.
+Requests for the same pairs share one check.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ID = re.compile(r"[0-9a-f]{24}")
 
 @dataclass
 class CheckState(JobState):
-    """How far a check is; `latest` is the report, or what of it is there by now."""
+    """Progress of a check; `latest` is the report, or the part available so far."""
 
-    report: CheckReport | None = None  # None until it ends well
+    report: CheckReport | None = None  # None until it succeeds
     latest: CheckReport | None = None
 
 
@@ -49,11 +49,11 @@ class CheckJob(BackgroundJob):
     remedy = _("Try another format of the same data; the log has the details.")
 
     def config(self) -> RunConfig:
-        """The configuration whose pairs are checked; a `ConfigError` where it is damaged."""
+        """The configuration whose pairs are checked. Raises a `ConfigError` if it is damaged."""
         return RunConfig(**self.request)
 
     def state(self) -> CheckState:
-        """Return the check's state, with what it has found."""
+        """Return the check's state, with its findings."""
         state = CheckState(**vars(super().state()))
         if report := read_report(self.folder / "report.json"):
             state.report, state.status = report, "finished"
@@ -61,12 +61,12 @@ class CheckJob(BackgroundJob):
         return state
 
     def latest_report(self) -> CheckReport | None:
-        """Return what the check has found by now: it counts rows long before their lengths."""
+        """Return the findings so far: rows are counted long before their lengths."""
         report = read_report(self.folder / "report.json")
         return report or read_report(self.folder / "partial.json")
 
     def work(self) -> None:
-        signal.alarm(1800)  # ends the process: a download that hangs must not hold a place for ever
+        signal.alarm(1800)  # ends the process: a hanging download must not hold a place for ever
         root, config = self.folder.parent.parent, self.config()
 
         def write(name: str, report: CheckReport) -> None:
@@ -80,7 +80,7 @@ class CheckJob(BackgroundJob):
 
 
 def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:
-    """Check the pairs of a configuration, `again` where a source may have changed."""
+    """Check the pairs of a configuration; with `again` if a source may have changed."""
     check_source_access(store, config)
     job = check_folder(store, config)
     if job.state().report is not None and not again:
@@ -97,20 +97,20 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
 
 
 def abandon_check(job: JobFolder) -> None:
-    """End a check nobody waits for, and remove what it has written."""
+    """End a check nobody waits for, and remove its files."""
     if job.is_alive():
         workers.kill_worker(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def check_folder(store: RunStore, config: RunConfig) -> CheckJob:
-    """Where the check of a configuration's pairs is, or would be."""
+    """Return the check of a configuration's pairs, which may not exist yet."""
     return CheckJob(check_report.folder_for(store.root, config))
 
 
 def check_source_access(store: RunStore, config: RunConfig) -> None:
-    """Raise a `ConfigError` or `DataError` where a configuration names a place on a shared
-    machine's disk, or another visitor's upload."""
+    """Raise a `ConfigError` or `DataError` if a configuration names a path on a shared machine's
+    disk, or another visitor's upload."""
     catalog.check_dataset(config.dataset)
     if is_upload(config.dataset):
         store.uploads.files(config.dataset)
@@ -119,7 +119,8 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
 
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:
-    """The check of that id; a `DataError` for anything else, as another visitor's upload."""
+    """Return the check of an id. Raises a `DataError` for any other id, such as another visitor's
+    upload."""
     missing = DataError("There is no such check.", "Press Examine.")
     if not isinstance(check_id, str) or not _ID.fullmatch(check_id):
         raise missing
@@ -138,7 +139,7 @@ def get_check(store: RunStore, check_id: object) -> CheckJob:
 
 
 def _check_hub_access(config: RunConfig) -> None:
-    """See that the Hub would give a visitor what was checked, now that they ask."""
+    """Check that the Hub would give the checked pairs to the visitor who asks now."""
     public = catalog.find_dataset(config.dataset) or not catalog.is_hub_dataset(config.dataset)
     if public or not owners.policy().asks_rights:
         return
@@ -153,7 +154,7 @@ def check_config(
     on_progress: Callable[[Phase, str, int, int], None] = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """The report on a configuration's pairs, with the baselines that need no model."""
+    """Return the report on a configuration's pairs, with the baselines that need no model."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     background.choose_offline(config.dataset, config.checkpoint)
     from finetune.data import checks, splits

@@ -22,14 +22,14 @@ from finetune.engines.run_bucket import RunBucket
 from finetune.jobs import workers
 from finetune.runs.run import Run
 
-LOOK = 0.2  # seconds between two looks at what the worker has written
-ASK = 2.0  # seconds between two looks for a stop
+LOOK = 0.2  # seconds between two checks of the worker's output
+ASK = 2.0  # seconds between two checks for a stop
 _PAUSES = (2, 5, 10, 20, 40, 60, 60, 60)  # seconds between two tries of the last mirroring
 _REST = 5.0  # of a mirroring's own time that passes until the next, and two seconds at least
 
 
 def main() -> int:
-    """Carry the run out; the worker's exit status, as far as its events tell."""
+    """Carry the run out. Returns the worker's exit status, if its events tell it."""
     run_id, attempt = os.environ["FINETUNE_JOB"].split()
     bucket = RunBucket(HfApi(), os.environ["FINETUNE_BUCKET"], run_id, int(attempt))
     root = Path("runs").resolve()
@@ -51,7 +51,7 @@ def main() -> int:
         if now > mirror_at:
             _mirror(bucket, run)
             mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))
-    for pause in _PAUSES:  # what was saved last is what counts
+    for pause in _PAUSES:  # the last saved files are what counts
         if _mirror(bucket, run):
             break
         time.sleep(pause)
@@ -61,13 +61,13 @@ def main() -> int:
 
 
 def _look_for_stop(bucket: RunBucket, run: Run) -> None:
-    with contextlib.suppress(Exception):  # the next look may have an answer
+    with contextlib.suppress(Exception):  # the next check may have an answer
         if bucket.has(run_bucket.STOP):
             bucket.get(run_bucket.STOP, run.stop_file)
 
 
 def _mirror(bucket: RunBucket, run: Run) -> bool:
-    """Send what was saved; whether that succeeded."""
+    """Send the saved files. Returns True if that succeeded."""
     try:
         bucket.mirror(run)
     except Exception as error:  # the next one sends it
@@ -77,7 +77,7 @@ def _mirror(bucket: RunBucket, run: Run) -> bool:
 
 
 class _Relay:
-    """Passes on what a worker writes."""
+    """Passes on a worker's output."""
 
     def __init__(self, run: Run, attempt: int) -> None:
         self._run, self._attempt = run, attempt

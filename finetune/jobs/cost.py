@@ -1,6 +1,6 @@
-"""Estimates what a configuration will cost: steps, time, memory, and how many pairs are cut.
+"""Estimates a configuration's cost: steps, time, memory, and the share of pairs that are cut.
 
-From what lies on this disk (data checks, earlier runs, a checkpoint's headers), in a moment.
+Takes a moment: it reads only data on this disk (data checks, earlier runs, a checkpoint's headers).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.training import schedule
 
-# Two runs that differ in none of these take about the same time for an example.
+# Two runs equal in these fields take about the same time for an example.
 PACE_FIELDS = (
     "checkpoint", "mixed_precision", "use_lora", "gradient_checkpointing", "torch_compile",
     "padding", "group_by_length", "frozen_layers", "freeze_embeddings", "attn_implementation",
     "optim", "num_processes", "accelerate_config", "dropout", "max_length",
 )  # fmt: skip
-# All that an estimate depends on: a form asks again when one of them changes.
+# All fields that an estimate depends on: a form asks again when one of them changes.
 INPUT_FIELDS = (
     *DATA_FIELDS, *PACE_FIELDS, "num_train_epochs", "max_steps", "per_device_train_batch_size",
     "gradient_accumulation_steps", "swap_augmentation", "eval_steps", "early_stopping_patience",
     "lr_scheduler_type", "deterministic", "lora_r",
 )  # fmt: skip
-# Two configurations that differ in none of these have the same rows to choose from.
+# Two configurations equal in these fields have the same rows to choose from.
 _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "positive_label"}
 
 
@@ -47,40 +47,40 @@ _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "posi
 class Steps:
     """Optimizer steps."""
 
-    pairs: int  # training examples, both orders counted where both are trained on
+    pairs: int  # training examples; both orders count if both are trained on
     per_epoch: int
     total: int
-    about: bool = False  # whether the number of pairs is not exact
+    about: bool = False  # True if the number of pairs is not exact
 
     @property
     def epochs(self) -> float:
-        """Passes over the pairs, fractional where `max_steps` ends within one."""
+        """Passes over the pairs, fractional if `max_steps` ends within one."""
         return self.total / self.per_epoch
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How many pairs are longer than `max_length`."""
+    """Pairs longer than `max_length`."""
 
     share: float  # of the training pairs
     longest: int  # in tokens
-    about: bool = False  # whether only a part of the rows was measured, or a histogram was read
+    about: bool = False  # True if only a part of the rows was measured, or a histogram was read
 
 
 @dataclass(frozen=True)
 class Time:
-    """How long training takes at the rate of an earlier run."""
+    """Training time at the rate of an earlier run."""
 
     seconds: float  # from the evaluation before the first step to the last step
-    rate: float  # the run's training examples a second
+    rate: float  # the run's training examples per second
     run: str  # its title
     device: str
-    same_pairs: bool  # whether it trained on the same pairs
+    same_pairs: bool  # True if it trained on the same pairs
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """All that can be said; None is unknown."""
+    """The estimates of a configuration; None is unknown."""
 
     steps: Steps | None = None
     time: Time | None = None
@@ -88,15 +88,15 @@ class Estimate:
     cut: Cut | None = None
     parameters: int | None = None
     report: CheckReport | None = None  # the check of the pairs
-    measurable: bool = False  # whether `cut` is known once `measure_token_lengths` was called
-    unclear_classes: tuple[str, ...] = ()  # two, of which nothing says which is the positive one
+    measurable: bool = False  # True if `measure_token_lengths` would make `cut` known
+    unclear_classes: tuple[str, ...] = ()  # two classes, if it is unknown which is the positive one
 
 
 def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Estimate:
-    """What a configuration will cost, from what the store's visitor may see.
+    """Estimate a configuration's cost from the data the store's visitor may see.
 
     Args:
-        place: where it is carried out, as `Ticket.place` names it.
+        place: the run's place, as named by `Ticket.place`.
     """
     try:
         check.check_source_access(store, config)
@@ -118,7 +118,8 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
 
 
 def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
-    """Measure the lengths of some pairs, where that is quick and was not done; whether it was."""
+    """Measure the lengths of some pairs if that is quick and not yet done. Returns True if it
+    measured."""
     with contextlib.suppress(FinetuneError):
         check.check_source_access(store, config)
         facts = _Facts(store, config)
@@ -129,7 +130,7 @@ def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
 
 
 def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
-    """How many steps so many training rows make."""
+    """Count the steps for this many training rows."""
     pairs *= 1 + config.swap_augmentation
     batches = math.ceil(pairs / config.per_device_train_batch_size)
     batches = math.ceil(batches / config.num_processes)
@@ -138,7 +139,8 @@ def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
 
 
 def count_evaluations(config: RunConfig, steps: Steps, validation_pairs: int) -> int:
-    """Evaluations of a run, that before the first step too; at the most if 0 pairs are known."""
+    """Count a run's evaluations, including the one before the first step; the maximum if 0 pairs
+    are known."""
     every = schedule.eval_every(
         config, steps.per_epoch, steps.total, config.num_processes, validation_pairs
     )
@@ -146,7 +148,7 @@ def count_evaluations(config: RunConfig, steps: Steps, validation_pairs: int) ->
 
 
 def with_checkpoints(store: RunStore, config: RunConfig) -> RunConfig:
-    """A configuration for a machine that may go away: it writes ten checkpoints at least."""
+    """Return a configuration with at least ten checkpoints, for a machine that may go away."""
     if config.save_steps:
         return config
     steps = _Facts(store, config).steps
@@ -154,14 +156,14 @@ def with_checkpoints(store: RunStore, config: RunConfig) -> RunConfig:
 
 
 class _Facts:
-    """What lies here about one configuration's pairs; each fact is looked up once."""
+    """Local facts about one configuration's pairs; each is looked up once."""
 
     def __init__(self, store: RunStore, config: RunConfig) -> None:
         self.store, self.config = store, config
 
     @cached_property
     def report(self) -> CheckReport | None:
-        """A check of these pairs; without token lengths where it had another checkpoint."""
+        """A check of these pairs; without token lengths if it was made for another checkpoint."""
         own, with_other_tokens = check.check_folder(self.store, self.config).folder, None
         for folder in (own, *own.parent.glob("*/")):
             with contextlib.suppress(ConfigError):
@@ -177,7 +179,7 @@ class _Facts:
         return with_other_tokens
 
     def _rows(self, split: str) -> int:
-        """Rows of a split as it will be used; 0 where unknown."""
+        """Return the number of used rows of a split; 0 if unknown."""
         splits = self.report.splits if self.report else []
         return next((summary.rows for summary in splits if summary.name == split), 0)
 
@@ -194,7 +196,7 @@ class _Facts:
 
     @cached_property
     def lengths(self) -> TokenLengths:
-        """The pairs' lengths under this checkpoint; empty where unknown."""
+        """Lengths of the pairs under this checkpoint; empty if unknown."""
         if self.report and self.report.lengths.longest:
             return self.report.lengths
         files = self.length_files
@@ -211,7 +213,7 @@ class _Facts:
 
     @cached_property
     def length_files(self) -> tuple[Path, Path] | None:
-        """The training rows as a check left them, and a tokenizer that is quick to use."""
+        """Training rows as a check left them, and a tokenizer that is fast to use."""
         path, tokenizer = None, token_lengths.tokenizer_file(self.config.checkpoint)
         if _agree(self.config, RunConfig(), SOURCE_FIELDS):
             path = catalog.BUNDLED_PAIRS / "train.csv"
@@ -222,8 +224,8 @@ class _Facts:
         return (path, tokenizer) if path and path.is_file() and tokenizer else None
 
     def time(self, place: str) -> Time | None:
-        """At the rate of the newest comparable run in this place, be it under way; of the same
-        pairs, and then of the same batch size, if there is one."""
+        """Time at the rate of the newest comparable run in this place, even a running one. Prefers
+        runs on the same pairs, then those of the same batch size."""
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
@@ -247,7 +249,7 @@ class _Facts:
 
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, place: str) -> bool:
-    """Whether an example took a run about the time it will take here, and that was measured."""
+    """True if the past run's measured time per example applies here."""
     if not (summary.started and len(summary.train) > 1 and summary.samples_per_second > 0):
         return False
     on_processor = summary.started.device.startswith(("CPU", "MPS"))
@@ -262,12 +264,13 @@ def _agree(config: RunConfig, other: RunConfig, names: Iterable[str]) -> bool:
 
 
 def _cut(lengths: TokenLengths, max_length: int) -> Cut:
-    """The share beyond `max_length`; from the histogram where it was another one then."""
+    """Return the share of pairs beyond `max_length`, from the histogram if the check had another
+    length."""
     exact = max_length == lengths.max_length
     if exact or max_length >= lengths.longest:
         part = lengths.rows < lengths.of or not lengths.max_length
         return Cut(lengths.cut if exact else 0.0, lengths.longest, part)
     low, below, rows = np.array(lengths.bins).T
-    # Of the bin that `max_length` falls into, as much as lies above it.
+    # Of the bin containing `max_length`, the part above it.
     above = np.clip((below - 1 - max_length) / (below - low), 0, 1)
     return Cut(float(np.average(above, weights=rows)), lengths.longest, True)

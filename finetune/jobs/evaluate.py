@@ -29,7 +29,7 @@ class EvaluationJob(BackgroundJob):
         return cls(run.folder / "evaluations" / evaluation)
 
     def start(self, store: RunStore) -> None:
-        """Score the model; raises a `JobError` unless the run has ended with one."""
+        """Score the model. Raises a `JobError` unless the run has ended with a model."""
         check_has_ended(self.run)
         self.begin(store)
 
@@ -46,8 +46,8 @@ def check_has_ended(run: Run) -> None:
 
 
 def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None:
-    """Keep a `threshold` or a `temperature` with the model of a run that has ended; forget it where
-    it is None."""
+    """Save a `threshold` or a `temperature` with the model of a run that has ended; None removes
+    it."""
     if summary.prepared is None or summary.status not in ENDED:
         raise JobError("This run is still training.", "Save it when the run has ended.")
     positive = summary.prepared.labels[summary.prepared.target.positive]
@@ -56,7 +56,7 @@ def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None
 
 
 def score(run: Run, test: bool) -> None:
-    """Score a run's model on the sealed test set, or else on validation in both orders."""
+    """Score a run's model on the sealed test set, or on validation in both orders."""
     choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
     from finetune.evaluation.test_set import open_test_set, score_both_orders
 

@@ -1,4 +1,4 @@
-"""Export jobs: a finished run's model as ONNX, in `<run>/exports/onnx/files/`, and in int8 too."""
+"""Export jobs: a finished run's model as ONNX in `<run>/exports/onnx/files/`, also in int8."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MODEL = "files/model.onnx"
 
 @dataclass
 class ExportState(JobState):
-    """How far an export is."""
+    """Progress of an export."""
 
-    file: Path | None = None  # the ONNX model; None until it is made, and for a newer model
+    file: Path | None = None  # the ONNX model; None until made, and if the run has a newer model
     size: int = 0  # bytes of all files
-    int8: QuantizationReport | None = None  # what int8 was measured to change
-    int8_serves: bool = False  # whether Predict answers in it on this machine
+    int8: QuantizationReport | None = None  # measured effect of int8
+    int8_serves: bool = False  # True if Predict uses int8 on this machine
 
 
 class ExportJob(BackgroundJob):
@@ -45,12 +45,12 @@ class ExportJob(BackgroundJob):
         return cls(run.folder / "exports" / "onnx")
 
     def start(self, store: RunStore) -> None:
-        """Export the model; raises a `JobError` unless the run has ended with one."""
+        """Export the model. Raises a `JobError` unless the run has ended with a model."""
         check_has_ended(self.run)
         self.begin(store, {"step": self.run.state().saved_step})
 
     def state(self) -> ExportState:
-        """Return the export's state; its status is `none` if the run has a newer model by now."""
+        """Return the export's state. Its status is `none` if the run has a newer model."""
         state, file, run = ExportState(**vars(super().state())), self.folder / _MODEL, self.run
         if state.status != "finished":
             return state
@@ -66,7 +66,7 @@ class ExportJob(BackgroundJob):
         )
 
     def zipped(self) -> Iterator[bytes]:
-        """Iterate over the exported files as a zip; a `StoreError` if there are none."""
+        """Iterate over the exported files as a zip. Raises a `StoreError` if there are none."""
         file, run_id = self.state().file, self.run.id
         if file is None:
             raise StoreError(

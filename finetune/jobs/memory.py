@@ -14,8 +14,8 @@ from finetune.config import RunConfig
 from finetune.data import checkpoints
 from finetune.environment import devices
 
-LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context is about as much
-_OVERHEAD = 1.6  # of all activations over those kept: measured, see tests/benchmarks/cost.py
+LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context takes about as much
+_OVERHEAD = 1.6  # ratio of all activations to those kept: measured, see tests/benchmarks/cost.py
 _WORD_EMBEDDINGS = (
     "word_embeddings.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight",
 )  # fmt: skip
@@ -24,7 +24,7 @@ _PRETRAINING_HEADS = ("cls.", "lm_head.", "vocab_", "generator_", "qa_outputs.")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes for one process at the most."""
+    """Maximum number of bytes for one process."""
 
     weights: int
     activations: int
@@ -37,10 +37,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a checkpoint's headers say of it; 0 where they do not."""
+    """Sizes from a checkpoint's headers; 0 if missing."""
 
     parameters: int  # without the head of its pretraining
-    embeddings: int  # of them, the word embeddings
+    embeddings: int  # those of the word embeddings
     edges: int  # rows and columns of the linear layers' weights, together
     layers: int
     hidden: int
@@ -49,7 +49,8 @@ class Shape:
 
 
 def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
-    """Bytes that training takes at the most; None where the checkpoint does not say its layers.
+    """Estimate the maximum bytes that training takes; None if the checkpoint does not tell its
+    layers.
 
     For each layer and token, the backward pass keeps the inputs of two norms, query, key, value,
     what they attend to and its projection (8 x hidden), and the wide layer before and after its
@@ -72,7 +73,7 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
     width, drops = (2 if half else 4), config.dropout != 0
     layer = width * (8 * shape.hidden + 2 * shape.wide) + 4 * half * shape.hidden
     layer += drops * 2 * (width + 1) * shape.hidden
-    if config.use_lora:  # peft drops out each linear layer's input anew, in fp32
+    if config.use_lora:  # peft drops out each linear layer's input again, in fp32
         layer += (5 + 2 * half) * (5 * shape.hidden + shape.wide)
     fused = config.attn_implementation != "eager"
     if not devices.list_accelerators():  # as `model.choose_attention` chooses
@@ -82,7 +83,7 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
         score = 2 * width + 2 * half + drops * (width + 1)  # the softmax is taken in fp32
         layer += score * shape.heads * length
     activations = shape.layers * layer
-    if config.gradient_checkpointing:  # each layer's input, and one layer made anew
+    if config.gradient_checkpointing:  # each layer's input, and one recomputed layer
         activations = shape.layers * 4 * shape.hidden + layer
     # 2. The parameters
     optimizer_bytes = {"adafactor": 0, "adamw_bnb_8bit": 2}.get(config.optim, 8)
@@ -95,7 +96,7 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
 
 @cache
 def trained_parameters(config: RunConfig, shape: Shape) -> int:
-    """Parameters that get a gradient."""
+    """Count the parameters that get a gradient."""
     if config.use_lora:
         return config.lora_r * shape.edges
     frozen = shape.embeddings * (config.freeze_embeddings or config.frozen_layers > 0)
@@ -105,13 +106,13 @@ def trained_parameters(config: RunConfig, shape: Shape) -> int:
 
 
 def read_shape(checkpoint: str) -> Shape | None:
-    """What the headers of a checkpoint on this disk say; None where they cannot be read."""
+    """Read the headers of a checkpoint on this disk; None if they cannot be read."""
     folder = checkpoints.local_folder(checkpoint)
     files = sorted(folder.glob("*.safetensors")) if folder else []
     return _read_shape(tuple((path, path.stat().st_mtime_ns) for path in files))
 
 
-@lru_cache(maxsize=32)  # a form asks at every change
+@lru_cache(maxsize=32)  # a form calls it at every change
 def _read_shape(files: tuple[tuple[Path, int], ...]) -> Shape | None:
     from safetensors import SafetensorError, safe_open
 

@@ -45,10 +45,10 @@ class Terminated(BaseException):
 
 
 class StopSwitch:
-    """Whether this run shall end: its STOP file, a SIGTERM, or Ctrl-C in a terminal.
+    """Stop requests of this run: its STOP file, SIGTERM, or Ctrl-C in a terminal.
 
-    Before training, and where it is the second, a signal ends the work where it stands; once the
-    loop runs, the loop ends itself after its step.
+    Before training, or if it is the second, a signal ends the work at once. During training, the
+    loop ends itself after its current step.
     """
 
     def __init__(self, run: Run) -> None:
@@ -66,17 +66,17 @@ class StopSwitch:
 
     def __call__(self) -> bool:
         if not distributed.is_single_process() and os.getppid() != self._parent:
-            raise Terminated  # the launcher was killed, and nobody else would end its processes
+            raise Terminated  # the launcher was killed, and nothing else would end its processes
         return self._signalled or self._run.stop_requested() or not self._run.exists()
 
     def check(self) -> None:
-        """Raise `Terminated` when a stop was asked for, between two phases."""
+        """Between two phases, raise `Terminated` if a stop was requested."""
         if self():
             raise Terminated
 
 
 def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, None]:
-    """The whole run as events; raises `Terminated` for a stop that came before training."""
+    """Yield the events of the whole run. Raises `Terminated` for a stop before training."""
     # 1. The libraries and the device
     config = run.config()
     yield events.PhaseStarted(phase=Phase.START, detail="PyTorch")
@@ -106,17 +106,17 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     stop.check()
     yield work.prepared()
     work.load_metric()
-    # 5. What it has to beat, before it begins
+    # 5. The baselines, before training begins
     yield from work.measure_baselines()
     stop.check()
     # 6. The loop
-    finished = None  # said when the loop has let go of its model
+    finished = None  # announced once the loop has released its model
     for event in work.fit():
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)
             yield event
-    # 7. What is measured of the kept model
+    # 7. Measurements of the kept model
     if finished is not None:
         del work
         accelerator.free_memory()
@@ -132,7 +132,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
 
 
 def _set_environment(config: RunConfig) -> None:
-    """Set what the Hugging Face libraries read once, when they are imported."""
+    """Set variables that the Hugging Face libraries read once, on import."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -141,7 +141,7 @@ def _set_environment(config: RunConfig) -> None:
     import datasets
     import transformers
 
-    datasets.disable_progress_bars()  # the phases and the bar say it once
+    datasets.disable_progress_bars()  # the phases and the bar already say it
     transformers.utils.logging.disable_progress_bar()
 
 
@@ -154,7 +154,7 @@ class _Training:
         from accelerate.utils import broadcast_object_list
 
         self.run, self.config, self.accelerator, self.stop = run, config, accelerator, stop
-        # Only the main process knows beforehand which folder and checkpoint it is, and how often
+        # Only the main process knows in advance the folder and checkpoint, and how often
         # the run has found that it can evaluate.
         latest = max(map(str, run.checkpoints()), default="")
         facts = [str(run.folder), latest, run.state().eval_every]
@@ -163,7 +163,7 @@ class _Training:
         self.checkpoint = Path(checkpoint) if checkpoint else None
 
     def load_pairs(self) -> None:
-        """Read the pairs, and see that they are those the run began with."""
+        """Read the pairs, and check that they are those the run began with."""
         from finetune.data import hub_access, splits
         from finetune.runs import pair_index
 
@@ -187,7 +187,7 @@ class _Training:
                 revision=revision,
             )
         if main_process:
-            with _logged_only():  # a file that was trained on is then scored without a word
+            with _logged_only():  # a file that was trained on is then scored without a warning
                 pair_index.write_pair_index(run, self.pairs.pair_hashes)
 
     def load_model(self) -> None:
@@ -226,7 +226,8 @@ class _Training:
             self.metric = self.task.score_modules(self.pairs.target, self.config.measured)
 
     def prepared(self) -> events.Prepared:
-        """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
+        """Describe the training data. Raises a `ConfigError` for more steps than a visitor may
+        take."""
         pairs, config, train = self.pairs, self.config, self.batches.train
         counts = pairs.counts
         processes = self.accelerator.num_processes
@@ -254,7 +255,7 @@ class _Training:
         )
 
     def measure_baselines(self) -> Iterator[events.Event]:
-        """Score the baselines on the validation pairs, which are kept beside their logits."""
+        """Score the baselines on the validation pairs, which are saved beside their logits."""
         run, config = self.run, self.config
         measured = run.state().baselines.keys() - {MAJORITY}
         if measured or not distributed.is_main_process():
@@ -268,24 +269,24 @@ class _Training:
             scores = baselines.measure_baselines(
                 self.pairs, config.checkpoint, config.max_length, half, self.stop, config.measured
             )
-            self.stop.check()  # or those not measured would be missing for good
+            self.stop.check()  # otherwise those not measured would be missing for good
             yield events.BaselinesMeasured(baselines=scores)
 
     def fit(self) -> Iterator[events.Event]:
-        """The loop's events."""
+        """Yield the loop's events."""
         from finetune.training import loop
 
         self.pairs = dataclasses.replace(self.pairs, splits={}, pair_hashes={})  # unmaps the texts
         self.stop.looping = True
         gc.collect()
-        gc.freeze()  # what the imports made stays, and is not looked through again at every step
+        gc.freeze()  # objects of the imports stay, and are not scanned again at every step
         yield from loop.fit(
             self.config, self.accelerator, self.classifier, self.batches, self.task, self.metric,
             self._hooks(), self.checkpoint, self.eval_every,
         )  # fmt: skip
 
     def _hooks(self) -> Hooks:
-        """What writes the loop's results into the run folder."""
+        """Return the hooks that write the loop's results into the run folder."""
         from finetune.evaluation import saved_predictions
         from finetune.training import first_batch, loop, model
 
@@ -329,7 +330,7 @@ class _Training:
 
 @contextlib.contextmanager
 def _logged_only() -> Iterator[None]:
-    """Only log what goes wrong: the run is whole without it."""
+    """Log errors without raising them: the run is complete without this step."""
     try:
         yield
     except Exception:

@@ -32,16 +32,16 @@ from finetune.runs.summary import JobState
 if TYPE_CHECKING:
     pass
 
-KEPT = 5  # of each visitor; older ones make room
+KEPT = 5  # kept for each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 
 
 @dataclass
 class PredictionState(JobState):
-    """How far a prediction job is."""
+    """Progress of a prediction job."""
 
     head: list[dict[str, Any]] = field(default_factory=list)  # the first rows of the result
-    report: dict[str, Any] = field(default_factory=dict)  # its figures; empty until it ends
+    report: dict[str, Any] = field(default_factory=dict)  # figures; empty until the job ends
 
 
 class PredictionJob(BackgroundJob):
@@ -52,22 +52,22 @@ class PredictionJob(BackgroundJob):
     phase = Phase.PREDICT
 
     def prediction_request(self) -> PredictionRequest:
-        """What was asked for."""
+        """The job's request."""
         return PredictionRequest(**self.request)
 
     @property
     def created(self) -> float:
-        """When it was asked for, in seconds since the epoch."""
+        """Time of the request, in seconds since the epoch."""
         return (self.folder / "job.json").stat().st_mtime
 
     @property
     def input(self) -> Path:
-        """The file to be predicted."""
+        """The file to predict."""
         return next(self.folder.glob("input.*"))
 
     @property
     def result(self) -> Path | None:
-        """The file with the predictions; None while there is none."""
+        """The file with the predictions; None if it does not exist."""
         return next(iter(self.folder.glob("result.*")), None)
 
     def state(self) -> PredictionState:
@@ -84,7 +84,7 @@ class PredictionJob(BackgroundJob):
         workers.end_worker(self, 10, 20)
 
     def work(self) -> events.Event | None:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the model is on this disk; no Hub is needed
         from finetune.inference.files import PredictionStopped, predict_file
         from finetune.inference.result_files import result_suffix
 
@@ -136,7 +136,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
 
 def _make_room(store: RunStore, size: int) -> None:
-    """Remove the visitor's oldest files until another may be kept."""
+    """Remove the visitor's oldest files until another fits."""
     limit = store.visitor.policy.limits.upload_bytes
     upload_bytes = store.uploads.make_room(size)
     oldest_first = newest_predictions(store)[::-1]
@@ -148,7 +148,7 @@ def _make_room(store: RunStore, size: int) -> None:
 
 
 def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
-    """The visitor's prediction job of that id; a `DataError` for anything else."""
+    """Return the visitor's prediction job of an id. Raises a `DataError` for any other id."""
     if isinstance(job_id, str) and _ID.fullmatch(job_id):
         job = PredictionJob(store.root / "batches" / job_id)
         if job.folder.is_dir() and store.visitor.owns(job.owner):
@@ -157,7 +157,7 @@ def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
 
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
-    """The visitor's prediction jobs, the newest first."""
+    """Return the visitor's prediction jobs, newest first."""
     jobs = [PredictionJob(path.parent) for path in (store.root / "batches").glob("*/job.json")]
     owned = [job for job in jobs if store.visitor.owns(job.owner)]
     return sorted(owned, key=lambda job: job.created, reverse=True)

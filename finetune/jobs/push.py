@@ -31,26 +31,26 @@ from finetune.runs.summary import JobState
 
 @dataclass
 class PushState(JobState):
-    """How far a push is."""
+    """Progress of a push."""
 
     progress: PushProgress = field(default_factory=PushProgress)
-    cancelling: bool = False  # whether somebody wants its end
+    cancelling: bool = False  # True if a person has cancelled it
     pushed: Pushed | None = None  # what the Hub confirmed; None until then
 
 
 class Approvals:
-    """What a Check has shown to whom: repositories that a push changes, prices of demo Spaces.
-    After a restart of the app one checks again."""
+    """Records what a Check has shown to each visitor: repositories that a push changes, prices of
+    demo Spaces. A restart of the app clears it."""
 
     def __init__(self) -> None:
         self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
 
     def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
-        """Note what a check has shown, a repository only where it holds something already."""
+        """Record what a check has shown; a repository only if it already holds something."""
         self._shown |= {(store.visitor.name, run.id, text) for text in plan.to_approve}
 
     def of(self, store: RunStore, run: Run) -> list[str]:
-        """What was shown to a visitor by any of their names, of one run."""
+        """Return what a visitor was shown of one run, under any of their names."""
         names = store.visitor.names or ("",)
         return [text for name, run_id, text in self._shown if name in names and run_id == run.id]
 
@@ -69,8 +69,8 @@ class PushJob(BackgroundJob):
     def start(
         self, store: RunStore, request: PushRequest, token: str | None, approvals: Approvals
     ) -> None:
-        """Begin to push. A repository that holds something is updated if a check has shown it to
-        the visitor for this run, or a push of theirs has put the run there; a demo Space is billed
+        """Begin to push. Updates a repository that holds something if a check has shown it to the
+        visitor for this run, or an earlier push of theirs put the run there. A demo Space is billed
         if a check has shown the price."""
         former = self.state()
         approved = {*approvals.of(store, self.run), *self.request.get("approved", [])}
@@ -80,7 +80,7 @@ class PushJob(BackgroundJob):
         self.begin(store, content, stdin=f"{token or ''}\n".encode())
 
     def state(self) -> PushState:
-        """Return the push's state; its status is `none` if there was none."""
+        """Return the push's state. Its status is `none` if there was none."""
         state = PushState(
             **vars(super().state()),
             progress=read_as(PushProgress, self.folder / "progress.json") or PushProgress(),
@@ -92,12 +92,12 @@ class PushJob(BackgroundJob):
         return state
 
     def cancel(self) -> None:
-        """Ask the push to end before its commit; later it cannot."""
+        """Ask the push to end before its commit; afterwards it cannot."""
         if self.state().running:
             self.request_stop()
 
     def forget_failed(self) -> None:
-        """Remove a push that failed, before somebody checks again whether it can be done."""
+        """Remove a failed push before somebody checks again if pushing is possible."""
         if self.state().status in ("failed", "stopped", "interrupted"):
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -122,7 +122,7 @@ class PushJob(BackgroundJob):
             return events.Stopped(step=0, seconds=0.0, reason=error.text)
         except FinetuneError:
             raise
-        except Exception as error:  # a library might quote a header in its words
+        except Exception as error:  # a library's message might quote a header
             traceback.print_tb(error.__traceback__)
             raise PublishError(
                 "{name} was raised, which is our fault.",
@@ -133,7 +133,7 @@ class PushJob(BackgroundJob):
 
 
 def _interrupted(progress: PushProgress) -> tuple[str, str]:
-    """What is known of a push whose worker was killed, and what to do."""
+    """Describe a push whose worker was killed, and what to do."""
     if progress.phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
         return (
             _("It ended unexpectedly after it was committed to {full}.", full=progress.full),

@@ -1,4 +1,4 @@
-"""A run in several processes (ranks): launch them, and end them."""
+"""Launches and ends a run in several processes (ranks)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from finetune.training import distributed
 
 
 def launch_if_several(run: Run) -> None:
-    """Replace this process by the launcher of several if the run needs them. The pid stays, which
-    is recorded as the worker's."""
+    """Replace this process by the launcher if the run needs several. The pid, recorded as the
+    worker's, stays the same."""
     config = run.config()
     if config.num_processes == 1 and not config.accelerate_config:
         return
@@ -25,7 +25,7 @@ def launch_if_several(run: Run) -> None:
 
 
 def launch_command(run: Run) -> list[str]:
-    """The command line that carries out `run` in several processes."""
+    """Return the command line that carries out `run` in several processes."""
     config = run.config()
     words = [sys.executable, "-m", "accelerate.commands.launch"]
     if config.num_processes > 1:
@@ -36,12 +36,12 @@ def launch_command(run: Run) -> list[str]:
         # --multi_gpu is Accelerate's word for torch's own launcher, with or without a GPU.
         words += ["--multi_gpu", "--num_machines", "1"]
         words += ["--mixed_precision", "no", "--dynamo_backend", "no"]  # RunConfig decides
-    words += ["--main_process_port", "0"]  # any free one
+    words += ["--main_process_port", "0"]  # any free port
     return [*words, "--module", "finetune", "train", "--run", str(run.folder.resolve())]
 
 
 def leave(status: int) -> int:
-    """End one of several processes at once: torch's threads can abort one that winds up."""
+    """End one of several processes at once: torch's threads can abort a process that winds up."""
     if not distributed.is_single_process():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The runs as a table: rows, what differs between them, sorted and filtered, groups together."""
+"""The runs as a table: rows, the differences between them, sorting, filtering and groups."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 
 CURVE = 30  # points of a run's curve in the table
-MOST_DIFFERENCES = 4  # in a run's name
-_OFF = {"-1", "''", "None", "False"}  # how the value of a setting is written that changes nothing
+MOST_DIFFERENCES = 4  # settings in a run's name
+_OFF = {"-1", "''", "None", "False"}  # value texts of settings that change nothing
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
 SCORES = tuple(dict.fromkeys((HEADLINE, *STANDARD, *OPTIONAL)))
-# What a person may sort by -> whether the greatest comes first when it is chosen.
+# Column to sort by -> True if the greatest comes first when it is chosen.
 COLUMNS = {
     "name": False, "status": False, "dataset": False, "checkpoint": False,
     **{metric.name: metric.greater_is_better for metric in SCORES},
@@ -49,7 +49,7 @@ class RunRow:
     status: str
     dataset: str = ""
     checkpoint: str = ""
-    # Of the model kept, at the threshold saved with it; empty while nothing was scored.
+    # Of the kept model, at its saved threshold; empty until scored.
     scores: dict[str, float] = field(default_factory=dict)
     threshold: float | None = None  # None without a saved one
     classes: int = 0  # 0 while unknown
@@ -60,14 +60,14 @@ class RunRow:
     tags: tuple[str, ...] = ()
     note: str = ""
     group: str = ""
-    place: int = 0  # in the queue, from 1; 0 when it does not wait
-    damaged: bool = False  # whether its configuration cannot be read
-    named: bool = False  # whether a person gave it its name
-    settings: dict[str, Any] = field(default_factory=dict)  # other than the defaults
+    place: int = 0  # place in the queue, from 1; 0 if not queued
+    damaged: bool = False  # True if its configuration cannot be read
+    named: bool = False  # True if a person named it
+    settings: dict[str, Any] = field(default_factory=dict)  # settings other than the defaults
     curve: tuple[float, ...] = ()  # the headline score at its evaluations, evenly thinned
 
     def value(self, column: str) -> Any:
-        """What stands in a column: a field's name or a hyperparameter's; None where unknown."""
+        """Return the value of a column: a field's name or a hyperparameter's; None if unknown."""
         if column in _SCORE_NAMES:
             return self.scores.get(column)
         if column in COLUMNS:
@@ -76,7 +76,7 @@ class RunRow:
 
 
 class RunGroup:
-    """The runs that differ by the seed alone; `rows` are those of them that are shown."""
+    """Runs that differ by the seed alone; `rows` are the ones that are shown."""
 
     def __init__(self, members: Sequence[RunRow]) -> None:
         self.rows: list[RunRow] = []
@@ -86,15 +86,15 @@ class RunGroup:
         self.count = len(members)
         finished = [row for row in members if row.status == "finished"]
         self.finished = len(finished)
-        self.scores = {  # None where none was scored
+        self.scores = {  # None if none was scored
             name: grids.seed_spread(row.scores.get(name) for row in finished)
             for name in _SCORE_NAMES
         }
 
 
 def run_rows(store: RunStore) -> list[RunRow]:
-    """The row of every run, the newest first. A page asks for them every second: that of a run
-    that has ended and does not wait is made once for as long as no file of it changes."""
+    """Return the row of every run, newest first. A page asks for them every second, so the row of
+    an ended run that does not wait is cached until one of its files changes."""
     waiting, rows = Queue(store.root).waiting(), []
     for run in store.runs():
         paths = [run.folder / name for name in _FILES]
@@ -102,7 +102,7 @@ def run_rows(store: RunStore) -> list[RunRow]:
         cached_version, row = _ended_rows.get(run.folder, (None, None))
         if row is None or cached_version != version or run.id in waiting:
             row = run_row(store, run)
-            # What a process or the queue says may change without a file of the run.
+            # A process or the queue may change these without a change in the run's files.
             if row.status in ENDED and run.state().end_recorded:
                 _ended_rows[run.folder] = version, row
         rows.append(row)
@@ -110,7 +110,7 @@ def run_rows(store: RunStore) -> list[RunRow]:
 
 
 def run_row(store: RunStore, run: Run) -> RunRow:
-    """The row of one run."""
+    """Return the row of one run."""
     summary, about = run.state(), run.about()
     values: dict[str, Any] = {"damaged": True}
     with contextlib.suppress(StoreError):
@@ -164,20 +164,21 @@ def _defaults() -> dict[str, Any]:
 
 
 def _is_own_name(settings: RunConfig) -> bool:
-    """Whether a configuration's name is not that which a grid or several seeds gave it."""
+    """True if the configuration's name was not given by a grid or by several seeds."""
     title = default_title(settings.changed(name=""))
     return bool(settings.name) and not settings.name.startswith(f"{title}, ")
 
 
 def training_seconds(summary: RunSummary) -> float | None:
-    """How long a run was worked on; None before it began."""
+    """Return the seconds worked on a run; None before it began."""
     if not summary.began:
         return None
     return summary.worked_by(time.time()) if summary.status == "running" else summary.worked
 
 
 def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
-    """The rows in which every word of `text` stands: in name, status, data, checkpoint or tags."""
+    """Return the rows that contain every word of `text`: in name, status, data, checkpoint or
+    tags."""
 
     def searchable(row: RunRow) -> str:
         parts = (row.name, row.status, row.dataset, row.checkpoint, *row.tags, row.note, row.id)
@@ -190,8 +191,8 @@ def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
 def sort_rows(
     rows: Sequence[RunRow], by: str, descending: bool, all_rows: Sequence[RunRow]
 ) -> list[RunRow | RunGroup]:
-    """The rows in order, the unknown last, those of a group together where the first would be; what
-    a group says is of all its members in `all_rows`."""
+    """Return the rows in order, unknown values last, and a group's rows together at the first one's
+    place. A group is placed by all its members in `all_rows`."""
 
     def sort_key(row: RunRow) -> Any:
         value = row.value(by)
@@ -217,7 +218,7 @@ def sort_rows(
 
 
 def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
-    """Hyperparameter -> its value in each row, for those that are not the same in all."""
+    """Return the values of each hyperparameter that differs between the rows."""
     names = {name for row in rows for name in row.settings}
     table = {name: [row.value(name) for row in rows] for name in _defaults() if name in names}
     return {
@@ -228,9 +229,9 @@ def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
 
 
 def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
-    """The rows with short names: the one that a person gave, or what a run has other than most of
-    these, as in "lr 5e-4, seed 43"; its title where there is no difference. A setting that is off
-    is not named."""
+    """Return the rows with short names: the person's own name, or the settings that most other runs
+    do not share, as in "lr 5e-4, seed 43"; the title if nothing differs. A setting that is off is
+    not named."""
     differing = differing_settings(rows)
     usual = {}
     for name, values in differing.items():
@@ -257,14 +258,14 @@ def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """A setting in a run's name: `lr 5e-4`."""
+    """Format a setting in a run's name: `lr 5e-4`."""
     if name in ("dataset", "checkpoint"):
         return str(value).rstrip("/").rsplit("/", maxsplit=1)[-1]
     return f"{grids.GRID.get(name, name)} {value_text(value)}"
 
 
 def value_text(value: Any) -> str:
-    """A setting's value: `5e-4`, `true`; a dash where there is none."""
+    """Format a setting's value: `5e-4`, `true`; a dash if it has none."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

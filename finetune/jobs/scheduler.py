@@ -1,4 +1,4 @@
-"""Starts what waits in the queue of runs when a device is free."""
+"""Starts queued runs when a device is free."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
 
 
 def dispatch_queue(store: RunStore) -> None:
-    """Start what waits and finds a free device, in order; a run that cannot be started fails."""
+    """Start waiting runs that find a free device, in order. A run that cannot be started fails."""
     scheduler = _schedulers.get(store.root)
-    own = scheduler is threading.current_thread()  # a search's: it cannot wait for itself
+    own = scheduler is threading.current_thread()  # a search's trial: it cannot wait for itself
     if scheduler is not None and scheduler.is_alive() and not own:
         scheduler.tick_now()
     else:
@@ -49,7 +49,7 @@ def _dispatch(store: RunStore) -> None:
     try:
         with store_lock(store):
             _start_waiting(store)
-    except (StoreError, JobError) as error:  # a full disk, or another change: what waits, waits on
+    except (StoreError, JobError) as error:  # a full disk, or another change: wait on
         _log.warning("the queue stands still: %s", error)
 
 
@@ -58,15 +58,15 @@ def _start_waiting(store: RunStore) -> None:
     for run_id in queue.waiting():
         try:
             run = store.get(run_id)
-        except NoSuchRun:  # deleted by hand
+        except NoSuchRun:  # the run was deleted by hand
             queue.remove(run_id)
             continue
         if run.is_alive():
             if not run.state().end_recorded:  # a terminal was faster
                 queue.remove(run_id)
-            continue  # else its former worker is just leaving
+            continue  # otherwise its former worker is just ending
         if busy and not is_remote(run):
-            continue  # nobody overtakes on this machine
+            continue  # no run overtakes on this machine
         try:
             accelerators = _free_place(run, running)
         except FinetuneError as error:  # its configuration is damaged
@@ -89,8 +89,8 @@ def _fail(run: Run, error: FinetuneError) -> None:
 
 
 def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
-    """The accelerators a run would get now: none by name where all are its, or on another engine;
-    None while its engine has no place."""
+    """Return the accelerators a run would get now; empty if it gets all or runs on another engine.
+    None if its engine has no place."""
     accelerators, config, name = (
         devices.list_accelerators(),
         run.config(),
@@ -111,11 +111,11 @@ def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
 
 
 def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
-    """Give the run to a worker, and take it out of the queue, as the worker itself does too."""
+    """Give the run to a worker and take it out of the queue, as the worker itself also does."""
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
-    if not read_ticket(run).job and run.state().count > 0:  # else it is followed again
+    if not read_ticket(run).job and run.state().count > 0:  # otherwise it is followed again
         resume(run)
     confinement = worker_files.of_run(run)
     if is_remote(run):
@@ -127,17 +127,17 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
 
 
 def running_runs(store: RunStore) -> list[Run]:
-    """The runs whose worker lives, everybody's, on all engines."""
+    """Return everybody's runs with a live worker, on all engines."""
     return [run for run in store.everyone.runs() if run.is_alive()]
 
 
 def is_training_here(store: RunStore) -> bool:
-    """Whether a run is being carried out on this machine."""
+    """True if a run is being carried out on this machine."""
     return not all(map(is_remote, running_runs(store)))
 
 
 def _stop_overdue(store: RunStore) -> None:
-    """Stop visitors' runs that were worked on for as long as a run may be."""
+    """Stop visitors' runs that have reached the time limit of a run."""
     limit = owners.policy().limits.run_minutes
     reason = message("It was worked on for {n} minutes, as long as a run may be.", n=limit)
     for run in running_runs(store) if limit < math.inf else ():
@@ -146,14 +146,14 @@ def _stop_overdue(store: RunStore) -> None:
             continue
         if not engine_of(run).is_billed and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
-            if not is_remote(run):  # else its worker passes it on
+            if not is_remote(run):  # otherwise its worker passes it on
                 workers.end_worker(run)
 
 
 def remove_leftovers(store: RunStore) -> None:
-    """Remove what a crash left of deletions and of folders that were being made; on a shared app
-    also what was read of pairs that nobody has asked for since a day, and the temporary folders of
-    workers that have outlived their app."""
+    """Remove leftovers of a crash: deletions and folders that were being made. On a shared app also
+    remove read pairs not requested for a day, and temporary folders of workers that outlived their
+    app."""
     ages = {(store.root, ".deleted-*"): 0.0, (store.root, ".new-*"): _DAY}
     if owners.policy().several_people:
         temporary = Path(tempfile.gettempdir())
@@ -170,8 +170,8 @@ _told = {""}  # the last error that was logged in one line
 
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
-    """Log what goes wrong: a bug must not stop the queue for ever. What people can mend, such as a
-    full disk, takes one line, and another one only when it changes."""
+    """Log errors, because a bug must not stop the queue for ever. An error that people can fix,
+    such as a full disk, takes one line, and another only when it changes."""
     text = ""
     try:
         yield
@@ -193,9 +193,9 @@ class Scheduler(threading.Thread):
 
     Args:
         warm: keep a warm worker (half a gigabyte) while nothing trains.
-        every: seconds between two looks at the queue.
+        every: seconds between two checks of the queue.
         release: called before a run is started while none is at work, to free device memory.
-        periodic: called with the store at each look at the queue.
+        periodic: called with the store at each check of the queue.
     """
 
     def __init__(
@@ -209,17 +209,17 @@ class Scheduler(threading.Thread):
         super().__init__(name="scheduler", daemon=True)
         self._store, self._warm, self._every, self._release = store.everyone, warm, every, release
         self._periodic = periodic
-        self._cleaned = -_HOUR  # when leftovers were removed last
-        self._at_work: list[Run] = []  # at the last look; kept where their end is announced
+        self._cleaned = -_HOUR  # time of the last removal of leftovers
+        self._at_work: list[Run] = []  # running at the last check; kept if their end is announced
         self._requests: SimpleQueue[threading.Event | None] = SimpleQueue()  # None to end
 
     def close(self) -> None:
-        """End; what runs goes on."""
+        """Stop the thread; runs go on."""
         self._requests.put(None)
         self.join(5)
 
     def tick_now(self) -> None:
-        """Look at the queue now, and wait until that is done."""
+        """Check the queue now, and wait until that is done."""
         done = threading.Event()
         self._requests.put(done)
         done.wait(3)
@@ -240,8 +240,8 @@ class Scheduler(threading.Thread):
             done.set()
 
     def _take_up(self, run: Run) -> None:
-        """What an app that starts does for a run."""
-        # Read now, so that nobody waits for it when the page opens.
+        """Clean up a run, or queue it again, when the app starts."""
+        # Read now, so that opening the page is fast.
         finished = run.state().status == "finished"
         if finished and not run.is_alive():  # its worker may have been killed before it did so
             shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
@@ -267,7 +267,7 @@ class Scheduler(threading.Thread):
                 workers.start_warm_worker(store)
 
     def _announce(self) -> None:
-        """Tell the owner of the runs that have ended since the last look."""
+        """Announce to the owner the runs that have ended since the last check."""
         running = running_runs(self._store)
         ids = {run.id for run in running}
         for run in self._at_work:

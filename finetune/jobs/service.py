@@ -1,4 +1,4 @@
-"""Training runs: start, resume, stop and delete them, and say what state they are in."""
+"""Training runs: start, resume, stop and delete them, and tell their state."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 def start_run(
     store: RunStore, config: RunConfig, ticket: Ticket | None = None, token: str = ""
 ) -> Run:
-    """Make a run and start its worker, or put it in the queue where another is training; see
-    `start_runs`."""
+    """Create a run and start its worker, or queue it if another is training; see `start_runs`."""
     return start_runs(store, [config], ticket=ticket, token=token)[0]
 
 
@@ -43,7 +42,7 @@ def start_runs(
     ticket: Ticket | None = None,
     token: str = "",
 ) -> list[Run]:
-    """Make several runs, to be carried out one after the other, each in its group.
+    """Create several runs, to be carried out one after the other, each in its group.
 
     Args:
         ticket: the engine that carries them out; this machine if None.
@@ -58,9 +57,9 @@ def start_runs(
         runs = []
         for config, group in zip(configs, groups or [""] * len(configs), strict=True):
             run_id = new_id()
-            # Before it is there, or a reader would see a run that nothing will start.
+            # Before the folder exists, or a reader would see a run that nothing will start.
             Queue(store.root).add(run_id, store.visitor.name)
-            # With its ticket, or an app that is killed here would leave it to this machine.
+            # With its ticket; otherwise an app killed here would leave it to this machine.
             text = ticket.to_json() if ticket is not None else ""
             runs.append(store.create(config, run_id, group, text))
             tokens.keep(run_id, token if ticket is not None else "")
@@ -71,7 +70,7 @@ def start_runs(
 def check_start(
     store: RunStore, configs: Sequence[RunConfig], ticket: Ticket | None = None
 ) -> None:
-    """See that `start_runs` would take these; raises what it would raise."""
+    """Check that `start_runs` would accept these; raises the same errors."""
     _check_visitors_ticket(store, ticket)
     for config in configs:
         registry.check_config(config, ticket or Ticket())
@@ -99,7 +98,7 @@ def _check(store: RunStore, config: RunConfig) -> None:
 
 
 def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
-    """See that a run asks for no more than a visitor may have of a machine that others share."""
+    """Check that a run stays within a visitor's limits on a shared machine."""
     problems = {}
     if config.report_to not in ("none", "tensorboard"):
         problems["report_to"] = _(
@@ -118,13 +117,13 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
 
 
 def _check_visitors_ticket(store: RunStore, ticket: Ticket | None) -> None:
-    """See that a visitor's ticket has nothing that only the app's owner may set."""
+    """Check that a visitor's ticket sets nothing reserved for the app's owner."""
     if ticket is not None and not store.visitor.policy.owner_asks:
         registry.check_visitors_options(ticket)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
-    """See that a visitor may have so many runs and places in the queue more."""
+    """Check that a visitor may have this many more runs and places in the queue."""
     if not store.visitor.may_start:
         raise JobError(
             "This browser keeps no cookies, so a run could not be yours.",
@@ -158,7 +157,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
 
 
 def resume_price(run: Run) -> BilledOptions | None:
-    """What the job takes and costs that a run would go on with; None where no new one is billed."""
+    """Return the options and price of the job that would resume a run; None if none is billed."""
     ticket = read_ticket(run)
     if ticket.job or registry.may_be_under_way(run):
         return None
@@ -166,7 +165,7 @@ def resume_price(run: Run) -> BilledOptions | None:
 
 
 def move_run(store: RunStore, run: Run, ticket: Ticket, token: str = "") -> None:
-    """Let a run that is not under way go on with another ticket."""
+    """Let a run that is not running go on with another ticket."""
     config = run.config()
     registry.check_config(config, ticket)
     registry.end_unheard(run, token)
@@ -182,12 +181,12 @@ def resume_run(
     token: str = "",
     agreed: bool = False,
 ) -> None:
-    """Let a run that ended before its last step go on from its last checkpoint, in its turn.
+    """Resume a run that ended early from its last checkpoint, in its turn.
 
     Args:
-        ticket: the engine it goes on with, whose price was agreed to; the former one if None.
+        ticket: the engine it goes on with, at an accepted price; the former one if None.
         token: of the Hub, for an engine that asks it.
-        agreed: whether that was done for the former one, see `resume_price`.
+        agreed: True if the former one's price was accepted, see `resume_price`.
     """
     with store_lock(store):
         run = store.get(run.id)
@@ -220,7 +219,7 @@ def resume_run(
 
 
 def _check_may_go_on(store: RunStore, summary: RunSummary, ticket: Ticket | None) -> None:
-    """See that a visitor's run may be worked on further, and with a ticket where one is named."""
+    """Check that a visitor's run may continue, with `ticket` if given."""
     _check_share(store, 0, 1)
     most = store.visitor.policy.limits.run_minutes
     if summary.worked >= 60 * most:
@@ -233,16 +232,16 @@ def _check_may_go_on(store: RunStore, summary: RunSummary, ticket: Ticket | None
 
 
 def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "") -> None:
-    """Ask a run to end, or take it out of the queue. Its best model is kept unless `discard`;
-    `reason` says why where no person asked."""
+    """Ask a run to end, or take it out of the queue. Keeps its best model unless `discard`.
+    `reason` explains a stop that no person requested."""
     with store_lock(store):
         Queue(store.root).remove(run.id)
         state = run.state()
         if run.is_alive() and not state.end_recorded:
             run.request_stop(discard, reason)
-            if not registry.is_remote(run):  # else its worker passes it on, and fetches the model
+            if not registry.is_remote(run):  # its follower passes it on, and fetches the model
                 workers.end_worker(run)
-        elif not state.end_recorded and read_ticket(run).job:  # nobody follows it just now
+        elif not state.end_recorded and read_ticket(run).job:  # no worker follows it now
             run.request_stop(discard, reason)
             Queue(store.root).add(run.id, run.owner)
         elif not state.count:  # it never began
@@ -256,8 +255,8 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
 
 
 def delete_run(store: RunStore, run: Run, token: str = "") -> None:
-    """Remove a run, its model, its events and its log; one that trains is ended first. What it has
-    on other engines is removed too: with the token kept for it, or else with `token`."""
+    """Remove a run, its model, its events and its log, ending it first if it trains. Its data on
+    other engines is removed with the token kept for it, or else with `token`."""
     if registry.is_remote(run) or registry.that_keep(run):
         followed = run.is_alive()
         workers.kill_worker(run)
@@ -278,7 +277,7 @@ def delete_run(store: RunStore, run: Run, token: str = "") -> None:
 
 
 def active_run(store: RunStore) -> Run | None:
-    """The visitor's run that is training, or else is the next of theirs to, or None."""
+    """Return the visitor's run that is training, or else their next one in the queue, or None."""
     for run in store.runs():
         if run.is_alive() and not run.state().end_recorded:
             return run
@@ -289,6 +288,6 @@ def active_run(store: RunStore) -> Run | None:
 
 
 def queue_place(store: RunStore, run: Run) -> tuple[int, int]:
-    """The place of a waiting run, from 1, and how many wait; (0, n) where it does not."""
+    """Return a run's place in the queue, from 1 (0 if not queued), and the queue's length."""
     waiting = Queue(store.root).waiting()
     return (waiting.index(run.id) + 1 if run.id in waiting else 0), len(waiting)

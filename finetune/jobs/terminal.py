@@ -50,7 +50,7 @@ class EventLog:
 
 
 def describe_event(event: events.Event, classes: int = 0) -> str:
-    """Lines for a person; empty for what is not worth a line.
+    """Describe an event in lines for a person; empty if it is not worth a line.
 
     Args:
         classes: how many classes the run has, by which F1 is named; 0 while unknown.

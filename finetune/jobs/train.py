@@ -32,7 +32,7 @@ _LOST = events.Failed(
 
 
 def train_job(folder: Path) -> int:
-    """Carry out a run in its worker, or let Accelerate start several; the exit status."""
+    """Carry out a run in its worker, or let Accelerate start several. Returns the exit status."""
     run = Run(folder)
     Queue(run.folder.parent).begin(run.id)
     if registry.is_remote(run):
@@ -42,7 +42,7 @@ def train_job(folder: Path) -> int:
 
 
 def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
-    """Carry out a run to its end, writing and showing every event; the exit status."""
+    """Carry out a run to its end, writing and showing every event. Returns the exit status."""
     stop = StopSwitch(run)
     stop.install()
     main_process = distributed.is_main_process()
@@ -83,8 +83,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
 
 
 def carry_out_attempt(run: Run, show: Callable[[events.Event], None]) -> int:
-    """Carry out an attempt here, for the engine that has started this process; the exit status. The
-    run's lock is held by the worker that follows the attempt."""
+    """Carry out an attempt here, for the engine that started this process. Returns the exit status.
+    The worker that follows the attempt holds the run's lock."""
     attempt.end_with_parent()
     try:
         return carry_out_run(run, show)
@@ -94,20 +94,20 @@ def carry_out_attempt(run: Run, show: Callable[[events.Event], None]) -> int:
 
 
 def _is_taken_away(run: Run) -> bool:
-    """Whether an attempt ends, with a checkpoint, though nobody has stopped the run: its machine is
-    taken away, and its engine may begin another attempt."""
+    """True if an attempt ends, with a checkpoint, without a stop request. Its machine is taken
+    away, and its engine may begin another attempt."""
     return attempt.is_attempt() and distributed.is_main_process() and not run.stop_requested()
 
 
 def _note_killed_worker(run: Run) -> None:
-    """Say from where the run goes on, where its last worker was killed and nobody has said it."""
+    """Record where the run resumes, if its last worker was killed without recording it."""
     step = run.checkpoint_step()
     if run.state().step > step:
         run.append(events.Resumed(step=step))
 
 
 def _as_requested(run: Run, event: events.Stopped) -> events.Stopped:
-    """The event with what was asked of the run, and why."""
+    """Return the event with the request made of the run, and its reason."""
     asked = {"discarded": run.discard_requested(), "reason": run.stop_reason()}
     return event.model_copy(update=asked)
 
@@ -120,10 +120,10 @@ def _clean_up(run: Run, event: events.Event) -> None:
 
 
 def _append_end(run: Run, ended: events.Event) -> None:
-    """Write how the run ended; once, though every rank comes here, the one that knows first."""
+    """Write how the run ended, once: every rank calls this, and the first to know writes."""
     if not distributed.is_single_process():
         run = attempt.as_attempt(Run(run.folder))
-        # Seconds in which a rank that knows the cause can write it down.
+        # Seconds for a rank that knows the cause to write it.
         patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and not run.state().end_recorded:
@@ -134,7 +134,7 @@ def _append_end(run: Run, ended: events.Event) -> None:
 
 
 def failure_event(error: Exception, run: Run) -> events.Failed:
-    """The event of an error that ends a run."""
+    """Return the event of an error that ends a run."""
     if isinstance(error, FinetuneError):
         return events.Failed(error=error.fact, remedy=error.remedy)
     if distributed.is_lost_rank_error(error):

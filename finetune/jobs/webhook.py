@@ -1,6 +1,6 @@
 """Tells the owner's chat or service that a run has ended: the address in FINETUNE_WEBHOOK.
 
-It gets the run's name, status and scores; no sentence, no name of a file, no token.
+The message has the run's name, status and scores; no sentence, file name or token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
 VARIABLE = "FINETUNE_WEBHOOK"
-TIMEOUT = 5.0  # seconds
+TIMEOUT = 5.0  # seconds to wait for an answer
 _log = logging.getLogger("finetune.jobs.webhook")
 
 
@@ -33,7 +33,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def announce(run: Run, summary: RunSummary) -> None:
-    """Send that a run has ended, in a thread; a failure is logged, and that is all."""
+    """Announce in a thread that a run has ended. A failure is only logged."""
     address = os.environ.get(VARIABLE, "")
     threading.Thread(target=_try, args=(address, run, summary), daemon=True).start()
 
@@ -42,13 +42,13 @@ def _try(address: str, run: Run, summary: RunSummary) -> None:
     try:
         send(address, run, summary)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        # Not the address: whoever knows it may write to the owner's chat.
+        # Without the address: anyone who knows it can write to the owner's chat.
         said = error if isinstance(error, OSError) else "it is no address of https:// or http://"
         _log.warning("%s: %s of %s was not sent: %s", VARIABLE, summary.status, run.id, said)
 
 
 def send(address: str, run: Run, summary: RunSummary) -> None:
-    """Post the news of a run to an http or https address, also one of the owner's network.
+    """Post the news of a run to an http or https address, which may be in the owner's network.
 
     Raises:
         OSError: if the address does not take it.
@@ -63,7 +63,7 @@ def send(address: str, run: Run, summary: RunSummary) -> None:
 
 
 def message(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
-    """The news as Slack, Discord or another service reads it."""
+    """Return the news as Slack, Discord or another service reads it."""
     scores = report.kept_metrics(run, summary)
     name = run.title(public=True)
     text = f"{name}: {summary.status}"

@@ -1,6 +1,7 @@
 """The process of a background job: `python -m finetune.jobs.worker FOLDER`.
 
-A warm worker imports everything and waits for a run that needs no Hub: training begins at once.
+A warm worker imports everything and waits for a run that needs no Hub, so that training begins at
+once.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _push(folder: Path) -> int:
     return PushJob(folder).carry_out()
 
 
-# Kind of job -> the function that carries out a folder's job. Each imports what its kind needs.
+# Kind of job -> the function that carries out a folder's job, and imports the kind's modules.
 JOBS = {
     "train": _train,
     "check": _check,
@@ -76,13 +77,13 @@ JOBS = {
 
 
 def main(folder: str) -> int:
-    """Carry out the job of a folder; the exit status."""
+    """Carry out the job of a folder. Returns the exit status."""
     caches.ensure_cache_folder()
     job, text = JobFolder(Path(folder)), os.environ.pop(workers.CONFINED, "")
     confinement = Confinement.from_json(text) if text else None
     if job.id != workers.WARM_FOLDER:
         if confinement is not None:
-            confinement.enter()  # before it reads what a visitor has brought
+            confinement.enter()  # before it reads a visitor's files
         return JOBS[job.kind](job.folder)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -91,7 +92,7 @@ def main(folder: str) -> int:
     run = wait_for_run(job.folder, job.request["parent"], confinement)
     if run is None:
         return 0
-    os.chdir(workers.empty_folder(run))  # its own is gone with the folder it waited in
+    os.chdir(workers.empty_folder(run))  # its own went with the folder it waited in
     log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -99,8 +100,9 @@ def main(folder: str) -> int:
 
 
 def wait_for_run(folder: Path, parent: int, own: Confinement | None = None) -> Run | None:
-    """The run to carry out; None when no run came, or the parent process or the folder is gone.
-    This process is confined to it, and to its `own` temporary folder, if the app says so."""
+    """Wait for a run to carry out. Returns None if no run came, or the parent process or the folder
+    is gone. If the app says so, this process is confined to the run and its `own` temporary folder.
+    """
     deadline = time.monotonic() + LIFETIME
     with contextlib.suppress(OSError):
         (folder / workers.READY).touch()

@@ -1,7 +1,7 @@
-"""The files that a worker may use in a shared app: of all runs, uploads and caches only its own.
+"""The files that a worker may use in a shared app: only its own runs, uploads and caches.
 
-The kind of a job comes from whoever starts it and not from the job's folder, where a former worker
-of the same run may have written.
+The job's kind comes from the process that starts it, not from the job's folder, where a former
+worker of the same run may have written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from finetune.runs.run import Run
 
 
 def of_run(run: Run) -> Confinement | None:
-    """What a training run's worker may use; None for all that the app may.
+    """Return the files a training run's worker may use; None for all files of the app.
 
     A worker that follows a run on another engine is confined if the engine says so.
     """
@@ -39,7 +39,7 @@ def of_run(run: Run) -> Confinement | None:
 
 
 def of_job(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) -> Confinement | None:
-    """What the worker of another job may use, by the kind and the request it is started with."""
+    """Return the files another job's worker may use, by the job's kind and request."""
     if not owners.policy().confines_workers:
         return None
     if kind == "predict":
@@ -61,7 +61,8 @@ def _folder(folder: Path) -> Confinement:
 
 
 def _pairs_of(run: Run) -> Confinement:
-    """Those of a run; none where its configuration cannot be read, as its worker will say."""
+    """Return the files of a run's pairs; none if its configuration cannot be read, as its worker
+    will report."""
     with contextlib.suppress(FinetuneError):
         return needed_files.of_pairs(run.pinned_config(), run.folder.parent)
     return Confinement()

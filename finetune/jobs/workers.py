@@ -35,13 +35,13 @@ from finetune.runs.store import RunStore
 WORKER = "finetune.jobs.worker"  # the module that a worker runs
 STOP_PATIENCE, STOP_LIMIT = 4.0, 180.0  # seconds until SIGTERM, and until SIGKILL
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
-CONFINED = "FINETUNE_CONFINED"  # tells a worker what it may use
+CONFINED = "FINETUNE_CONFINED"  # tells a worker its confinement
 WARM, WARM_FOLDER = "warm", ".warm"  # the kind of a worker that waits for a run, and its folder
 READY, RUN = "ready", "run.json"  # files by which a warm worker and the app talk
-TEMPORARY = "finetune-worker-"  # how the name of a confined worker's temporary folder begins
-# Folders that a worker is told by absolute paths, for it runs in another one.
+TEMPORARY = "finetune-worker-"  # prefix of a confined worker's temporary folder
+# Folders passed to a worker as absolute paths, because it runs in another folder.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
-# What a shared app's worker has too if it is not confined, beside what its engine reads.
+# Variables of a shared app's unconfined worker, in addition to those its engine reads.
 _UNCONFINED = ("HOME", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME")
 
 
@@ -55,10 +55,10 @@ def spawn_worker(
     """Start a worker for a folder.
 
     Args:
-        accelerators: those it may use; all, where empty.
-        cwd: where it runs; an empty folder by default, so that no name means a file here.
-        stdin: what it can read once: a secret stands in no argument, file or variable.
-        confinement: what it may use, which is given a temporary folder; all if None.
+        accelerators: those it may use; all if empty.
+        cwd: its working folder; an empty one by default, so that no name refers to a file.
+        stdin: text it can read once: no argument, file or variable has a secret.
+        confinement: files it may use, with a temporary folder added; all if None.
     """
     folder = str(job.folder.resolve())
     variables = _environment(confinement) | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
@@ -96,7 +96,8 @@ def spawn_worker(
         os.close(lock)  # the worker has it now
 
     def reap() -> None:
-        """Collect the exit status, or the ended worker would stay a zombie while the app lives."""
+        """Collect the exit status. Otherwise the ended worker would stay a zombie while the app
+        lives."""
         process.wait()
         if confinement is not None:
             shutil.rmtree(confinement.temporary, ignore_errors=True)
@@ -109,7 +110,7 @@ def spawn_worker(
 
 
 def empty_folder(job: JobFolder) -> Path:
-    """An empty folder for a worker to run in, within the job's own."""
+    """Create an empty folder for a worker to run in, within the job's own."""
     folder = job.folder.resolve() / ".cwd"
     shutil.rmtree(folder, ignore_errors=True)  # a library may have left something there
     folder.mkdir()
@@ -117,7 +118,7 @@ def empty_folder(job: JobFolder) -> Path:
 
 
 def _environment(confinement: Confinement | None) -> dict[str, str]:
-    """The environment of a worker; a shared app's has none of its owner's secrets."""
+    """Return a worker's environment, without the owner's secrets in a shared app."""
     policy, own = owners.policy(), cast(Mapping[str, str], os.environ)
     if policy.confines_workers:
         own = visible_environment()
@@ -130,7 +131,7 @@ def _environment(confinement: Confinement | None) -> dict[str, str]:
 
 
 def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) -> None:
-    """Write down which process carries a job out, and on which accelerators."""
+    """Record which process carries a job out, and its accelerators."""
     record = {"pid": pid, "started": 0.0, "devices": list(accelerators)}
     with contextlib.suppress(psutil.Error):  # it has ended already
         record["started"] = _start_time(psutil.Process(pid))
@@ -138,12 +139,13 @@ def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) ->
 
 
 def _start_time(process: psutil.Process) -> float:
-    """Seconds from the machine's start to the process's: a clock that is set changes nothing."""
+    """Return the seconds from the machine's boot to the process's start, which clock changes do not
+    affect."""
     return float(process.create_time() - psutil.boot_time())
 
 
 def worker_process(job: JobFolder) -> psutil.Process | None:
-    """The process that carries a job out; None when it has ended, or its pid is another's now."""
+    """Return the process that carries a job out; None if it has ended or its pid was reused."""
     record = disk.read_json(job.process_file)
     with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError, OverflowError):
         process = psutil.Process(record["pid"])
@@ -153,13 +155,13 @@ def worker_process(job: JobFolder) -> psutil.Process | None:
 
 
 def worker_devices(job: JobFolder) -> tuple[str, ...]:
-    """The accelerators its worker was given; empty where it has all."""
+    """Return the accelerators given to the worker; empty if it has all."""
     return tuple(map(str, disk.read_json(job.process_file).get("devices", [])))
 
 
 def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:
-    """See to it, in the background, that a worker that was asked to stop ends: after `patience`
-    seconds by SIGTERM, after `limit` by SIGKILL."""
+    """In the background, end a worker that was asked to stop: by SIGTERM after `patience` seconds,
+    by SIGKILL after `limit`."""
 
     def end() -> None:
         with contextlib.suppress(psutil.Error):
@@ -176,7 +178,7 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
 
 
 def _discard_unended(run: Run) -> None:
-    """Discard a run whose worker was killed before it did so, and say so in its events."""
+    """Discard a run whose worker was killed before doing so, and record that in its events."""
     summary = run.state()
     if not summary.end_recorded:
         seconds = summary.worked_by(time.time())
@@ -185,7 +187,7 @@ def _discard_unended(run: Run) -> None:
 
 
 def kill_worker(job: JobFolder) -> None:
-    """End a worker at once, with the processes it has started, and wait until they are gone."""
+    """End a worker and its child processes at once, and wait until they are gone."""
     if process := worker_process(job):
         members = [process]
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -198,7 +200,7 @@ def kill_worker(job: JobFolder) -> None:
 
 @contextlib.contextmanager
 def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
-    """Make this process, in a terminal, the worker of a run; whether it is the only one. The
+    """Make this process, in a terminal, the worker of a run. Yields True if it is the only one. The
     launcher of a `rank`, one of several processes, may hold the folder's lock."""
     folder, former = str(run.folder.resolve()), os.environ.get(LOCKED, "")
     if former == folder and not rank:
@@ -222,7 +224,7 @@ def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
 
 
 def start_warm_worker(store: RunStore) -> None:
-    """See to it that a worker waits for a run. Without one, a run takes longer to start."""
+    """Start a warm worker if there is none. Without one, a run takes longer to start."""
     waiting = _warm_folder(store)
     with contextlib.suppress(JobError, StoreError, OSError):
         if not waiting.is_alive():
@@ -236,8 +238,8 @@ def start_warm_worker(store: RunStore) -> None:
 def give_to_warm_worker(
     store: RunStore, run: Run, confinement: Confinement | None = None, patience: float = 1.0
 ) -> bool:
-    """Hand the run to the waiting worker if it can do it; whether it was taken. A worker that still
-    imports, or hangs, is ended: two would be in each other's way."""
+    """Offer the run to the warm worker. Returns True if it accepted. A worker that is still
+    importing, or hangs, is ended: two would be in each other's way."""
     waiting, config = _warm_folder(store), run.config()
     several = config.num_processes > 1 or config.accelerate_config
     worker = worker_process(waiting)

@@ -1,7 +1,7 @@
-"""Lets a study go on: reports scores, prunes what is behind, tells what has ended, draws anew.
+"""Advances a study: reports scores, prunes trials, records ended ones and draws new ones.
 
-`advance` does what is due and returns; the app's scheduler and `python -m finetune search` call it
-again and again. A lock keeps two of them from drawing for one place.
+`advance` does the work that is due and returns. The app's scheduler and `python -m finetune search`
+call it repeatedly. A lock keeps two of them from drawing for one place.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("finetune.search")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
-_FAILURES = 5  # trials that fail one after the other, after which the study ends
-_FOLLOWED = 5  # times that a trial's job is followed again, after which the trial has failed
+_FAILURES = 5  # consecutive failed trials after which the study ends
+_FOLLOWED = 5  # reattachments to a trial's job before the trial counts as failed
 _MOST_PARALLEL = 100
 
 
@@ -61,7 +61,7 @@ def begin_search(
     parallel: int = 1,
     **options: object,
 ) -> Study:
-    """Make a study whose first trial is the configuration; `advance` lets it begin.
+    """Create a study whose first trial is the configuration; `advance` starts it.
 
     Args:
         ticket: the engine that carries out the trials; this machine if None.
@@ -70,9 +70,8 @@ def begin_search(
         options: further values of `study.Settings`.
 
     Raises:
-        FinetuneError: where the first trial could not begin, as `service.start_run` says it, where
-            the space holds values that cannot be trained with, or where a search that is billed has
-            no limit of trials.
+        FinetuneError: if the first trial could not begin (see `service.start_run`), if the space
+            has values that cannot be trained with, or if a billed search has no limit of trials.
     """
     ticket = ticket or Ticket()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
@@ -92,7 +91,7 @@ def begin_search(
 
 
 def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
-    """The configuration as the first trial has it: with a number of epochs if that is searched."""
+    """Return the first trial's configuration, with a number of epochs if that is searched."""
     if "num_train_epochs" not in space or config.num_train_epochs:
         return config
     steps = cost.estimate_cost(store, config).steps  # by the pairs
@@ -100,8 +99,8 @@ def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
 
 
 def lacks_token(study: Study) -> bool:
-    """Whether its trials need a token of the Hub that is not known any more: it is kept in memory,
-    and the app was started again."""
+    """True if the trials need a Hub token that is gone. Tokens are kept in memory and lost when the
+    app restarts."""
     ticket = study.settings.ticket
     if registry.find_engine(ticket.engine).needs_token:
         try:
@@ -112,17 +111,17 @@ def lacks_token(study: Study) -> bool:
 
 
 def go_on(store: RunStore, study: Study, token: str) -> None:
-    """Let a search that lacks its token go on, and its trials at work."""
+    """Resume a search that lacks its token, and its running trials."""
     for trial in study.trials():
         run = None if trial.state.is_finished() else trial_run(store, trial)
         if run is not None and run.state().status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
-    tokens.keep(study.id, token)  # last: with it the search draws in place of the others
+    tokens.keep(study.id, token)  # last: with the token the search draws instead of the others
 
 
 def advance_all(store: RunStore) -> None:
-    """Advance every study that is not over. One that cannot be advanced holds up no other; the log
-    says why, once."""
+    """Advance every study that is not over. An error in one does not hold up others and is logged
+    once."""
     for study in studies(store):
         if study.is_over:
             continue
@@ -135,7 +134,7 @@ def advance_all(store: RunStore) -> None:
 
 
 def _goes_on(study: Study) -> bool:
-    """Whether it may draw more trials; not where it is damaged."""
+    """True if the study may draw more trials; False if it is damaged."""
     with contextlib.suppress(FinetuneError):
         study.trials()
         return not study.is_stopped
@@ -143,10 +142,10 @@ def _goes_on(study: Study) -> bool:
 
 
 def advance(store: RunStore, study: Study) -> bool:
-    """Do what is due of a study; whether it goes on."""
+    """Do the work that is due for a study. Returns True if it goes on."""
     if study.is_over:
         return False
-    owner = study.settings.owner  # whose runs the trials are, with their limits
+    owner = study.settings.owner  # the owner of the trials' runs, with their limits
     visitor = store.for_visitor(Visitor((owner,)) if owner else LOCAL_USER)
     if not study.is_stopped and lacks_token(study):
         return True
@@ -158,13 +157,13 @@ def advance(store: RunStore, study: Study) -> bool:
             if not working:
                 _note_search(visitor, study)
                 study.end()
-    except Timeout:  # another process does it just now
+    except Timeout:  # another process is doing it
         return True
     return working > 0
 
 
 def _note_search(store: RunStore, study: Study) -> None:
-    """Write to the runs among how many trials they were picked: others may be deleted."""
+    """Record in the runs how many trials they were picked among: others may be deleted."""
     from optuna.trial import TrialState
 
     trials = study.trials()
@@ -175,7 +174,7 @@ def _note_search(store: RunStore, study: Study) -> None:
 
 
 def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
-    """Report a trial's scores, prune it, or tell how it has ended; whether it is at work."""
+    """Report a trial's scores, prune it, or record how it ended. Returns True if it is running."""
     from optuna.trial import TrialState
 
     if trial.state != TrialState.RUNNING:
@@ -209,8 +208,8 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
 def _take_up(
     store: RunStore, study: Study, trial: FrozenTrial, run: Run, summary: RunSummary
 ) -> bool:
-    """Follow a trial's job again, which may be at work and billed though nobody follows it any
-    more; whether that was done. It starts no job."""
+    """Reattach to a trial's job, which may still run and be billed. Returns True if it did. Never
+    starts a job."""
     times = trial.user_attrs.get(TAKEN_UP, 0)
     broke_off = summary.status in ("failed", "interrupted") and read_ticket(run).job
     if not broke_off or times >= _FOLLOWED:
@@ -221,7 +220,7 @@ def _take_up(
 
 
 def parts(summary: RunSummary, metric: str) -> dict[int, float]:
-    """The score of a run after each of its parts, from 1."""
+    """Return the score of a run after each of its parts, from 1."""
     total = summary.total_steps or 1
     scored = [scored for scored in summary.validation if metric in scored.metrics]
     return {max(1, PARTS * one.step // total): one.metrics[metric] for one in scored}
@@ -232,12 +231,12 @@ def _prune(store: RunStore, run: Run, keep: bool) -> None:
     reason = _(
         "Pruned by the search: it was among the worst quarter of the trials at this point.",
     )
-    with contextlib.suppress(JobError):  # it has just ended by itself
+    with contextlib.suppress(JobError):  # it has just ended on its own
         service.stop_run(store, run, discard=not keep, reason=reason)
 
 
 def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:
-    """Tell how a trial has ended: at its end, pruned, or for nothing."""
+    """Record how a trial ended: complete, pruned, or without a result."""
     from optuna.trial import TrialState
 
     study.writable(trial).set_user_attr(SECONDS, summary.worked)
@@ -252,7 +251,7 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
         _fail(study, trial, run.stop_reason())
     elif summary.status == "finished":
         _fail(study, trial, _("It ended without a score on the validation split."))
-    else:  # its place is drawn again, as of those
+    else:  # its place is drawn again, as for those
         silent = _(
             "The worker process ended without a word: the machine restarted, or it ran out of "
             "memory."
@@ -261,7 +260,7 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
 
 
 def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -> None:
-    """Tell that nothing came of a trial."""
+    """Record that a trial had no result."""
     from optuna.trial import TrialState
 
     _set_error(study, trial, error, remedy)
@@ -269,14 +268,14 @@ def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -
 
 
 def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
-    """Keep why a trial failed, or has no run yet, where that is not known already."""
+    """Record why a trial failed, or has no run yet, if not yet recorded."""
     texts = encode([error, remedy])
     if error and trial.user_attrs.get(ERROR) != texts:
         study.writable(trial).set_user_attr(ERROR, texts)
 
 
 def may_draw(store: RunStore, study: Study) -> bool:
-    """Whether there is budget for one more trial, and none waits for room already."""
+    """True if the budget allows one more trial and none is waiting for room."""
     from optuna.trial import TrialState
 
     if study.is_stopped:
@@ -296,13 +295,13 @@ def may_draw(store: RunStore, study: Study) -> bool:
 
 
 def _begin(store: RunStore, study: Study) -> bool:
-    """Draw a trial, and queue its run; whether it is at work."""
+    """Draw a trial and queue its run. Returns True if it is running."""
     number = study.draw().number
     return _start(store, study, study.trials()[number])
 
 
 def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
-    """Queue the run of a trial; whether it is at work, or waits for room in the queue."""
+    """Queue the run of a trial. Returns True if it is running, or waits for room in the queue."""
     try:
         config = trial_config(store, study.config, study.values(trial), trial.number)
         run = _lost_run(store, study, config.name)
@@ -324,10 +323,10 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
 
 
 def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
-    """The run of a trial whose process ended before the journal named the run."""
+    """Return the run of a trial whose process ended before the journal named the run."""
     known = {trial.user_attrs.get(RUN) for trial in study.trials()}
     for run in store.runs():
-        with contextlib.suppress(StoreError):  # another one, that is damaged
+        with contextlib.suppress(StoreError):  # another, damaged run
             about = run.about()
             if about.created < study.settings.created:
                 break
@@ -339,7 +338,7 @@ def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
 def trial_config(
     store: RunStore, config: RunConfig, values: dict[str, object], number: int
 ) -> RunConfig:
-    """The configuration of a trial, scored after each of its `PARTS`."""
+    """Return the configuration of a trial, scored after each of its `PARTS`."""
     name = f"Trial {number}: {describe_values(values)}"[:300]
     config = config.changed(**values, name=name)
     steps = cost.estimate_cost(store, config).steps
@@ -348,7 +347,7 @@ def trial_config(
 
 
 def describe_values(values: Mapping[str, object]) -> str:
-    """The values of a trial in a line."""
+    """Describe a trial's values in one line."""
     return ", ".join(
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in values.items()

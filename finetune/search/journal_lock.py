@@ -1,6 +1,6 @@
-"""The lock of Optuna's journal, which the system releases when the process that holds it dies.
+"""The lock of Optuna's journal, which the system releases if its process dies.
 
-Optuna's own is a file: one that a killed process leaves behind holds everybody up for 30 seconds.
+Optuna's own lock is a file. If a killed process leaves one behind, everybody waits 30 seconds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class JournalLock(JournalFileOpenLock):
         self._journal, self._lock = journal, FileLock(journal.with_name(".trials.lock"))
 
     def acquire(self) -> bool:
-        """Wait for the lock, and remove half a line that a killed process left in the journal: the
-        next one would make it a damaged line."""
+        """Wait for the lock, and remove a partial line left in the journal by a killed process.
+        Otherwise the next line would be damaged."""
         self._lock.acquire()
         disk.remove_partial_line(self._journal)
         return True

@@ -1,4 +1,4 @@
-"""What a search may take and cost."""
+"""Limits on the time and cost of a search."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def trial_price(ticket: Ticket) -> float:
-    """US dollars that a trial costs at most; 0 where nothing is billed."""
+    """Return the maximum cost of a trial in US dollars; 0 if nothing is billed."""
     options = billed_options(ticket)
     return options.most if options is not None else 0.0
 
 
 def check_price(budget: Budget, ticket: Ticket) -> None:
-    """Raise ConfigError if the trials are billed and their number is not limited: the search costs
-    at most the number of its trials times the price of one."""
+    """Raise ConfigError if the trials are billed and their number is not limited. The maximum cost
+    of a search is the number of trials times the price of one."""
     if trial_price(ticket) and not budget.trials:
         problem = _("is 0, and each trial is billed: give a number of trials")
         raise ConfigError({"trials": problem})
@@ -36,11 +36,11 @@ def check_price(budget: Budget, ticket: Ticket) -> None:
 def expected_seconds(
     store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = HERE
 ) -> float | None:
-    """Seconds of training that a search takes where no trial ends early, by the speed of an earlier
-    run; None where there is none like it, or no number of trials.
+    """Estimate a search's training seconds if no trial ends early, by the speed of an earlier run.
+    None without a comparable run or a number of trials.
 
     Args:
-        place: where trials are carried out, as `Ticket.place` names it.
+        place: the trials' place, as named by `Ticket.place`.
     """
     estimate = cost.estimate_cost(store, config, place)
     if not (budget.trials and estimate.time and estimate.steps):
@@ -54,7 +54,7 @@ def expected_seconds(
 
 
 def trial_seconds(store: RunStore, trial: FrozenTrial) -> float:
-    """How long a trial was worked on; also of one whose run was deleted after its end."""
+    """Return the seconds worked on a trial, even if its run was deleted after its end."""
     if SECONDS in trial.user_attrs:
         return float(trial.user_attrs[SECONDS])
     run = trial_run(store, trial)

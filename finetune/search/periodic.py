@@ -1,4 +1,4 @@
-"""What an app's scheduler does for searches. Optuna is imported only if there is one."""
+"""The scheduler's periodic work for searches. Imports Optuna only if there is a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a search: its trials, the best so far, and how much its hyperparameters matter."""
+"""Results of a search: its trials, the best so far, and the importance of hyperparameters."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from finetune.search import driver, limits, space
 from finetune.search.driver import parts
 from finetune.search.study import ERROR, PARTS, Study, trial_run
 
-_ENOUGH = 20  # trials with a score, below which nothing is said of importance
-_PATIENCE = 60.0  # seconds in which a trial that is just being drawn has begun
+_ENOUGH = 20  # fewest scored trials for which importance is reported
+_PATIENCE = 60.0  # seconds within which a trial being drawn has begun
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class TrialRow:
     """A trial as a table shows it."""
 
     number: int
-    run_id: str  # empty where the run was deleted
+    run_id: str  # empty if the run was deleted
     state: str  # waiting, running, finished, pruned or failed
-    values: dict[str, Any]  # of the fields that are searched
-    score: float | None  # the best so far, also of one that was pruned
+    values: dict[str, Any]  # values of the searched fields
+    score: float | None  # its best score so far, even if it was pruned
     curve: dict[int, float]  # after each part of the trial, from 1
     seconds: float = 0.0  # of training
-    reason: Sequence[str] = ()  # why it failed, or waits: what is wrong, and what to do
+    reason: Sequence[str] = ()  # why it failed or waits: problem and remedy
 
 
 def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
-    """All trials, in the order in which they were drawn."""
+    """Return all trials, in the order in which they were drawn."""
     from optuna.trial import TrialState
 
     states = {
@@ -72,14 +72,14 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
 
 
 def best_trial(rows: list[TrialRow], minimize: bool = False) -> TrialRow | None:
-    """The finished trial with the best score; None where none has finished."""
+    """Return the finished trial with the best score; None if none has finished."""
     finished = [row for row in rows if row.state == "finished" and row.score is not None]
     choose = min if minimize else max
     return choose(finished, key=lambda row: row.score or 0.0, default=None)
 
 
 def class_count(store: RunStore, rows: Sequence[TrialRow]) -> int:
-    """How many classes the pairs of a search have; 0 before its first run has read them."""
+    """Return the number of classes in a search's pairs; 0 before its first run has read them."""
     summaries = (store.get(row.run_id).state() for row in rows if row.run_id)
     return next((summary.classes for summary in summaries if summary.classes), 0)
 
@@ -105,7 +105,7 @@ def importance(study: Study) -> dict[str, float] | None:
 
 @functools.lru_cache(maxsize=32)
 def _importance(study: Study, _finished: int) -> dict[str, float]:
-    """Cached for the number of finished trials: takes up to a second."""
+    """Cached by the number of finished trials, because it takes up to a second."""
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
     return get_param_importances(
@@ -117,22 +117,22 @@ def _importance(study: Study, _finished: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is."""
+    """Progress of a search."""
 
     over: bool
-    repeating: bool  # whether its best trial is being repeated, or was
+    repeating: bool  # True if its best trial is or was repeated
     lacks_token: bool  # see `driver.lacks_token`
     seconds: float | None = None  # of training that are left, by the trials so far; None if unknown
 
 
 def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
-    """How far a search is, and what it may still take."""
+    """Return the progress of a search and its remaining time."""
     ended = [row for row in rows if row.state in ("finished", "pruned")]
     settings, budget = study.settings, study.settings.budget
     spent = sum(row.seconds for row in rows)
     lacks_token = not study.is_stopped and driver.lacks_token(study)
     reached = Progress(study.is_over, bool(_repeating(store, study)), lacks_token)
-    if study.is_stopped:  # what is at work goes on, but nobody knows for how long
+    if study.is_stopped:  # running trials go on, for an unknown time
         return reached
     typical = statistics.fmean(row.seconds for row in ended) if ended else 0.0
     ends = [typical * (budget.trials - len(ended))] if budget.trials and typical else []
@@ -147,12 +147,12 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
 
 
 def _repeating(store: RunStore, study: Study) -> list[Run]:
-    """The runs that repeat the best trial with other seeds."""
+    """Return the runs that repeat the best trial with other seeds."""
     return [run for run in store.runs() if run.about().group == study.id]
 
 
 def repeats(store: RunStore, study: Study) -> SeedSpread | None:
-    """The scores of the best trial with other seeds; None before the first has finished."""
+    """Return the scores of the best trial with other seeds; None before the first has finished."""
     finished = [
         summary.best.metrics.get(study.metric)
         for run in _repeating(store, study)
@@ -162,9 +162,9 @@ def repeats(store: RunStore, study: Study) -> SeedSpread | None:
 
 
 def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None) -> int:
-    """How many other finished trials cannot be told from the best one: within twice the standard
-    deviation of a difference of two runs from what the best one reaches on average, as `repeats`
-    has it; 0 while that is not known."""
+    """Count the other finished trials that cannot be told from the best one. Their scores are
+    within twice the standard deviation of a difference of two runs from the mean of `repeats`. 0
+    while that is unknown."""
     if spread is None or spread.count < 2 or best is None:
         return 0
     return sum(
@@ -175,14 +175,14 @@ def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None
 
 
 def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") -> list[Run]:
-    """Queue the best trial again with other seeds: what to expect of it on new pairs, for its own
-    score was picked among many.
+    """Queue the best trial again with other seeds. They show its expected score on new pairs; its
+    own is biased because it was picked among many.
 
     Args:
-        token: of the Hub, where that of the search is not known any more.
+        token: of the Hub, if the search's own is no longer known.
 
     Raises:
-        JobError: where no trial has finished, or where it is repeated already.
+        JobError: if no trial has finished, or the best one is already repeated.
     """
     best, ticket = best_trial(list_trials(store, study), study.minimize), study.settings.ticket
     if best is None:
@@ -207,15 +207,15 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
 
 
 def all_runs(store: RunStore, study: Study) -> list[Run]:
-    """The runs of all trials, and those that repeat the best one."""
+    """Return the runs of all trials, and those that repeat the best one."""
     return [run for run in store.runs() if study.id in (run.about().study, run.about().group)]
 
 
 def delete_search(store: RunStore, study: Study, token: str = "") -> None:
-    """Remove a search with all its runs; those that train are ended first.
+    """Remove a search with all its runs, ending those that train.
 
     Args:
-        token: of the Hub, for what the runs have there.
+        token: of the Hub, to remove the runs' data there.
     """
     study.end()  # nothing more begins
     with study.lock().acquire(timeout=_PATIENCE):
@@ -225,7 +225,7 @@ def delete_search(store: RunStore, study: Study, token: str = "") -> None:
 
 
 def trials_csv(store: RunStore, study: Study) -> str:
-    """The trials as a table: number, run, state, score, values, scores after each tenth."""
+    """Return the trials as CSV: number, run, state, score, values, scores after each tenth."""
     fields = list(study.settings.space)
     parts_done = range(1, PARTS + 1)
     after = [f"{study.metric} after {part}/{PARTS}" for part in parts_done]
@@ -238,14 +238,14 @@ def trials_csv(store: RunStore, study: Study) -> str:
 
 
 def has_position(study: Study, row: TrialRow) -> bool:
-    """True if a trial has a place on the axis of every field: the first may lie outside of them,
-    one that was killed while it was drawn may have no value."""
+    """True if a trial has a place on the axis of every field. The first trial may lie outside; one
+    killed while being drawn may lack a value."""
     searched = dict(study.settings.space)
     return searched.keys() <= row.values.keys() and not space.outside(searched, row.values)
 
 
 def position(study: Study, name: str, value: object) -> float:
-    """Where a value lies on the axis of its field, from 0 to 100."""
+    """Return a value's position on the axis of its field, from 0 to 100."""
     drawn = study.settings.space[name]
     if isinstance(drawn, Range) and isinstance(value, int | float):
         low, high, at = drawn.low, drawn.high, float(value)

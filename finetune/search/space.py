@@ -1,4 +1,4 @@
-"""What a search draws from: hyperparameters with ranges or choices of values."""
+"""The search space: hyperparameters with ranges or choices of values."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from finetune.messages import message as _
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-Space = dict[str, Range | Choices]  # field of `RunConfig` -> what is drawn from
+Space = dict[str, Range | Choices]  # field of `RunConfig` -> its range or choices
 DEFAULT = (
     "learning_rate", "num_train_epochs", "per_device_train_batch_size", "warmup_ratio",
 )  # fmt: skip
 
 
 def searchable() -> Space:
-    """Every field that a search may draw, with what it draws from unless told otherwise."""
+    """Return every searchable field, with its default range or choices."""
     return {name: field.search for name, field in hyperparameters().items() if field.search}
 
 
 def default_space() -> Space:
-    """The fields that matter in most runs."""
+    """Return the fields that matter in most runs."""
     return {name: searchable()[name] for name in DEFAULT}
 
 
 def read_space(texts: Mapping[str, str]) -> Space:
-    """A space as people write it: field -> `1e-5..3e-4`, `8, 16, 32`, or nothing for its usual one.
+    """Parse a space as people write it: field -> `1e-5..3e-4`, `8, 16, 32`, or empty for its usual
+    range.
 
     Raises:
-        ConfigError: naming every field that cannot be searched, and every range that is none.
+        ConfigError: names every field that cannot be searched, and every invalid range.
     """
     space: Space = {}
     problems: dict[str, str] = {}
@@ -56,7 +57,7 @@ def read_space(texts: Mapping[str, str]) -> Space:
 
 
 def check_space(space: Space, config: RunConfig) -> None:
-    """See that every value that may be drawn can be trained with, and changes something; raises
+    """Check that every value that may be drawn can be trained with, and has an effect; raises
     ConfigError."""
     idle = {
         "num_train_epochs": ("max_steps", config.max_steps > 0),
@@ -94,12 +95,12 @@ def _read(name: str, text: str) -> Range | Choices:
 
 
 def _value(name: str, text: str) -> Any:
-    """A value of a field, checked as the form checks it."""
+    """Return a value of a field, checked as the form checks it."""
     return getattr(RunConfig().changed(**{name: text.strip()}), name)
 
 
 def outside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, of those of a trial or a configuration, that a search does not draw."""
+    """Return those values of a trial or a configuration that a search does not draw."""
     return {
         name: values[name]
         for name, drawn in space.items()
@@ -112,19 +113,19 @@ def outside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_outside(space: Space, values: Mapping[str, Any]) -> str:
-    """Such values, and what is drawn instead: `lora_r 4 (8, 16)`."""
+    """Describe values outside the space and the values drawn instead: `lora_r 4 (8, 16)`."""
     return ", ".join(f"{name} {value} ({describe(space[name])})" for name, value in values.items())
 
 
 def describe(drawn: Range | Choices) -> str:
-    """A range or values as `read_space` reads them."""
+    """Format a range or values as `read_space` reads them."""
     if isinstance(drawn, Range):
         return f"{drawn.low:g}..{drawn.high:g}"
     return ", ".join(map(str, drawn))
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """The space as Optuna knows it."""
+    """Return the space as Optuna distributions."""
     from optuna.distributions import (
         CategoricalDistribution,
         FloatDistribution,
@@ -143,8 +144,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def number_problem(value: object, least: int, most: float = math.inf, whole: bool = False) -> str:
-    """Why a value that a person or a program gave is not the number that is meant; empty if it is
-    one. True and false are none."""
+    """Return why a value is not a valid number; empty if it is one. True and false are rejected."""
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         what = _("a whole number") if whole else _("a number")
         return _("is {value}, and must be {what}", value=reprlib.repr(value), what=what)
@@ -159,11 +159,11 @@ def number_problem(value: object, least: int, most: float = math.inf, whole: boo
 
 @dataclass(frozen=True)
 class Budget:
-    """What a search may use; 0 leaves a limit out, but not all of them.
+    """Budget of a search. 0 removes a limit; at least one must be set.
 
     Attributes:
-        trials: runs that go to their end or are pruned.
-        minutes: of training, all trials together, after which no trial begins.
+        trials: number of complete or pruned runs.
+        minutes: of training, over all trials, after which no trial begins.
     """
 
     trials: int = 20

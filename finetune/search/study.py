@@ -1,4 +1,4 @@
-"""A study's folder, `<store>/studies/<id>/`: what is searched, and what came of each trial.
+"""A study's folder, `<store>/studies/<id>/`: its settings, and the result of each trial.
 
     study.json      the settings; written once
     trials.log      Optuna's journal: several processes and machines may serve one study
@@ -35,22 +35,22 @@ from finetune.search.space import Budget, Space, distributions, outside
 if TYPE_CHECKING:
     import optuna
 
-RUN = "run"  # the attribute of a trial that names its run
-TAKEN_UP = "taken_up"  # that of one whose job was followed again: how often
-SECONDS = "seconds"  # that of one that has ended: how long it was worked on
-ERROR = "error"  # that of one that failed or waits for room: why, as `messages.encode` has it
-FORM = "form"  # that of one that has the form's values
-PRUNED = "pruned"  # that of one that the search stops
-PARTS = 10  # of a trial, after each of which it is scored and may be pruned
-# A trial among the worst quarter so far is pruned, once so many trials have gone to their end and
-# so many of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the
+RUN = "run"  # trial attribute: its run
+TAKEN_UP = "taken_up"  # trial attribute: how many times its job was reattached
+SECONDS = "seconds"  # trial attribute: seconds worked on it, once it has ended
+ERROR = "error"  # trial attribute: why it failed or waits for room, by `messages.encode`
+FORM = "form"  # trial attribute: it has the form's values
+PRUNED = "pruned"  # trial attribute: the search stops it
+PARTS = 10  # parts of a trial; after each it is scored and may be pruned
+# A trial among the worst quarter so far is pruned once `_STARTUP` trials are complete and `_WARMUP`
+# of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the
 # best trial in 2 of 100, pruning by the median in 19.
 _KEPT, _STARTUP, _WARMUP = 75.0, 5, 3
-_RANDOM = 8  # trials that are drawn at random before others are learned from
+_RANDOM = 8  # trials drawn at random before the sampler learns from them
 
 
 class Settings(BaseModel, frozen=True):
-    """What is searched, with what, and how much of it."""
+    """Settings of a search: configuration, space and budget."""
 
     owner: str = ""
     created: float
@@ -58,7 +58,7 @@ class Settings(BaseModel, frozen=True):
     # which need not contain its values
     space: dict[str, Range | Choices]
     budget: Budget
-    parallel: int = 1  # trials at work at a time
+    parallel: int = 1  # trials running at a time
     pruning: bool = True
     keep_pruned: bool = False  # keep the weights of trials that are pruned
     ticket: Ticket = Ticket()
@@ -91,30 +91,30 @@ class Study:
 
     @functools.cached_property
     def outside(self) -> dict[str, Any]:
-        """Values of the first trial that the search does not draw; if there are any, Optuna knows
-        that trial without values and learns nothing from it."""
+        """Values of the first trial that the search does not draw. If there are any, Optuna
+        knows that trial without values and learns nothing from it."""
         return outside(dict(self.settings.space), self.config.to_dict())
 
     def values(self, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
-        """What a trial trains with, of the fields that are searched."""
+        """Return a trial's values of the searched fields."""
         return trial.params or {name: getattr(self.config, name) for name in self.settings.space}
 
     @property
     def metric(self) -> str:
-        """The validation score that is searched for."""
+        """The validation score to optimize."""
         return self.config.metric_for_best_model
 
     @property
     def minimize(self) -> bool:
-        """Whether a lower score is better."""
+        """True if a lower score is better."""
         return not catalog.find(self.metric).greater_is_better
 
     def lock(self) -> FileLock:
-        """Held by the process that draws trials."""
+        """Lock held by the process that draws trials."""
         return FileLock(self.folder / ".lock", timeout=0)
 
     def stop(self) -> None:
-        """Begin no more trials; those at work go on."""
+        """Begin no more trials; running ones continue."""
         disk.write_atomically(self.folder / "STOP", "")
 
     @property
@@ -122,7 +122,7 @@ class Study:
         return (self.folder / "STOP").exists() or self.is_over
 
     def end(self) -> None:
-        """The search is over, and stays so whatever becomes of its runs."""
+        """End the search for good, whatever happens to its runs."""
         disk.write_atomically(self.folder / "END", "")
 
     @property
@@ -131,7 +131,7 @@ class Study:
 
     @functools.cached_property
     def optuna_study(self) -> optuna.Study:
-        """Optuna's study; raises StoreError where its journal is damaged or of another space."""
+        """Open Optuna's study. Raises StoreError if its journal is damaged or has another space."""
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
@@ -154,7 +154,7 @@ class Study:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Raise StoreError where the journal is damaged."""
+        """Raise StoreError if the journal is damaged."""
         try:
             yield
         except (ValueError, KeyError) as error:
@@ -166,8 +166,8 @@ class Study:
             ) from error
 
     def draw(self) -> optuna.Trial:
-        """The next trial. The first one is the configuration as it is; if that fails, so is the
-        second; the others are drawn."""
+        """Draw the next trial. The first one is the unchanged configuration; if it fails, so is the
+        second."""
         import optuna
         from optuna.trial import TrialState
 
@@ -179,10 +179,10 @@ class Study:
             self.optuna_study.enqueue_trial(form, user_attrs={FORM: True})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # By its number, so that another process does not draw the same again.
+            # Seeded by its number, so that another process does not draw the same.
             self.optuna_study.sampler = optuna.samplers.TPESampler(
                 seed=self.config.seed + len(trials), n_startup_trials=_RANDOM, multivariate=True,
-                group=apart,  # else a trial without values would have fields drawn one by one
+                group=apart,  # otherwise the fields of a trial without values are drawn one by one
             )  # fmt: skip
         is_form = apart and any(trial.state == TrialState.WAITING for trial in self.trials())
         with self._reading():
@@ -190,40 +190,40 @@ class Study:
             return self.optuna_study.ask(space)
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """All trials, in the order in which they were drawn; raises StoreError where they were
+        """Return all trials, in the order in which they were drawn. Raises StoreError if they were
         drawn from another space."""
         with self._reading():
             trials = self.optuna_study.get_trials(deepcopy=False)
             space = distributions(dict(self.settings.space))
             drawn = next((trial.distributions for trial in trials if trial.distributions), {})
-            # A process that was killed while it drew has left a part of them.
+            # A process killed while drawing has left only a part of them.
             if not drawn.items() <= space.items():
                 raise ValueError("it has trials of another space than study.json")
             return trials
 
     def is_without_run(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """Whether a trial that was drawn waits for room in the queue."""
+        """True if a drawn trial waits for room in the queue."""
         from optuna.trial import TrialState
 
         return trial.state == TrialState.RUNNING and RUN not in trial.user_attrs
 
     def is_half_drawn(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """Whether the process that drew a trial was killed before it had all values."""
+        """True if the process drawing a trial was killed before it had all values."""
         return self.is_without_run(trial) and trial.params.keys() != self.settings.space.keys()
 
     def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
-        """A trial at work, to report scores and to set attributes; `ask` alone gives one, to the
-        process that has drawn it."""
+        """Return a running trial, to report scores and set attributes. `ask` alone gives one only
+        to the process that drew it."""
         import optuna
 
         return optuna.trial.Trial(self.optuna_study, trial._trial_id)
 
 
-_opened = functools.lru_cache(maxsize=256)(Study)  # its journal is read on and not anew
+_opened = functools.lru_cache(maxsize=256)(Study)  # its journal is read on, not reread
 
 
 def make_pruner() -> optuna.pruners.BasePruner:
-    """What ends trials that are behind."""
+    """Return the pruner, which ends trials that are behind."""
     import optuna
 
     return optuna.pruners.PercentilePruner(_KEPT, _STARTUP, _WARMUP)
@@ -237,10 +237,10 @@ def create_study(
     token: str = "",
     **options: Any,
 ) -> Study:
-    """A new study whose first trial is the configuration itself.
+    """Create a study whose first trial is the configuration itself.
 
     Args:
-        config: with the number of epochs resolved, where that is searched.
+        config: with the number of epochs resolved, if that is searched.
         token: of the Hub, for an engine that asks it.
         options: further values of `Settings`.
     """
@@ -258,18 +258,18 @@ def create_study(
 
 
 def studies(store: RunStore) -> list[Study]:
-    """The visitor's studies, the newest first."""
+    """Return the visitor's studies, newest first."""
     found = []
     for path in sorted(store.root.glob("studies/*/study.json"), reverse=True):
         study = _opened(path.parent)
-        with contextlib.suppress(StoreError):  # one that is damaged is its owner's on their machine
+        with contextlib.suppress(StoreError):  # only a lone owner sees damaged studies
             if store.visitor.alone or store.visitor.owns(study.settings.owner):
                 found.append(study)
     return found
 
 
 def find_study(store: RunStore, study_id: str) -> Study:
-    """The study of that id; raises JobError where there is none that the visitor may see."""
+    """Return the study of an id. Raises JobError if there is none that the visitor may see."""
     for study in studies(store):
         if study.id == study_id:
             return study
@@ -277,7 +277,7 @@ def find_study(store: RunStore, study_id: str) -> Study:
 
 
 def trial_run(store: RunStore, trial: optuna.trial.FrozenTrial) -> Run | None:
-    """The run of a trial; None where it was deleted."""
+    """Return the run of a trial; None if it was deleted."""
     run_id = trial.user_attrs.get(RUN)
     try:
         return store.everyone.get(run_id)

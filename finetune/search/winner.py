@@ -1,4 +1,4 @@
-"""What new pairs will show of a search's best trial, which was picked among all evaluations of all
+"""Expected score on new pairs of a search's best trial, picked among all evaluations of all
 trials."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from finetune.search.study import Study
 
 @dataclass(frozen=True)
 class Expectation:
-    """What to expect of the best trial."""
+    """Expected score of the best trial."""
 
     candidates: int  # evaluations that it was picked among
     value: float | None  # of the metric, on new pairs; None if picking changes nothing
@@ -27,7 +27,8 @@ class Expectation:
 def expected_score(
     store: RunStore, study: Study, rows: Sequence[TrialRow], best: TrialRow | None
 ) -> Expectation | None:
-    """What new pairs will show of the best trial; None if its evaluations cannot be read."""
+    """Return the best trial's expected score on new pairs; None if its evaluations cannot be
+    read."""
     if best is None or not best.run_id:
         return None
     with contextlib.suppress(StoreError):

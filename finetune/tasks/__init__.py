@@ -1,3 +1,3 @@
-"""What is learned: a task says how a model's logits are answers, and how good these are."""
+"""Tasks: turn a model's logits into answers, and measure how good the answers are."""
 
 __all__ = ["base", "registry", "single_label"]

@@ -1,4 +1,4 @@
-"""What all tasks share: what a label column came to, and how logits become answers."""
+"""The interface of all tasks: the target of a label column, and answers from logits."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SINGLE_LABEL = "single_label_classification"  # of runs that name no task
 
 @dataclass(frozen=True)
 class Target:
-    """What a label column came to."""
+    """The classes of a label column."""
 
-    names: tuple[str, ...]  # of the classes, by index
-    positive: int = 1  # index of the class whose scores are meant, of two
+    names: tuple[str, ...]  # names of the classes, by index
+    positive: int = 1  # of two classes, the index of the one whose scores are reported
     task: str = SINGLE_LABEL  # as transformers names it: a model's `problem_type`
 
     @property
     def size(self) -> int:
-        """How many classes there are, which is how many logits a model has."""
+        """Number of classes, which is the number of a model's logits."""
         return len(self.names)
 
 
@@ -44,7 +44,7 @@ class DecisionRule:
     positive: str = ""  # name of a class, of two
 
     def threshold_for(self, names: Sequence[str]) -> float | None:
-        """The threshold, or None unless there are two classes, one of them `positive`."""
+        """Return the threshold; None unless there are two classes, one of them `positive`."""
         return self.threshold if len(names) == 2 and self.positive in names else None
 
 
@@ -68,7 +68,7 @@ class Answers(NamedTuple):
 
 
 class Task(Protocol):
-    """What is learned. Arrays of answers and of truth have the shape (examples,)."""
+    """A kind of problem to learn. Arrays of answers and of truth have the shape (examples,)."""
 
     name: str  # transformers' `problem_type`
 
@@ -84,17 +84,17 @@ class Task(Protocol):
 
         Args:
             logits: shape (pairs, target.size).
-            rule: what was chosen for the model; nothing by default.
+            rule: a person's choices for the model; none by default.
             options: by default the rule's threshold decides, and both orders are averaged if
                 `swapped` is given.
             swapped: logits of the sentences in the other order; None for single sentences.
         """
 
     def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
-        """Answer by nothing but logits, or probabilities, of shape (pairs, target.size)."""
+        """Answer by logits or probabilities alone, of shape (pairs, target.size)."""
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
-        """Load what the loop hands batches of logits and labels."""
+        """Load the modules that get each batch's logits and labels."""
 
     def loss(
         self,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SingleLabel:
-    """The answer is the most probable class, or what a threshold says."""
+    """Answers with the most probable class, or by a threshold."""
 
     name = SINGLE_LABEL
 

@@ -1,4 +1,4 @@
-"""The training loop and what it needs: model and its layers, batches, several processes."""
+"""The training loop and its parts: model, layers, batches, several processes."""
 
 __all__ = [
     "accelerator",

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerator:
-    """Accelerate's engine for a configuration, every random generator seeded; with the trackers
-    asked for where a folder for their files is named.
+    """Create Accelerate's engine for a configuration and seed every random generator. Adds the
+    requested trackers if a folder for their files is given.
 
     Raises:
-        ConfigError: when the hardware lacks the precision asked for, or a tracker its package.
+        ConfigError: if the hardware lacks the requested precision, or a tracker its package.
     """
     import torch
     from accelerate import Accelerator
@@ -35,7 +35,7 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
     try:
         accelerator = Accelerator(
             **(tracker_settings(config, folder) if folder is not None else {}),
-            # Said outright, or several processes without a GPU would each train alone.
+            # Explicit; otherwise several processes without a GPU would each train alone.
             cpu=not torch.accelerator.is_available(),
             mixed_precision=choose_precision(config.mixed_precision),
             gradient_accumulation_steps=config.gradient_accumulation_steps,
@@ -53,15 +53,15 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
 
 
 def choose_precision(setting: str) -> str:
-    """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware is
-    faster in it."""
+    """Return Accelerate's word for a `mixed_precision`. `auto` takes bf16 if the hardware is faster
+    in it."""
     if setting != "auto":
         return setting
     return "bf16" if devices.prefers_bf16() else "no"
 
 
 def device_name(accelerator: Accelerator) -> str:
-    """What to call the device on a page: `NVIDIA H100`, `CPU (2 threads)`."""
+    """Return the device's name for a page: `NVIDIA H100`, `CPU (2 threads)`."""
     import torch
 
     device = accelerator.device
@@ -72,17 +72,17 @@ def device_name(accelerator: Accelerator) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory for the process: each step takes and frees the same hundreds of
-    megabytes on a CPU, and a tenth of it would be page faults."""
+    """Let glibc keep freed memory for the process. On a CPU each step takes and frees the same
+    hundreds of megabytes, and page faults would cost a tenth of it."""
     max_mappings, trim_threshold = -4, -1  # M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another system, another C library
+    with contextlib.suppress(OSError, AttributeError):  # another system or C library
         library = ctypes.CDLL(None)
         library.mallopt(max_mappings, 0)
         library.mallopt(trim_threshold, 2**31 - 1)
 
 
 def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """The arguments of `Accelerator` for `report_to`; TensorBoard writes into `folder`."""
+    """Return the arguments of `Accelerator` for `report_to`; TensorBoard writes into `folder`."""
     name = config.report_to
     if name == "none":
         return {}
@@ -95,12 +95,12 @@ def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 class Tracker:
-    """Logs a run's events; made on every rank, for Accelerate picks the one that writes.
+    """Logs a run's events. Created on every rank, because Accelerate picks the one that writes.
 
-    A tracker that breaks while the run goes on is left behind with a line in the log.
+    A tracker that fails during the run is dropped with a line in the log.
 
     Raises:
-        ConfigError: when the tracker does not begin, for want of a login or a network.
+        ConfigError: if the tracker cannot start for lack of a login or a network.
     """
 
     def __init__(self, accelerator: Accelerator, config: RunConfig, title: str) -> None:
@@ -113,7 +113,7 @@ class Tracker:
         settings = {"wandb": {"name": title}, "trackio": {"name": title}}
         try:
             accelerator.init_trackers(project, config=config.to_dict(), init_kwargs=settings)
-        except Exception as error:  # each has exceptions of its own
+        except Exception as error:  # each has its own exceptions
             problem = _(
                 "is {name}, which does not begin ({reason}); set it to none",
                 name=config.report_to,
@@ -122,7 +122,7 @@ class Tracker:
             raise ConfigError({"report_to": problem}) from error
 
     def __call__(self, event: Event) -> None:
-        """Log the event's numbers under the names that `Trainer` gives them."""
+        """Log the event's numbers under the names that `Trainer` uses."""
         if not self._tracking or not isinstance(event, events.Evaluated | events.Stepped):
             return
         if isinstance(event, events.Evaluated):

@@ -23,7 +23,7 @@ from finetune.data.splits import Pairs
 from finetune.errors import DataError, ModelError
 from finetune.training.accelerator import choose_precision
 
-_SAMPLE = 1000  # rows of which is checked whether the tokenizer knows them
+_SAMPLE = 1000  # rows checked for tokens unknown to the tokenizer
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Loaders:
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
-    class_weights: torch.Tensor | None  # in the loss, of shape (classes,); None: all count the same
-    either_order: bool = False  # whether the order of each pair is drawn anew in each epoch
+    class_weights: torch.Tensor | None  # in the loss, of shape (classes,); None: equal weights
+    either_order: bool = False  # True if each epoch draws the order of each pair anew
 
 
 def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Loaders:
-    """The loaders of one run."""
+    """Build the loaders of one run."""
     either_order = reads_either_order(pairs, config)
     train = both_orders(pairs, config, either_order)
     training: Any = tokenize(train, tokenizer, config.max_length)
@@ -49,8 +49,8 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
         max_length=config.max_length,
         pad_to_multiple_of=padding_multiple(config, precision, config.max_length),
     )
-    # Each loader has a generator of its own: neither the order nor dropout depends on what else
-    # draws random numbers, such as an evaluation.
+    # Each loader has its own generator: other draws of random numbers, such as in an evaluation,
+    # change neither the order nor dropout.
     order, evaluation = (torch.Generator().manual_seed(config.seed) for _ in range(2))
     size, evaluated = config.per_device_train_batch_size, config.per_device_eval_batch_size
     rows = len(training) // (1 + either_order)
@@ -69,8 +69,8 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
 
 
 class EitherOrderSampler(Sampler[int]):
-    """Draws for each row of another sampler, and in each epoch anew, the pair in the order given
-    or, so many rows behind it, in the other one."""
+    """Draws each row of another sampler in the given order or in the other one, which is `rows`
+    behind it. Each epoch is drawn anew."""
 
     def __init__(self, sampler: Any, rows: int) -> None:
         self.sampler, self.rows, self.generator = sampler, rows, sampler.generator
@@ -85,11 +85,7 @@ class EitherOrderSampler(Sampler[int]):
 
 
 def reads_either_order(pairs: Pairs, config: RunConfig) -> bool:
-    """Whether a run draws the order of each pair; not beside `swap_augmentation`, which has both.
-
-    Raises:
-        DataError: if it shall, and these are single sentences.
-    """
+    """True if a run draws each pair's order. False with `swap_augmentation`, which has both."""
     order = config.sentence_order
     if config.swap_augmentation or order == "given":
         return False
@@ -97,7 +93,11 @@ def reads_either_order(pairs: Pairs, config: RunConfig) -> bool:
 
 
 def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
-    """The training pairs, and behind them, if a run reads them, those in the other order."""
+    """Return the training pairs, followed by the swapped pairs if a run reads them.
+
+    Raises:
+        DataError: if swapped pairs are asked for single sentences.
+    """
     train = pairs.splits["train"]
     if not (either_order or config.swap_augmentation):
         return train
@@ -105,17 +105,18 @@ def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
 
 
 def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | None:
-    """The multiple that the lengths of batches are rounded up to, where they may have `longest`
-    tokens; None: they are not."""
+    """Return the multiple that batch lengths are rounded up to, if they may have `longest` tokens.
+    None: no rounding."""
     multiple = config.pad_to_multiple_of
     if multiple < 0:
         multiple = 0 if precision == "no" else 8  # which tensor cores want
-    # Where it is no multiple, rounding up could pass what the model reads.
+    # Otherwise rounding up could exceed the model's maximum length.
     return multiple if multiple and longest % multiple == 0 else None
 
 
 def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes `labels`."""
+    """Return token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes
+    `labels`."""
     texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
 
     longest = checkpoints.characters_read(max_length)
@@ -131,7 +132,7 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
 
 
 def swap_sentences(split: Dataset) -> Dataset:
-    """The same pairs in the other order."""
+    """Return the same pairs in the other order."""
     if "sentence2" not in split.column_names:
         raise DataError(
             "swap_augmentation is on or sentence_order random, but these are single sentences.",
@@ -142,7 +143,8 @@ def swap_sentences(split: Dataset) -> Dataset:
 
 
 def balanced_class_weights(counts: list[int]) -> torch.Tensor:
-    """Weights inverse to frequency: rows / (classes x rows of the class); 0 for an empty class.
+    """Return weights inverse to frequency: rows / (classes x rows of the class); 0 for an empty
+    class.
 
     Source: King and Zeng 2001, as scikit-learn's `class_weight="balanced"`.
     """
@@ -153,7 +155,8 @@ def balanced_class_weights(counts: list[int]) -> torch.Tensor:
 def check_tokens(
     batches: Loaders, tokenizer: PreTrainedTokenizerBase, checkpoint: str, embeddings: int
 ) -> None:
-    """See that the tokenizer knows the pairs, and the weights have embeddings for their tokens."""
+    """Check that the tokenizer knows the pairs, and the weights have embeddings for their
+    tokens."""
     datasets: list[Any] = [batches.train.dataset, batches.validation.dataset]
     columns = [dataset.data.column("input_ids") for dataset in datasets]
     sample = np.random.default_rng(0).permutation(len(columns[0]))[:_SAMPLE]

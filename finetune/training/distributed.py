@@ -1,6 +1,6 @@
-"""The processes that carry out a run: how many, which of them this is, and how they are started.
+"""The processes of a run: their number, this one's role, and how they are started.
 
-`accelerate launch` starts them. Loads no torch: it is asked before anything heavy is imported.
+`accelerate launch` starts them. Imports no torch, because it is used before any heavy import.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from finetune.messages import message as _
 
 
 def is_single_process() -> bool:
-    """Whether no other process shares this run."""
-    return "WORLD_SIZE" not in os.environ  # which torch's launcher sets
+    """True if this run has a single process."""
+    return "WORLD_SIZE" not in os.environ  # set by torch's launcher
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that writes."""
+    """True if this is the process that writes."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def check_accelerate_config(config: RunConfig) -> None:
-    """See that the Accelerate configuration file can be used, where one is named."""
+    """Check that the Accelerate configuration file can be used, if one is named."""
     problem, name = "", config.accelerate_config
     if name and not owners.policy().owner_asks:
         problem = _("cannot be named here, where the files are not the visitors'; leave it empty")
@@ -37,12 +37,12 @@ def check_accelerate_config(config: RunConfig) -> None:
 
 
 def _unusable(name: str) -> str:
-    """Why Accelerate cannot use a configuration file; empty where it can."""
+    """Return why Accelerate cannot use a configuration file; empty if it can."""
     from accelerate.commands.config.config_args import load_config_from_file
 
     try:
         load_config_from_file(name)
-    except Exception as error:  # YAML's, JSON's, or of a value that Accelerate does not know
+    except Exception as error:  # errors of YAML, JSON, or of a value unknown to Accelerate
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         return _(
             "is {name!r}, which `accelerate config` has not written: {reason}",
@@ -53,7 +53,7 @@ def _unusable(name: str) -> str:
 
 
 def is_lost_rank_error(error: BaseException) -> bool:
-    """Whether an error says that another process of the run has gone."""
+    """True if an error means that another process of the run has gone."""
     words = ("closed by peer", "reset by peer", "connection refused", "remote process exited")
     is_network = type(error).__name__.startswith("Dist")
     is_network = is_network or any(word in str(error).lower() for word in words)

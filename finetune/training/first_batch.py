@@ -12,15 +12,15 @@ from typing import Any
 from finetune.runs import events
 
 EXAMPLES = 4
-HEAD, TAIL = 48, 16  # tokens shown of a longer row: its beginning, and its end with the padding
+HEAD, TAIL = 48, 16  # tokens shown of a longer row: its beginning and its padded end
 _LENGTHS = 64  # examples whose lengths are listed
-_TOKEN_CHARACTERS = 40  # shown of a token
+_TOKEN_CHARACTERS = 40  # characters shown of a token
 
 
 def describe_batch(
     batch: Mapping[str, Any], tokenizer: Any, labels: Sequence[str]
 ) -> events.FirstBatch:
-    """What a batch looks like. Draws no random number and waits for the device once.
+    """Describe a batch. Draws no random number and waits for the device once.
 
     Args:
         batch: tensors of shape (examples, tokens) by name, `labels` of shape (examples,).
@@ -29,7 +29,7 @@ def describe_batch(
     rows = {name: tensor.tolist() for name, tensor in batch.items()}
     ids = rows["input_ids"]
     width = len(ids[0])
-    mask = rows.get("attention_mask", [[1] * width] * len(ids))  # without one everything is read
+    mask = rows.get("attention_mask", [[1] * width] * len(ids))  # without a mask everything is read
     lengths = [sum(row) for row in mask]
     shown = list(range(width))
     if width > HEAD + TAIL:
@@ -60,7 +60,7 @@ def _names(tokenizer: Any, ids: list[int]) -> list[str]:
 
 
 def _form(tokenizer: Any, ids: Sequence[int], added: set[int]) -> str:
-    """The added tokens of a row by name, and what is between them as sentences."""
+    """Return the added tokens of a row by name, and the text between them as sentences."""
     parts: list[str] = []
     for is_text, group in groupby(ids, lambda id_: id_ not in added):
         parts += [""] if is_text else _names(tokenizer, list(group))
@@ -70,8 +70,8 @@ def _form(tokenizer: Any, ids: Sequence[int], added: set[int]) -> str:
 
 
 def readable_tokens(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Tokens as a person reads them: a vocabulary of bytes (GPT-2's, RoBERTa's) writes those that
-    are not ASCII as other letters, which are decoded."""
+    """Return tokens as a person reads them. A byte vocabulary (GPT-2's, RoBERTa's) writes non-ASCII
+    tokens as other letters, which are decoded."""
     tokens = []
     for id_, name in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
         if not name.isascii() and id_ not in tokenizer.all_special_ids:

@@ -1,7 +1,7 @@
-"""The output layer of a checkpoint that is a classifier already: kept if it knows the classes.
+"""The output layer of a checkpoint that is already a classifier: kept if it knows the classes.
 
-An NLI model, a reranker or a run's own model has an output layer with a row of weights a class. Its
-rows mean something only under the names they were trained for.
+An NLI model, a reranker or a run's own model has an output layer with one row of weights per class.
+Its rows have a meaning only under the names they were trained for.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from torch import nn
 
 from finetune.runs.events import Head
 
-_INITIAL = 0.02  # the deviation of new weights where a configuration names none
+_INITIAL = 0.02  # standard deviation of new weights if a configuration names none
 
 
 def fit_head(model: Any, known: Sequence[str], labels: Sequence[str], new: Collection[str]) -> Head:
     """Make the output layer of a loaded model one for these classes.
 
-    Where the checkpoint's classes have the same names, its rows are put into their order; an
-    output layer of other classes is drawn anew.
+    If the checkpoint's classes have the same names, its rows are reordered to match. Otherwise
+    the output layer is drawn anew.
 
     Args:
         model: with as many outputs as labels.
         known: the checkpoint's classes, in its order.
-        labels: the classes to learn, in theirs.
-        new: names of weights that the checkpoint did not have, or of another shape.
+        labels: the classes to learn, in their order.
+        new: names of weights that the checkpoint lacked or had in another shape.
     """
     name, layer = _output_layer(model, len(labels))
     if layer is None:
@@ -48,7 +48,7 @@ def fit_head(model: Any, known: Sequence[str], labels: Sequence[str], new: Colle
 
 
 def _output_layer(model: Any, outputs: int) -> tuple[str, nn.Linear | None]:
-    """The last linear layer outside of the encoder with that many outputs, and its name."""
+    """Return the last linear layer outside the encoder with that many outputs, and its name."""
     prefix, found = f"{model.base_model_prefix}.", ("", None)
     for name, layer in model.named_modules():
         of_head = isinstance(layer, nn.Linear) and not name.startswith(prefix)
@@ -58,8 +58,8 @@ def _output_layer(model: Any, outputs: int) -> tuple[str, nn.Linear | None]:
 
 
 def _matching(known: Sequence[str], labels: Sequence[str]) -> list[int]:
-    """By label, the place of its name among the known ones; empty unless the names agree. Capitals
-    and the signs between words do not count."""
+    """Return each label's index among the known names; empty unless the names agree. Case and the
+    characters between words do not count."""
     names, wanted = (
         [re.sub(r"[\s_-]+", " ", name.casefold()) for name in x] for x in (known, labels)
     )

@@ -1,7 +1,7 @@
-"""The transformer layers of a classifier: what they are made of, and others in their place.
+"""The transformer layers of a classifier: their parts, and replacements for them.
 
-Only the layers of BERT and its kin are known, by the names of their parts. Whether other layers do
-the same is tested by answers of the whole model.
+Only the layers of BERT and its kin are known, by the names of their parts. Replacements are tested
+for equal answers of the whole model.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Of a mask of shape (batch, length), what the layers are given in its place.
+# Maps a mask of shape (batch, length) to the one given to the layers.
 MaskFunction = Callable[[Tensor], Tensor]
-_SAME = 1e-4  # by which logits of the same model in fp32 may differ, as a part of their size
-# Where the layers of BERT, RoBERTa, ELECTRA and their kin, and those of DistilBERT, have the parts
-# of `LayerParts`.
+_SAME = 1e-4  # relative difference allowed between logits of the same model in fp32
+# Names of the `LayerParts` in the layers of BERT, RoBERTa, ELECTRA and their kin, and in those of
+# DistilBERT.
 _BERT = (
     "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
     "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
@@ -44,14 +44,14 @@ class LayerParts(NamedTuple):
 
 
 def layer_stack(model: Any) -> nn.ModuleList:
-    """A model's transformer layers; an empty list where they share their weights."""
+    """Return a model's transformer layers; an empty list if they share their weights."""
     depth = getattr(model.config, "num_hidden_layers", 0)
     stacks = (part for part in model.modules() if isinstance(part, nn.ModuleList))
     return next((stack for stack in stacks if len(stack) == depth > 0), nn.ModuleList())
 
 
 def layer_parts(model: Any) -> list[LayerParts]:
-    """The parts of each layer of a model; none where one of them is not known."""
+    """Return the parts of each layer of a model; none if one of them is not known."""
     parts = [_parts(layer) for layer in layer_stack(model)]
     return [] if None in parts else parts  # type: ignore[return-value]
 
@@ -68,7 +68,7 @@ def _parts(layer: nn.Module) -> LayerParts | None:
 
 
 def put_layers(model: Any, layers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Let a model compute with other layers; returns those it had."""
+    """Replace a model's layers. Returns those it had."""
     stack = layer_stack(model)
     own = list(stack)
     for at, layer in enumerate(layers):
@@ -91,15 +91,14 @@ def gives_same_logits(model: Any, layers: Sequence[nn.Module], mask_function: Ma
             largest = expected.abs().max().clamp(min=1e-2)
             return bool((logits - expected).abs().max() <= _SAME * largest)
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-            return False  # a model that does something else with its layers' results
+            return False  # a model that uses its layers' results differently
         finally:
             put_layers(model, own)
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype = torch.float32, multiple: int = 1) -> Tensor:
-    """What is added to attention's scores, of shape (batch, 1, 1, keys), of a mask (batch, length);
-    keys: the length, rounded up to a multiple. Models pass a mask of four dimensions on as it is.
-    """
+    """Return the bias added to attention scores, of shape (batch, 1, 1, keys), for a mask (batch,
+    length). `keys` is the length rounded up to a `multiple`. Models pass on 4D masks unchanged."""
     least = torch.finfo(dtype).min
     bias = (1.0 - mask[:, None, None, :].to(dtype)) * least
     if multiple == 1:
@@ -108,15 +107,15 @@ def attention_bias(mask: Tensor, dtype: torch.dtype = torch.float32, multiple: i
 
 
 class LastLayer(nn.Module):
-    """The last layer, for a head that reads the first token alone: of the others it computes keys
-    and values only. It has no dropout, and returns a shape of (batch, 1, width)."""
+    """The last layer, for a head that reads the first token alone. For the other tokens it computes
+    keys and values only. It has no dropout, and returns shape (batch, 1, width)."""
 
     def __init__(self, parts: LayerParts, heads: int) -> None:
         super().__init__()
         self.parts, self.heads = nn.ModuleList(parts), heads
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        """Hidden states of shape (batch, length, width); a mask as attention takes it, of shape
+        """Takes hidden states of shape (batch, length, width) and an attention mask of shape
         (batch, 1, queries, keys): an `attention_bias`, or false where there is no token."""
         parts: Any = LayerParts(*self.parts)
         rows = hidden[:, :1]
@@ -132,9 +131,8 @@ class LastLayer(nn.Module):
 
 
 def compute_first_token_only(model: Any) -> None:
-    """Let the last layer of a classifier in fp32 and without dropout compute, of all tokens but the
-    first, keys and values only, if it answers the same that way; its weights and their names stay.
-    """
+    """In the last layer, compute only keys and values for all tokens but the first, if the answers
+    stay the same. For a classifier in fp32 without dropout; keeps its weights and their names."""
     stack, parts = layer_stack(model), layer_parts(model)
     if not parts or model.config._attn_implementation not in ("eager", "sdpa"):
         return

@@ -1,4 +1,4 @@
-"""The Hugging Face course's training loop on Accelerate: `fit` yields what happens as events.
+"""The Hugging Face course's training loop on Accelerate: `fit` yields its progress as events.
 
 Source: https://huggingface.co/learn/llm-course/chapter3/4
 """
@@ -42,7 +42,7 @@ class Hooks:
     """Callbacks of the loop with the step; every rank calls each of them."""
 
     should_stop: Callable[[], bool] = lambda: False  # asked after every step and evaluated batch
-    # Also gets the weights where each rank's model has a part of them (FSDP, DeepSpeed).
+    # Also gets the weights if each rank's model has a part of them (FSDP, DeepSpeed).
     save_best: Callable[[int, PreTrainedModel, Weights | None], object] = lambda *_: None
     # Returns score -> the ends of its interval.
     save_predictions: Callable[[int, Logits, Labels], dict[str, list[float]]] = lambda *_: {}
@@ -62,25 +62,25 @@ def fit(
     resume: Path | None = None,
     interval: int = 0,
 ) -> Iterator[Event]:
-    """Evaluate, then train, and evaluate as `eval_steps` says; yield what happens.
+    """Evaluate, then train, and evaluate as `eval_steps` says. Yields events.
 
-    Ends with `Finished`, or with `Stopped` when `hooks.should_stop` said so; then the model kept
-    is the best evaluated, or the present one where none was evaluated yet.
+    Ends with `Finished`, or with `Stopped` if `hooks.should_stop` returned True. A stop keeps the
+    best evaluated model, or the present one if none was evaluated yet.
 
     Args:
         model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
-        task: says what the loss is.
-        metric: is handed each batch of the validation split, and computes its scores.
-        resume: a checkpoint of a run of the same configuration; the rest of the run is then the
-            same as if it had never ended.
-        interval: steps between evaluations, if that was decided before; 0 decides it.
+        task: defines the loss.
+        metric: gets each batch of the validation split, and computes its scores.
+        resume: a checkpoint of a run of the same configuration. The run continues exactly as if
+            it had never ended.
+        interval: steps between evaluations if decided before; 0 decides them.
 
     Raises:
-        TrainingError: when the loss is not a finite number, naming the step.
+        TrainingError: if the loss is not a finite number; names the step.
     """
     loop = _Loop(config, accelerator, model, batches, task, metric, hooks or Hooks(), interval)
     progress = loop.progress
-    # 1. Go on from a checkpoint, which may have been the last thing to do; or begin with a score.
+    # 1. Resume from a checkpoint, which may be the run's last; or begin with a score.
     if (yield from loop.resume(resume) if resume is not None else loop.score_untrained()):
         return
     yield events.EvaluationsPlanned(interval=loop.interval)
@@ -113,19 +113,19 @@ def fit(
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Whether each rank holds only a part of the weights."""
+    """True if each rank holds only a part of the weights."""
     return accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
 
 class LoopProgress:
-    """Where the loop is; all of it is in every checkpoint."""
+    """Progress of the loop; all of it is in every checkpoint."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator  # of the training order
+        self._generator = generator  # generator of the training order
         self._began = time.monotonic()
         self.step = 0
-        self.best: float | None = None  # score so far; None before the first evaluation
-        self.waited = 0  # evaluations since that one
+        self.best: float | None = None  # best score so far; None before the first evaluation
+        self.waited = 0  # evaluations since the best one
         self.evaluated = 0  # the step of the last evaluation
         self.validation_loss = math.inf  # of that evaluation
         self.begin_epoch()
@@ -139,19 +139,19 @@ class LoopProgress:
         self.order = self._generator.get_state()
 
     def state_dict(self) -> dict[str, Any]:
-        """What stands in a checkpoint."""
+        """Return the state for a checkpoint."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return state | {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from it; the generator is as it was when the epoch began."""
+        """Restore this state; the generator is as it was at the beginning of the epoch."""
         self._began = time.monotonic() - state.pop("seconds")
         vars(self).update(state)
         self._generator.set_state(self.order)
 
 
 class _Loop:
-    """What one `fit` works with, spread over the devices, and the parts of its loop."""
+    """State of one `fit`, spread over the devices, and the parts of its loop."""
 
     def __init__(
         self,
@@ -181,37 +181,38 @@ class _Loop:
         self.class_weights = None if weights is None else weights.to(accelerator.device)
         self.progress = LoopProgress(batches.train.generator)
         self.rate = 0.0  # of the step just taken, and
-        self.norm: Any = None  # its gradient's norm, where it was clipped
+        self.norm: Any = None  # its gradient's norm, if it was clipped
         self.plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"  # follows the scores
         self.reset_meter()
 
     def reset_meter(self) -> None:
-        """Begin to measure loss and speed anew; the losses stay on the device until the report."""
+        """Restart measuring loss and speed. The losses stay on the device until the report."""
         self.losses: list[torch.Tensor] = []
         self.examples, self.measured_from = 0, time.monotonic()
 
     def resume(self, folder: Path) -> Generator[Event, None, bool]:
-        """Go on from a checkpoint; whether the run ends with that."""
+        """Continue from a checkpoint. Returns True if the run ends with it."""
         self.accelerator.load_state(str(folder))
         # Not registered with Accelerate, which would let such a file run code.
         state = torch.load(folder / _STATE, weights_only=True)
         self.scheduler.load_state_dict(state["scheduler"])
         self.progress.load_state_dict(state["progress"])
         yield events.Resumed(step=self.progress.step)
-        # It was written between a step and the evaluation due after it, or after that.
+        # It was written after a step, before or after the evaluation due there.
         if self.evaluation_due() and self.progress.evaluated < self.progress.step:
             return (yield from self.evaluate())
         return (yield from self.end_early())
 
     def remaining_batches(self) -> Iterable[dict[str, torch.Tensor]]:
-        """The batches of this epoch that were not trained on yet."""
+        """Return the batches of this epoch that were not trained on yet."""
         self.model.train()
         skipped = self.progress.batch
         train = self.accelerator.skip_first_batches(self.train, skipped) if skipped else self.train
         return train  # type: ignore[no-any-return]
 
     def train_batch(self, batch: dict[str, torch.Tensor]) -> bool:
-        """Add a batch's gradient; whether it was the step's last, and the optimizer stepped."""
+        """Add a batch's gradient. Returns True if it was the step's last, and the optimizer
+        stepped."""
         config, accelerator, progress = self.config, self.accelerator, self.progress
         progress.batch += 1
         with accelerator.accumulate(self.model):
@@ -236,12 +237,13 @@ class _Loop:
         return bool(accelerator.sync_gradients)
 
     def _loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The model's own loss, unless smoothed labels or weighed classes are asked for."""
+        """Return the model's own loss, unless smoothed labels or class weights are requested."""
         smoothing = self.config.label_smoothing_factor
         return self.task.loss(self.model(**batch), batch["labels"], self.class_weights, smoothing)
 
     def report(self) -> Event:
-        """The mean loss and the speed of all ranks since the last report; waits for them."""
+        """Return the mean loss and the speed of all ranks since the last report. Waits for the
+        ranks."""
         step, accelerator = self.progress.step, self.accelerator
         loss = accelerator.reduce(torch.stack(self.losses).mean(), reduction="mean").item()
         examples = self.examples * accelerator.num_processes
@@ -264,7 +266,7 @@ class _Loop:
         )
 
     def stop_requested(self) -> bool:
-        """Whether any rank is to stop: a small all-reduce, and none where there is one process."""
+        """True if any rank is to stop. Costs a small all-reduce if there are several processes."""
         requested = self.hooks.should_stop()
         if self.accelerator.num_processes == 1:
             return requested
@@ -281,9 +283,9 @@ class _Loop:
         return self.progress.step % every == 0
 
     def evaluate(self) -> Generator[Event, None, bool]:
-        """Score the validation split; whether the run ends with that."""
+        """Score the validation split. Returns True if the run ends with that."""
         evaluated = yield from self._score()
-        if evaluated and self.plateau:  # before a stop's checkpoint, which has it then
+        if evaluated and self.plateau:  # before a stop's checkpoint, which then has it
             self.scheduler.step(self.progress.validation_loss)
         if self.stop_requested():
             yield from self.stop()
@@ -297,8 +299,8 @@ class _Loop:
         return False
 
     def score_untrained(self) -> Generator[Event, None, bool]:
-        """Score the model before its first step, where curves begin; whether a stop ended the run
-        there. It is no candidate for the best, and is not kept."""
+        """Score the model before its first step, where curves begin. Returns True if a stop ended
+        the run there. It is no candidate for the best, and is not kept."""
         yield PhaseStarted(phase=Phase.EVALUATE_UNTRAINED)
         began = time.monotonic()
         if (predictions := self._predict_validation()) is None:
@@ -309,11 +311,11 @@ class _Loop:
         return False
 
     def _scores(self, logits: Logits, labels: Labels) -> dict[str, float]:
-        """The metric of the batches it was given, and the mean loss."""
+        """Return the metric of the batches it was given, and the mean loss."""
         return {**self.metric.compute(), LOSS.name: self.task.mean_loss(logits, labels)}
 
     def _score(self) -> Generator[Event, None, bool]:
-        """Evaluate, keep the best model; False where a stop ended it before it was done."""
+        """Evaluate and keep the best model. Returns False if a stop interrupted it."""
         yield PhaseStarted(phase=Phase.EVALUATE)
         progress, began = self.progress, time.monotonic()
         predictions = self._predict_validation()
@@ -341,7 +343,8 @@ class _Loop:
         return True
 
     def _predict_validation(self) -> tuple[Logits, Labels] | None:
-        """The validation split's, each example once; None when a stop was requested meanwhile."""
+        """Predict the validation split, each example once. None if a stop was requested
+        meanwhile."""
         self.model.eval()
         batches = []
         for batch in self.validation:
@@ -359,7 +362,7 @@ class _Loop:
     def _save_model(self) -> Iterator[Event]:
         scored, accelerator = self.progress.best is not None, self.accelerator
         yield PhaseStarted(phase=Phase.SAVE_MODEL if scored else Phase.SAVE_UNSCORED_MODEL)
-        # Every rank comes here, for each may hold a part of the weights.
+        # Every rank calls this, because each may hold a part of the weights.
         weights = accelerator.get_state_dict(self.model) if is_sharded(accelerator) else None
         self.hooks.save_best(self.progress.step, accelerator.unwrap_model(self.model), weights)
         yield events.Saved(step=self.progress.step)
@@ -376,14 +379,14 @@ class _Loop:
             torch.save(states, folder / _STATE)
 
     def stop(self) -> Iterator[Event]:
-        """End here, with a model and a checkpoint; nothing is evaluated any more."""
+        """End the run with a model and a checkpoint, without another evaluation."""
         if self.progress.best is None:
             yield from self._save_model()
         yield from self.write_checkpoint()
         yield events.Stopped(step=self.progress.step, seconds=self.progress.seconds)
 
     def end_early(self) -> Generator[Event, None, bool]:
-        """End the run where the score has stopped rising; whether it has."""
+        """End the run if the score has stopped rising. Returns True if it has."""
         progress, patience = self.progress, self.config.early_stopping_patience
         ends = 0 < patience <= progress.waited
         if ends:

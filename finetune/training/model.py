@@ -1,7 +1,7 @@
 """Tokenizer and classifier from a checkpoint's name; saving and loading them whole.
 
-Weights are read from safetensors only, for a pickle runs code when it is opened; code that comes
-with a checkpoint is never run.
+Weights are read from safetensors only, because opening a pickle runs code. Code that comes with a
+checkpoint is never run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from finetune.training.head import fit_head
 
 
 class LoadedClassifier(NamedTuple):
-    """What training begins with."""
+    """Tokenizer, model and head at the start of training."""
 
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
@@ -46,7 +46,7 @@ def load_classifier(
     dropout: float = -1.0,
     attn_implementation: str = "auto",
 ) -> LoadedClassifier:
-    """A tokenizer, and a classifier with one output a label, in fp32.
+    """Load a tokenizer, and a classifier with one output per label, in fp32.
 
     Its output layer is new, unless the checkpoint is a classifier of the same classes
     (`training.head`).
@@ -54,11 +54,11 @@ def load_classifier(
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         max_length: the longest input in tokens.
-        dropout: in place of every dropout of the checkpoint's; -1 keeps them.
+        dropout: replaces every dropout of the checkpoint; -1 keeps them.
 
     Raises:
-        ConfigError: when it reads fewer than `max_length` tokens.
-        ModelError: when it cannot be fetched or used.
+        ConfigError: if the checkpoint reads fewer than `max_length` tokens.
+        ModelError: if the checkpoint cannot be fetched or used.
     """
     options = {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
     with checkpoint_files.open_files(checkpoint_files.fetch(checkpoint), checkpoint) as files:
@@ -95,8 +95,8 @@ def load_classifier(
 
 
 def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
-    """Raise ModelError if the file has no weights for most of the encoder, which would be random:
-    one of another kind of model, or with other names."""
+    """Raise ModelError if the file lacks weights for most of the encoder, which would be random:
+    another kind of model, or other names."""
     prefix = f"{model.base_model_prefix}."
     sizes = {name: weights.numel() for name, weights in model.named_parameters()}
     encoder = {name: size for name, size in sizes.items() if name.startswith(prefix)}
@@ -111,15 +111,15 @@ def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, A
 
 
 def choose_attention(requested: str, device: torch.device, half: bool, max_length: int) -> str:
-    """How attention is computed: what is requested, or for `auto` the fastest."""
+    """Choose the attention implementation: the requested one, or for `auto` the fastest."""
     # The fused kernel's backward pass takes twice as long there.
     slow = half and device.type == "cpu" and max_length <= 256
     return "eager" if requested == "auto" and slow else requested
 
 
 def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
-    """The model with what the configuration freezes or recomputes, and no more computed than its
-    head reads; with LoRA a `PeftModel`."""
+    """Apply the configuration's freezing and recomputing to a model, and limit its work to what its
+    head reads. Returns a `PeftModel` with LoRA."""
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.use_lora:
@@ -144,7 +144,7 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
 
 
 def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
-    """LoRA, Hu et al. 2021, https://arxiv.org/abs/2106.09685, by peft."""
+    """Add LoRA by peft, Hu et al. 2021, https://arxiv.org/abs/2106.09685."""
     from peft import LoraConfig, get_peft_model
 
     targets = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
@@ -171,7 +171,7 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
 
 
 def merged_model(model: Any) -> PreTrainedModel:
-    """The model itself, or a copy that LoRA is merged into."""
+    """Return the model itself, or a copy with LoRA merged."""
     merges = hasattr(model, "merge_and_unload")
     return copy.deepcopy(model).merge_and_unload() if merges else model  # type: ignore[no-any-return]
 
@@ -187,13 +187,13 @@ def save_model(
     the former model or this one.
 
     Args:
-        weights: those to write in place of the model's own, which may be parts.
-        step: optimizer steps it has taken, written into its `config.json`.
+        weights: weights to write instead of the model's own, which may be parts.
+        step: the model's optimizer steps, written into its `config.json`.
     """
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     if step is not None:
-        setattr(model.config, NOTES, {"step": step})  # no threshold of a checkpoint it began with
+        setattr(model.config, NOTES, {"step": step})  # drops the first checkpoint's threshold
     try:
         new.mkdir()
         model.save_pretrained(new, state_dict=weights)
@@ -204,7 +204,7 @@ def save_model(
 
 
 def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """A classifier that `save_model` wrote, in evaluation mode."""
+    """Load a classifier that `save_model` wrote, in evaluation mode."""
     if not (Path(folder) / "config.json").is_file():
         raise ModelError(
             "This run has no saved model.", "Choose a run that was evaluated at least once."

@@ -1,4 +1,4 @@
-"""The optimizer and the schedule of the learning rate that a configuration asks for."""
+"""The optimizer and the learning-rate schedule of a configuration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from finetune.messages import message as _
 
 
 def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """The optimizer of all trained parameters; biases and norms do not decay unless configured."""
+    """Build the optimizer of all trained parameters. Biases and norms do not decay unless
+    configured."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    least = 0 if config.decay_biases_and_norms else 2  # dimensions of what decays
+    least = 0 if config.decay_biases_and_norms else 2  # dimensions of weights that decay
     groups: list[dict[str, Any]] = [{"params": [p for p in trained if p.ndim >= least]}]
     if spared := [p for p in trained if p.ndim < least]:
         groups.append({"params": spared, "weight_decay": 0.0})
@@ -39,9 +40,9 @@ def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Op
 
 
 def build_scheduler(optimizer: Any, config: RunConfig, total: int) -> Any:
-    """The schedule of the learning rate over `total` optimizer steps.
+    """Build the learning-rate schedule over `total` optimizer steps.
 
-    It is not prepared by Accelerate, which would step it once a process: here a call is a step.
+    It is not prepared by Accelerate, which would step it once per process: here a call is a step.
     """
     settings: dict[str, dict[str, Any]] = {
         "cosine_with_min_lr": {"min_lr_rate": 0.1},

@@ -1,4 +1,5 @@
-"""How many steps a run takes, and when it is scored. Loads no torch: estimates ask it too."""
+"""Number of steps of a run, and steps between evaluations. Imports no torch, so that estimates can
+use it."""
 
 from __future__ import annotations
 
@@ -6,17 +7,18 @@ import math
 
 from finetune.config import RunConfig
 
-MOST_EVALUATIONS = 10  # of a run
-# Validation pairs that all evaluations of a run may score together, by the pairs trained on. One
-# takes a fifth to a half of the time of the other, so evaluations take about a tenth.
+MOST_EVALUATIONS = 10  # of one run
+# Validation pairs that all evaluations of a run may score, per pair trained on. Scoring a pair
+# takes a fifth to a half of the time of training on it, so evaluations take about a tenth.
 SHARE = 0.2
-FREE_PAIRS = 500  # that may always be scored
-_EPOCHS = 167  # of one pair, where they are left open: 4 of the bundled pairs, 3 of MRPC
+FREE_PAIRS = 500  # pairs that may always be scored
+_EPOCHS = 167  # epochs for one pair, if left open; 4 for the bundled pairs, 3 for MRPC
 _MOST_EPOCHS = 10
 
 
 def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tuple[int, int]:
-    """Optimizer steps an epoch and in all; `batches_per_epoch` are those of each process."""
+    """Return optimizer steps per epoch and in all; `batches_per_epoch` are those of each
+    process."""
     per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
     if config.max_steps > 0:
         return per_epoch, config.max_steps
@@ -28,11 +30,11 @@ def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tu
 def eval_every(
     config: RunConfig, per_epoch: int, total: int, processes: int, validation_pairs: int
 ) -> int:
-    """Optimizer steps between evaluations.
+    """Return the optimizer steps between evaluations.
 
-    Where `eval_steps` leaves it open there are ten of them, or fewer if the validation split is
-    large beside what is trained on. No clock decides on that: the same run keeps its best of the
-    same models on any machine. Ten there are where the scores decide on the rate or the end.
+    If `eval_steps` leaves it open there are ten evaluations, or fewer if the validation split is
+    large compared with the training pairs. No clock decides, so the same run keeps its best of
+    the same models on any machine. There are ten if the scores decide on the rate or the end.
 
     Args:
         per_epoch, total: as `count_steps` returns them.
