@@ -32,10 +32,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def announce(run: Run, summary: RunSummary) -> None:
-    """Announce in a thread that a run has ended. A failure is only logged."""
+def announce(run: Run, summary: RunSummary) -> threading.Thread:
+    """Announce in the thread that is returned that a run has ended. A failure is only logged."""
     address = os.environ.get(VARIABLE, "")
-    threading.Thread(target=_try, args=(address, run, summary), daemon=True).start()
+    thread = threading.Thread(target=_try, args=(address, run, summary), daemon=True)
+    thread.start()
+    return thread
 
 
 def _try(address: str, run: Run, summary: RunSummary) -> None:

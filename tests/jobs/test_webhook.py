@@ -84,10 +84,7 @@ def test_what_could_not_be_sent_is_logged_without_the_address(
 ) -> None:  # fmt: skip
     address = address.format(chat=f"http://127.0.0.1:{chat.server_port}")
     monkeypatch.setenv(webhook.VARIABLE, address)
-    before = {*threading.enumerate()}
-    webhook.announce(run, run.state())
-    for thread in {*threading.enumerate()} - before:
-        thread.join()
+    webhook.announce(run, run.state()).join()
     assert reason in caplog.text
     assert "secret" not in caplog.text
 
