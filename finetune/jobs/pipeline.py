@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
 from finetune.environment import logs
+from finetune.environment.usage import UsageMeter
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
@@ -110,7 +111,10 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     stop.check()
     # 6. The loop
     finished = None  # announced once the loop has released its model
+    meter = UsageMeter(accelerator.device)
     for event in work.fit():
+        if isinstance(event, events.Stepped):
+            event = event.model_copy(update=meter.read()._asdict())
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)
