@@ -285,7 +285,7 @@ class RunConfig(BaseModel):
     drop_leaked: bool = _data(False, label="Leave out leaked rows")
     """Leave out training pairs that stand in validation or test too, swapped or not."""
     name: str = _field("Name", "")
-    """A name to find the run by; made from dataset and checkpoint when empty."""
+    """A name to find the run by; empty for the data's name and a number."""
 
     @field_validator("*", mode="before")
     @classmethod
