@@ -29,7 +29,7 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
     """
     import torch
     from accelerate import Accelerator
-    from accelerate.utils import TorchDynamoPlugin, set_seed
+    from accelerate.utils import DataLoaderConfiguration, TorchDynamoPlugin, set_seed
 
     compiled = TorchDynamoPlugin(backend="inductor", dynamic=True) if config.torch_compile else None
     try:
@@ -40,6 +40,7 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
             mixed_precision=choose_precision(config.mixed_precision),
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             dynamo_plugin=compiled,
+            dataloader_config=DataLoaderConfiguration(non_blocking=torch.cuda.is_available()),
         )
     except ValueError as error:
         problem = _(
