@@ -223,7 +223,7 @@ class RunConfig(BaseModel):
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = _evaluation("none")
     """Also send what is measured to TensorBoard (files in the run's folder), Trackio or W&B."""
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = _speed("auto")
-    """auto takes bf16 where the hardware has it, else fp32 (no); fp16 is for older GPUs."""
+    """auto takes bf16 if the hardware has it, fp16 on older GPUs, or else fp32 (no)."""
     group_by_length: bool = _speed(True)
     """Batches of pairs of about one length: less padding, faster; the order is less random."""
     padding: Literal["longest", "max_length"] = _expert("longest")
@@ -370,6 +370,10 @@ class RunConfig(BaseModel):
     def foreign_metrics(self) -> list[str]:
         """Return the folders and Hub modules among `metrics`; a run executes their code."""
         return [name for name in self.added_metrics if name not in METRICS]
+
+    def follows(self, name: str) -> bool:
+        """True if every value that a preset sets is the preset's."""
+        return all(getattr(self, field) == value for field, value in PRESETS[name].items())
 
     def changed(self, **values: Any) -> RunConfig:
         """A copy with some values replaced."""

@@ -30,7 +30,7 @@ HEAVY_MODULES = {
     "finetune.metrics.scores.scores",
     "finetune.training.head", "finetune.hub.onnx", "finetune.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
-    "finetune.training.model", "finetune.training.optimizer",
+    "finetune.training.model", "finetune.training.optimizer", "finetune.training.token_batches",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.

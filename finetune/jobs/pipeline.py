@@ -217,7 +217,9 @@ class _Training:
         from finetune.training import dataloaders
 
         with self.accelerator.main_process_first():
-            self.batches = dataloaders.build_loaders(self.pairs, self.tokenizer, self.config)
+            self.batches = dataloaders.build_loaders(
+                self.pairs, self.tokenizer, self.config, self.accelerator.device
+            )
             embeddings = len(self.classifier.get_input_embeddings().weight)
             name = self.config.checkpoint
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)
