@@ -163,11 +163,12 @@ def bare(browser: Browser) -> Page:
     page = new_page(browser, viewport={"width": 600, "height": 800})
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)
     guess = Series("guess", "guess", [(0.0, 0.0), (1.0, 1.0)], latest=False, straight=True)
+    roc = charts.chart("ROC", [curve, guess], 1, "", "rate", reach=(0.0, 1.0))
     sheet = theme.asset("palette.css") + theme.CSS.read_text(encoding="utf-8")
     page.set_content(
         f"<style>{sheet}</style><main><div id='loss'>"
         f"{run_charts.loss_chart(RunSummary().fold(story()))}</div>"
-        f"<div id='roc'>{charts.chart('ROC', [curve, guess], 1, '', 'rate', reach=(0.0, 1.0))}</div>"
+        f"<div id='roc'>{roc}</div>"
         f"<p>elsewhere</p></main><script>{theme.asset('page.js')}{theme.asset('charts.js')}</script>"
     )
     return page
