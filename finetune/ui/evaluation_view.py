@@ -10,11 +10,11 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from finetune.data.check_report import shorten
 from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
+from finetune.findings import shorten
 from finetune.metrics import calibration, intervals
 from finetune.metrics.catalog import HEADLINE
 from finetune.metrics.classification import Curve, thin_curve

@@ -22,6 +22,7 @@ from finetune.jobs import service, workers
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.push import PushJob
 from finetune.runs import events
+from finetune.runs.grids import PlannedRun
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -160,7 +161,7 @@ def test_what_was_killed_with_the_page_ends_with_the_weights_of_what_was_not(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
     app = App(store.root)
-    runs = service.start_runs(store, [trained] * 2)
+    runs = service.start_runs(store, [PlannedRun(trained)] * 2)
     for number in range(3):
         kills.at_random(app.process, 8.0, with_workers=number != 1)
         go_on(store)
