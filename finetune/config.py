@@ -223,7 +223,7 @@ class RunConfig(BaseModel):
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = _evaluation("none")
     """Also send what is measured to TensorBoard (files in the run's folder), Trackio or W&B."""
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = _speed("auto")
-    """auto takes bf16 where the hardware has it, else fp32 (no); fp16 is for older GPUs."""
+    """auto takes bf16 if the hardware has it, fp16 on older GPUs, or else fp32 (no)."""
     group_by_length: bool = _speed(True)
     """Batches of pairs of about one length: less padding, faster; the order is less random."""
     padding: Literal["longest", "max_length"] = _expert("longest")
@@ -254,6 +254,8 @@ class RunConfig(BaseModel):
     """The column of the second sentence; (none) for single sentences."""
     label_column: str = _data("", label="Label")
     """The column of the class; empty to guess it."""
+    task: str = _data("")
+    """What is learned, such as single_label_classification; empty to see it from the label."""
     positive_label: str = _data("", label="Positive class")
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
@@ -369,6 +371,10 @@ class RunConfig(BaseModel):
         """Return the folders and Hub modules among `metrics`; a run executes their code."""
         return [name for name in self.added_metrics if name not in METRICS]
 
+    def follows(self, name: str) -> bool:
+        """True if every value that a preset sets is the preset's."""
+        return all(getattr(self, field) == value for field, value in PRESETS[name].items())
+
     def changed(self, **values: Any) -> RunConfig:
         """A copy with some values replaced."""
         return RunConfig(**self.to_dict() | values)
@@ -482,7 +488,7 @@ READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a 
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
-    *READING_FIELDS,
+    "task", *READING_FIELDS,
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *fields_of("Data"))
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Modules that import torch or datasets when they are imported; the page loads them when needed.
 HEAVY_MODULES = {
     "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
-    "finetune.data.sources", "finetune.data.row_findings", "finetune.data.class_findings",
+    "finetune.data.sources", "finetune.data.row_findings",
     "finetune.data.column_findings",
     "finetune.evaluation.corrections", "finetune.evaluation.quantization",
     "finetune.inference.explain", "finetune.training.layers", "finetune.inference.bf16_layers",
@@ -30,7 +30,7 @@ HEAVY_MODULES = {
     "finetune.metrics.scores.scores",
     "finetune.training.head", "finetune.hub.onnx", "finetune.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
-    "finetune.training.model", "finetune.training.optimizer",
+    "finetune.training.model", "finetune.training.optimizer", "finetune.training.token_batches",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.

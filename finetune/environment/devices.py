@@ -69,6 +69,18 @@ def prefers_bf16(device: Any = None) -> bool:
     return False
 
 
+def trains_in(device: Any = None) -> str:
+    """Return Accelerate's word for the precision in which a device trains fastest: bf16 if it
+    prefers that, fp16 on older GPUs with tensor cores (Volta and Turing, such as a T4), or no."""
+    import torch
+
+    if prefers_bf16(device):
+        return "bf16"
+    present = device or torch.accelerator.current_accelerator(check_available=True)
+    is_cuda = present is not None and present.type == "cuda"
+    return "fp16" if is_cuda and torch.cuda.get_device_capability(present) >= (7, 0) else "no"
+
+
 def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
     """True if this machine's processor should compute in bf16. If it was not measured yet,
     `measure` is called; without that, its flags decide.

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import torch
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader, RandomSampler, Sampler
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from finetune.config import RunConfig
@@ -22,6 +21,7 @@ from finetune.data import checkpoints, symmetry, truncation
 from finetune.data.splits import Pairs
 from finetune.errors import DataError, ModelError
 from finetune.training.accelerator import choose_precision
+from finetune.training.token_batches import Padding, TokenizedSplit
 
 _SAMPLE = 1000  # rows checked for tokens unknown to the tokenizer
 
@@ -36,36 +36,59 @@ class Loaders:
     either_order: bool = False  # True if each epoch draws the order of each pair anew
 
 
-def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Loaders:
-    """Build the loaders of one run."""
+def build_loaders(
+    pairs: Pairs,
+    tokenizer: PreTrainedTokenizerBase,
+    config: RunConfig,
+    device: torch.device | None = None,
+) -> Loaders:
+    """Build the loaders of one run, which trains on `device`."""
     either_order = reads_either_order(pairs, config)
-    train = both_orders(pairs, config, either_order)
-    training: Any = tokenize(train, tokenizer, config.max_length)
-    validation: Any = tokenize(pairs.splits["validation"], tokenizer, config.max_length)
-    precision = choose_precision(config.mixed_precision)
-    collator = DataCollatorWithPadding(
-        tokenizer,
-        padding=config.padding,
-        max_length=config.max_length,
-        pad_to_multiple_of=padding_multiple(config, precision, config.max_length),
-    )
+    multiple = padding_multiple(config, choose_precision(config.mixed_precision), config.max_length)
+    padding = Padding(config.max_length, config.padding == "max_length", multiple or 1)
+
+    def split(texts: Dataset) -> TokenizedSplit:
+        tokenized = tokenize(texts, tokenizer, config.max_length)
+        return TokenizedSplit(tokenized, tokenizer, padding, device)
+
+    training = split(both_orders(pairs, config, either_order))
+    validation = split(pairs.splits["validation"])
     # Each loader has its own generator: other draws of random numbers, such as in an evaluation,
     # change neither the order nor dropout.
     order, evaluation = (torch.Generator().manual_seed(config.seed) for _ in range(2))
-    size, evaluated = config.per_device_train_batch_size, config.per_device_eval_batch_size
+    size = config.per_device_train_batch_size
     rows = len(training) // (1 + either_order)
     sampler: Any = RandomSampler(range(rows), generator=order)
     if config.group_by_length and config.padding == "longest":
-        lengths = pc.list_value_length(training.data.column("input_ids")).to_pylist()[:rows]
+        lengths = training.lengths[:rows].tolist()
         sampler = LengthGroupedSampler(size, lengths=lengths, generator=order)
     if either_order:
         sampler = EitherOrderSampler(sampler, rows)
     return Loaders(
-        DataLoader(training, size, sampler=sampler, collate_fn=collator, generator=order),
-        DataLoader(validation, evaluated, collate_fn=collator, generator=evaluation),
+        _loader(training, size, order, device, sampler),
+        _loader(validation, config.per_device_eval_batch_size, evaluation, device),
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
         either_order,
     )
+
+
+def _loader(
+    split: TokenizedSplit,
+    size: int,
+    generator: torch.Generator,
+    device: torch.device | None,
+    sampler: Any = None,
+) -> DataLoader[Any]:
+    """Build the loader of a split, from pinned memory if a GPU has no room for it."""
+    pinned = device is not None and device.type == "cuda" and not split.on_device
+    return DataLoader(
+        split, size, sampler=sampler, collate_fn=_collated, generator=generator, pin_memory=pinned
+    )
+
+
+def _collated(batch: Any) -> Any:
+    """Return a batch as `TokenizedSplit` has made it."""
+    return batch
 
 
 class EitherOrderSampler(Sampler[int]):
@@ -157,11 +180,11 @@ def check_tokens(
 ) -> None:
     """Check that the tokenizer knows the pairs, and the weights have embeddings for their
     tokens."""
-    datasets: list[Any] = [batches.train.dataset, batches.validation.dataset]
-    columns = [dataset.data.column("input_ids") for dataset in datasets]
-    sample = np.random.default_rng(0).permutation(len(columns[0]))[:_SAMPLE]
-    checkpoints.check_known(checkpoint, tokenizer, columns[0].take(np.sort(sample)).to_pylist())
-    largest = max(pc.max(pc.list_flatten(column)).as_py() for column in columns)
+    train: Any = batches.train.dataset
+    validation: Any = batches.validation.dataset
+    sample = np.random.default_rng(0).permutation(len(train))[:_SAMPLE]
+    checkpoints.check_known(checkpoint, tokenizer, [train.token_ids(row) for row in sample])
+    largest = max(train.largest_token, validation.largest_token)
     if largest >= embeddings:
         raise ModelError(
             "The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "

@@ -10,17 +10,17 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from finetune.data.check_report import shorten
 from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
+from finetune.findings import shorten
 from finetune.metrics import calibration, intervals
 from finetune.metrics.catalog import HEADLINE
 from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
-from finetune.ui import charts
+from finetune.ui import charts, run_charts
 from finetune.ui.charts import Series
 from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext
@@ -79,7 +79,10 @@ def view(
         changed_pairs=changed_pairs,
         orders=orders,
         measurable=order is None and summary.paired and summary.status in ENDED,
-        curves=[charts.loss_chart(summary), charts.score_chart(summary, analysis.threshold)],
+        curves=[
+            run_charts.loss_chart(summary),
+            run_charts.score_chart(summary, analysis.threshold),
+        ],
         test_set=test_set,
     )
 
@@ -139,7 +142,7 @@ def _curve_chart(
         Series(gettext("this model"), "run0", points, latest=False),
         Series(gettext("guessing"), "guess", guessing, latest=False, straight=True),
     ]
-    return charts.chart(title, lines, 1.0, "", across, share=True, look=look)
+    return charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), look=look)
 
 
 def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
@@ -167,7 +170,7 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         "flat top means that the exact place matters little."
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")
-    chart = charts.chart(title, lines, 1.0, "", across, share=True, cursor=now, look=look)
+    chart = charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), cursor=now, look=look)
     of_positive = analysis.classes[analysis.positive]
     at_now = {
         name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
@@ -199,7 +202,7 @@ def _calibration_chart(analysis: Analysis) -> Markup:
     )
     title, empty = gettext("Confidence and accuracy"), gettext("No example was scored.")
     across = gettext("confidence")
-    return charts.chart(title, lines, 1.0, empty, across, share=True, look=look)
+    return charts.chart(title, lines, 1.0, empty, across, reach=(0.0, 1.0), look=look)
 
 
 def disagreements(

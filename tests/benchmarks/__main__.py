@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 NAMES = (
     "training", "quality", "prediction", "load", "page", "memory", "analysis", "cost", "engines",
-    "search",
+    "search", "batches",
 )  # fmt: skip
 LIMIT = 600  # seconds of each
 BEGIN, END = "<!-- ratios -->\n", "<!-- end of ratios -->\n"

@@ -158,3 +158,9 @@ def test_the_root_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     default_root().write_text("")
     with pytest.raises(StoreError, match="Not a directory"):
         RunStore(default_root()).create(RunConfig())
+
+
+def test_a_log_is_shown_without_what_is_meant_for_a_terminal(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    run.log_file.write_text("\x1b[33mwarning\x1b[0m: slow\n  0%|\r 50%|\r100%|\r\ndone\r\n")
+    assert run.log_tail() == "warning: slow\n100%|\r\ndone\r\n"

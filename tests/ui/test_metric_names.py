@@ -17,7 +17,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.tasks.base import DecisionRule
-from finetune.ui import charts, compare_view, evaluation_view, model_chooser, run_view
+from finetune.ui import compare_view, evaluation_view, model_chooser, run_charts, run_view
 
 BASELINES = {"majority class": {"accuracy": 0.5, "f1": 0.9}}
 
@@ -58,7 +58,7 @@ def places(store: RunStore, run: Run) -> dict[str, str]:
         "verdict": run_view.verdict(run, summary),
         "tiles": run_view.cards(run, summary),
         "evaluation": re.sub(r'(?s)<div [^>]*aria-label="Each class".*?</table>', "", page),
-        "chart": charts.score_chart(summary),
+        "chart": run_charts.score_chart(summary),
         "table": run_view.table([row], "f1", True),
         "compare": compare_view.comparison(store, [run.id, recorded(store, row_names(run)).id]),
         "chooser": str(model_chooser.choices(store, None)[0]["choices"]),
