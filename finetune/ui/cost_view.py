@@ -15,16 +15,19 @@ from finetune import arguments
 from finetune import config as run_config
 from finetune.config import BUNDLED_DATASET, RunConfig
 from finetune.data import catalog
-from finetune.data.check_report import CheckReport, Example
+from finetune.data.check_report import CheckReport
 from finetune.environment import devices
 from finetune.errors import DataError
 from finetune.evaluation import baselines
+from finetune.findings import Example
 from finetune.jobs import check
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
+from finetune.training import schedule
 from finetune.ui import theme
 from finetune.ui.html import render
+from finetune.ui.i18n import gettext
 from finetune.ui.run_view import duration
 
 SCRIPT = theme.asset("costs.js")
@@ -52,11 +55,32 @@ def costs(
             for name, field in run_config.hyperparameters().items()
             if (ends := field.usual_range) and not ends[0] <= getattr(config, name) <= ends[1]
         ],
+        automatic=_automatic(estimate, config),
         trained_on=_trained_on(config, files or {}),
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=rough_duration,
     )
+
+
+def _automatic(estimate: Estimate, config: RunConfig) -> dict[str, str]:
+    """Placeholders of the boxes whose automatic value is known: `Automatic (4)`."""
+    steps, resolved = estimate.steps, {}
+    if steps is not None and not config.num_train_epochs and config.max_steps < 0:
+        resolved["num_train_epochs"] = round(steps.epochs)
+    if steps is not None and config.eval_steps < 0 and estimate.report is not None:
+        splits = estimate.report.splits
+        rows = next((split.rows for split in splits if split.name == "validation"), 0)
+        rows = min(rows, config.max_eval_samples or rows)
+        resolved["eval_steps"] = schedule.eval_every(
+            config, steps.per_epoch, steps.total, config.num_processes, rows
+        )
+    return {
+        name: gettext("Automatic ({value})", value=resolved[name])
+        if name in resolved
+        else gettext("Automatic")
+        for name in ("num_train_epochs", "eval_steps")
+    }
 
 
 def _trained_on(config: RunConfig, files: Mapping[str, str]) -> str:
