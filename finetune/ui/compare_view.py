@@ -126,10 +126,10 @@ def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
             metric.name: gettext("{f1}, best model", f1=in_words(metric.name, classes))
             for metric in run_table.SCORES
         },
-        "status": gettext("status"),
-        "best_epoch": gettext("best epoch"),
-        "seconds": gettext("duration"),
-        "created": gettext("started"),
+        "status": gettext("Status"),
+        "best_epoch": gettext("Best epoch"),
+        "seconds": gettext("Duration"),
+        "created": gettext("When"),
     }
     return {
         name: title
