@@ -1,7 +1,8 @@
 // Shows one run and asks for its news. The value is the run's id; the app is asked with the mark of
 // each part that is shown, and answers with the parts that have changed. `submit` tells Gradio that
 // the run's state is another, `select` that a button of the view was pressed.
-let run = '', marks = {}, pending = false, wait = 1000;
+let run = '', marks = {}, pending = false, wait = 1000, view = {}, read = false;
+// view: how charts are drawn; read: the log was opened, which shows its end first
 const part = (name) => element.querySelector(`[data-part="${name}"]`);
 const show = (name, content) => {
   const box = part(name);
@@ -20,7 +21,7 @@ async function ask() {
   pending = true;
   const asked = run;
   try {
-    const answer = await fetch(`finetune/watch/${asked}?${new URLSearchParams(marks)}`);
+    const answer = await fetch(`finetune/watch/${asked}?${new URLSearchParams({...marks, ...view})}`);
     part('gone').hidden = true;
     if (asked !== run) return;
     if (answer.status === 404) { run = ''; trigger('submit'); }
@@ -43,6 +44,7 @@ async function ask() {
 const change = () => {
   run = String(props.value || '');
   marks = {};
+  read = false;
   if (!run) element.querySelector('.ft-live')?.toggleAttribute('data-empty', true);
   ask();
 };
@@ -56,6 +58,17 @@ element.addEventListener('click', (event) => {
     button.textContent = button.dataset.busy;
   }
   trigger('select', {do: button.dataset.do, what: button.dataset.what, run});
+});
+element.addEventListener('click', ({target}) => {
+  const log = part('log');
+  if (read || !target.closest('[data-part=log-tab]')) return;
+  read = true;
+  setTimeout(() => { log.scrollTop = log.scrollHeight; });
+});
+element.addEventListener('change', ({target}) => {
+  if (!target.dataset.view) return;
+  view[target.dataset.view] = target.type === 'checkbox' ? Number(target.checked) : target.value;
+  ask();
 });
 document.addEventListener('visibilitychange', ask);
 const repeat = () => { ask(); setTimeout(repeat, wait); };

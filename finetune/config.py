@@ -256,6 +256,8 @@ class RunConfig(BaseModel):
     """The column of the second sentence; (none) for single sentences."""
     label_column: str = _data("", label="Label")
     """The column of the class; empty to guess it."""
+    task: str = _data("")
+    """What is learned, such as single_label_classification; empty to see it from the label."""
     positive_label: str = _data("", label="Positive class")
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
@@ -285,7 +287,7 @@ class RunConfig(BaseModel):
     drop_leaked: bool = _data(False, label="Leave out leaked rows")
     """Leave out training pairs that stand in validation or test too, swapped or not."""
     name: str = _field("Name", "")
-    """A name to find the run by; made from dataset and checkpoint when empty."""
+    """A name to find the run by; empty for the data's name and a number."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -488,7 +490,7 @@ READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a 
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
-    *READING_FIELDS,
+    "task", *READING_FIELDS,
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *fields_of("Data"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.data.check_report import Finding
 from finetune.errors import ConfigError, DataError
+from finetune.findings import Finding
 from finetune.messages import message
 
 

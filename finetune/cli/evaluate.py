@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Score a run's model from a terminal."""
     about = "Score a run's model with the sentences swapped, or on the sealed test set."
     parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
-    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
+    parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--open_test", action="store_true", help="open the test set")
     args = parser.parse_args(arguments)

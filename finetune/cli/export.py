@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", type=Path, help="a from_pretrained folder")
-    source.add_argument("--run", type=Path, help="a run's id, or its folder")
+    source.add_argument("--run", type=Path, help="a run's name, id or folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument(
         "--to",

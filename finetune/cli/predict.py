@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         "one of these, all those added end in _2 (or _3, ...)."
     )
     parser = argparse.ArgumentParser("python -m finetune predict", description=about)
-    parser.add_argument("--run", type=Path, required=True, help="a run's id, or its folder")
+    parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
     parser.add_argument("--runs", type=Path, default=default_root())
     formats = "CSV, TSV, JSONL, JSON (these also as .gz), Parquet, XLSX, XLS or ODS"
     parser.add_argument("--file", type=Path, required=True, help=formats)

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
             pruning=args.pruning, keep_pruned=args.keep_pruned,
         )  # fmt: skip
-    print(f"search {study.id}: python -m finetune search --study {study.id} goes on with it")
+    print(f"{study.title}: python -m finetune search --study '{study.title}' goes on with it")
     if study.outside:
         apart = describe_outside(dict(study.settings.space), study.outside)
         print(f"trial 0 is the configuration as it is, outside of what is searched: {apart}")
@@ -72,7 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("No trial has a score.", file=sys.stderr)
         return 1
     metric = metric_name(study.metric, results.class_count(store, rows))
-    print(f"best: {metric} {best.score:.4f}, run {best.run_id}, {describe_values(best.values)}")
+    name = store.get(best.run_id).title() if best.run_id else f"trial {best.number}"
+    print(f"best: {metric} {best.score:.4f}, {name}, {describe_values(best.values)}")
     return 0
 
 
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "Search hyperparameters; the first trial is the configuration as it is."
     parser = argparse.ArgumentParser("python -m finetune search", description=about)
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
-    parser.add_argument("--study", help="the id of a search to go on with")
+    parser.add_argument("--study", help="a search to go on with: its name or id")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     group = parser.add_argument_group("Search")
     group.add_argument("--trials", type=int, default=20, help="at most (default: 20; 0: no limit)")

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Train from a terminal. Returns the exit status: 0 ended, 1 failed."""
     about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
     parser = argparse.ArgumentParser("python -m finetune train", description=about)
-    parser.add_argument("--run", type=Path, help="a run to carry out: its id, or its folder")
+    parser.add_argument("--run", type=Path, help="a run to carry out: its name, id or folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
@@ -44,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     run = _open_run(args, engine_arguments.ticket_from_arguments(args))
     distributed.check_accelerate_config(run.config())
+    if distributed.is_main_process():
+        print(f"run {run.title()} ({run.id})", file=sys.stderr)
     show = TerminalBar() if sys.stderr.isatty() or not args.run else EventLog()
     if attempt.is_attempt():
         return ranks.leave(carry_out_attempt(run, show))

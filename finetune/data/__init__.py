@@ -6,7 +6,6 @@ __all__ = [
     "checkpoint_files",
     "checkpoints",
     "checks",
-    "classes",
     "columns",
     "csv_cells",
     "dataset_cache",

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -16,59 +16,10 @@ from pydantic.dataclasses import dataclass
 from finetune import disk
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, hub_access
+from finetune.findings import Example, Finding
 from finetune.messages import Text
 
 MAX_LINES = 1000
-Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
-
-
-@dataclass(frozen=True)
-class Example:
-    """A row that illustrates a finding. Its texts are shortened; missing ones are empty."""
-
-    split: str  # of the source
-    line: int  # in the source, from 1
-    sentence1: str = ""
-    sentence2: str = ""
-    label: str = ""
-    note: Text = ""  # what is wrong with it, if the finding's title does not say
-
-
-def shorten(text: str, characters: int = 32) -> str:
-    """Cut a text to at most this many characters; an ellipsis marks the cut."""
-    return text if len(text) <= characters else text[: characters - 1] + "\u2026"
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """A value of a configuration's field that resolves a finding, or undoes that."""
-
-    field: str
-    value: bool | str
-    text: Text  # of its button
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something a person should know before training."""
-
-    kind: str  # an identifier, such as `leakage`
-    severity: Severity
-    title: Text
-    count: int  # rows concerned
-    action: Text  # what will be done, and what the person can do
-    examples: list[Example] = field(default_factory=list)
-    remedies: list[Remedy] = field(default_factory=list)
-    done: bool = False  # a remedy was chosen; `remedies` undo it
-    # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
-    rows: dict[str, list[int]] = field(default_factory=dict)
-
-    @property
-    def sentence(self) -> str:
-        """The title and the number of rows, as an English sentence."""
-        rows = f" ({self.count:,} {'row' if self.count == 1 else 'rows'})" if self.count else ""
-        text = self.title.rstrip(".") + rows
-        return text if text.endswith("?") else f"{text}."
 
 
 @dataclass(frozen=True)

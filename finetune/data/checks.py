@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -14,30 +13,23 @@ import numpy as np
 from finetune.config import RunConfig
 from finetune.data import (
     catalog,
-    class_findings,
-    classes,
     column_findings,
     dataset_cache,
     reading_findings,
     splits,
     token_lengths,
 )
-from finetune.data.check_report import (
-    CheckReport,
-    Example,
-    Finding,
-    Remedy,
-    SplitSummary,
-    TokenLengths,
-)
-from finetune.data.classes import MISSING_LABEL
-from finetune.data.row_findings import rows_finding
+from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
+from finetune.data.row_findings import described, rows_finding
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
+from finetune.findings import Example, Finding, Remedy
 from finetune.messages import message as _
 from finetune.metrics import intervals
-from finetune.metrics.catalog import majority_scores
+from finetune.metrics.catalog import STANDARD
 from finetune.runs.events import Phase
+from finetune.tasks.base import MISSING_LABEL
+from finetune.tasks.registry import find_task
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
@@ -84,24 +76,22 @@ def _by_severity(findings: list[Finding]) -> list[Finding]:
 
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
     """Make the report without lengths; findings that block training are added."""
-    dataset, labels, counts = assigned.dataset, assigned.labels, assigned.class_counts()
-    blocks = class_findings.blocking_findings(config, assigned)
-    positive = min(1, len(labels) - 1)
-    with contextlib.suppress(DataError):  # reported as a blocking finding
-        positive = classes.positive_class(labels, config.positive_label)
-    majority, fingerprint = {}, ""
-    possible = not blocks and not any(finding.severity == "blocks" for finding in findings)
-    if possible:
-        majority = majority_scores(counts["train"], counts["validation"], positive)
-        fingerprint = assigned.fingerprint(positive)
+    dataset, counts, task = assigned.dataset, assigned.counts(), find_task(assigned.dataset.task)
+    blocks = [*described(assigned, task.problems(assigned.labels, config))]
+    train, positive, majority, fingerprint = assigned.of("train").label, "", {}, ""
+    if not blocks and not any(finding.severity == "blocks" for finding in findings):
+        target = task.target(assigned.labels, config)
+        positive = task.facts(target, config).get("positive_label", "")
+        majority = task.constant_scores(train, assigned.of("validation").label, target, STANDARD)
+        fingerprint = assigned.fingerprint(target)
     report = CheckReport(
         source=dataset.source,
         revision=dataset.revision,
         corpus=dataset.folder.name,
         choices=dataset.choices,
         columns=asdict(dataset.columns),
-        labels=labels,
-        positive_label=labels[positive] if labels else "",
+        labels=assigned.names,
+        positive_label=positive,
         read=dataset.rows,
         splits=[
             SplitSummary(
@@ -120,10 +110,8 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         sheets=dataset.sheets,
         fingerprint=fingerprint,
     )
-    findings = [*class_findings.class_findings(config, assigned), *findings]
-    if possible:
-        asked = class_findings.positive_class(config, report)
-        findings = [*asked, *findings, *class_findings.class_balance(report)]
+    own = described(assigned, task.findings(assigned.labels, config, train, majority))
+    findings = [*own, *findings]
     findings = reading_findings.offer_sheets([*blocks, *findings], dataset.remarks)
     return replace(report, findings=_by_severity(findings))
 
@@ -189,13 +177,14 @@ def _unreadable_rows(assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _incomplete_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    empty, unlabelled = [], []
+    empty, unlabelled, task = [], [], find_task(assigned.dataset.task)
     for split, keys in assigned.hashes.items():
         complete = keys.complete(assigned.dataset.paired)
         empty.append((split, np.flatnonzero(~complete)))
         own = not catalog.is_hub_dataset(config.dataset)
-        if own or split == "train" or (keys.label >= 0).any():  # GLUE's test splits have none
-            unlabelled.append((split, np.flatnonzero(complete & (keys.label == MISSING_LABEL))))
+        states = task.states(keys.label)
+        if own or split == "train" or (states == 0).any():  # GLUE's test splits have none
+            unlabelled.append((split, np.flatnonzero(complete & (states == MISSING_LABEL))))
     action = _("They are left out.")
     title = _("Rows with an empty or missing sentence")
     yield from rows_finding(assigned, "empty", title, action, empty)
@@ -222,12 +211,12 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
     """Find rows whose pair has another label elsewhere, in any split."""
-    keys, classes = list(map(assigned.of, assigned.rows)), max(1, len(assigned.labels))
+    keys = list(map(assigned.of, assigned.rows))
     ordered = np.concatenate([key.ordered for key in keys])
-    group = np.unique(ordered, return_inverse=True)[1]
+    __, first, group = np.unique(ordered, return_index=True, return_inverse=True)
     labels = np.concatenate([key.label for key in keys])
-    labels_of_group = np.bincount(np.unique(group * classes + labels) // classes)
-    conflicting = labels_of_group[group] > 1
+    differs = (labels != labels[first[group]]).reshape(len(group), -1).any(axis=1)
+    conflicting = np.isin(group, group[differs])
     conflicts, start = [], 0
     for source_split, rows in assigned.rows.values():
         end = start + len(rows)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import column_guess, columns, dataset_cache, reading_findings, sources
-from finetune.data.check_report import CheckReport, Example, Finding, Remedy
+from finetune.data.check_report import CheckReport
 from finetune.data.column_guess import Guess, Role
 from finetune.data.row_findings import EXAMPLE_CHARACTERS, MAX_EXAMPLES
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, some
+from finetune.findings import Example, Finding, Remedy
 from finetune.messages import message as _
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from finetune.config import NO_COLUMN
-from finetune.data.classes import MISSING, NEGATIVES, POSITIVES, label_text
+from finetune.tasks.classes import MISSING, NEGATIVES, POSITIVES, label_text
 
 Role = Literal["sentence1", "sentence2", "label"]
 ROLES: tuple[Role, ...] = ("sentence1", "sentence2", "label")

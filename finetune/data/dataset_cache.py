@@ -25,13 +25,14 @@ from pydantic import TypeAdapter
 from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
 from finetune.data import catalog, needed_files, sources
-from finetune.data.check_report import Example, shorten
-from finetune.data.classes import LabelEncoder, clean_label
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
 from finetune.data.table import Remark
 from finetune.environment import child_process
 from finetune.errors import DataError
+from finetune.findings import Example, shorten
 from finetune.messages import Text, message
+from finetune.tasks.base import TargetEncoder, Task
+from finetune.tasks.registry import find_task, recognise, tasks
 from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 1000  # of a split, kept with their reasons
@@ -49,8 +50,8 @@ class RowHashes:
     All but `label` have the shape (rows,).
     """
 
-    # What the label column says, of shape (rows, ...) and any type: the number of a spelling, or of
-    # a class; negative if there is none.
+    # What the label column says, of shape (rows, ...) and any type: the numbers of the task's
+    # encoder, or its targets.
     label: NDArray[Any]
     line: Integers  # in the source, from 1
     exact: Integers  # of the texts as they are
@@ -86,7 +87,8 @@ class CachedDataset:
     revision: str  # commit of a Hub dataset; empty otherwise
     choices: dict[str, Text]  # column -> why it cannot be used, or ""
     columns: Columns
-    spellings: list[str]  # of the labels; `data/classes.py` makes classes of them
+    task: str
+    spellings: list[str]  # of the labels
     rows: dict[str, int]  # split -> number of rows
     unreadable: dict[str, int]  # split -> number of rows that could not be read
     examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of these
@@ -116,7 +118,7 @@ class CachedDataset:
             Example(
                 split,
                 int(keys.line[row]),
-                label=clean_label(self.spellings[keys.label[row]]) if keys.label[row] >= 0 else "",
+                label=find_task(self.task).cell(self.spellings, keys.label[row]),
                 **{name: shorten(text or "", characters) for name, text in texts[row].items()},
             )
             for row in map(int, rows)
@@ -154,7 +156,8 @@ def read_dataset(
             tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished,
             disk.writing(name, DataError),
         ):
-            dataset = _write(Path(unfinished) / "new", source, columns, progress)
+            task = _choose_task(source, columns, config)
+            dataset = _write(Path(unfinished) / "new", source, columns, task, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
             (folder / "dataset.json").unlink(missing_ok=True)  # until every new file is there
             for path in dataset.folder.iterdir():
@@ -173,6 +176,14 @@ def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[An
     sample = [cells for n, (_, cells) in enumerate(rows) if n < SAMPLE_ROWS or n % 10 == 0]
     columns = zip(usable, zip(*sample, strict=True), strict=False)  # drops the empty label
     return {name: list(cells) for name, cells in columns}
+
+
+def _choose_task(source: sources.Source, columns: Columns, config: RunConfig) -> Task:
+    """The task that a configuration names, or that cells of the label column show."""
+    if config.task:
+        return find_task(config.task)
+    rows = islice(source.rows("train", [], columns.label, lambda *_: None), SAMPLE_ROWS)
+    return recognise([cells[-1] for _, cells in rows] if len(tasks()) > 1 else [])
 
 
 def ensure_cached(config: RunConfig, root: Path) -> None:
@@ -219,11 +230,11 @@ def load_cached(folder: Path) -> CachedDataset | None:
 
 
 def _write(
-    folder: Path, source: sources.Source, columns: Columns, progress: ProgressCallback
+    folder: Path, source: sources.Source, columns: Columns, task: Task, progress: ProgressCallback
 ) -> CachedDataset:
     """Write the rows of a source into a new folder."""
     class_names = source.classes.get(columns.label)
-    encoder = LabelEncoder(columns.label, class_names or [])
+    encoder = task.encoder(columns.label, class_names or [])
     unreadable = dict.fromkeys(source.splits, 0)
     examples: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
     numbers: dict[str, Integers] = {}  # split -> the hashes of `RowHashes`, a row each
@@ -248,6 +259,7 @@ def _write(
         revision=source.revision,
         choices=source.columns,
         columns=columns,
+        task=task.name,
         spellings=encoder.spellings,
         rows={split: values.shape[1] for split, values in numbers.items()},
         unreadable=unreadable,
@@ -264,7 +276,7 @@ def _write_texts(
     path: Path,
     rows: sources.CellRows,
     columns: Columns,
-    encoder: LabelEncoder,
+    encoder: TargetEncoder,
     progress: Callable[[int], None],
 ) -> tuple[NDArray[Any], Integers]:
     """Write the sentences of rows as an Arrow stream, in bounded memory; their labels, and

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from finetune.data.check_report import Example, Finding, Remedy
 from finetune.data.table import Remark
 from finetune.errors import DataError
+from finetune.findings import Example, Finding, Remedy
 
 Remarks = Mapping[str, Sequence[Remark]]  # by split
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from finetune.data.check_report import MAX_LINES, Example, Finding, Remedy, Severity
+from finetune.data.check_report import MAX_LINES
 from finetune.data.splits import SplitRows
+from finetune.findings import Example, Finding, Remedy, RowsFinding, Severity
 from finetune.text_hashes import Integers
 
 MAX_EXAMPLES = 5  # of a finding
@@ -40,3 +41,15 @@ def rows_finding(
         buttons = [remedy(count)] if remedy else list(remedies)
         done = remedy is not None and not buttons[0].value
         yield Finding(kind, severity, title, count, action, examples, buttons, done, lines)
+
+
+def described(assigned: SplitRows, findings: Iterable[Finding | RowsFinding]) -> Iterator[Finding]:
+    """Look up the rows of findings; those about no rows are left out."""
+    for finding in findings:
+        if isinstance(finding, RowsFinding):
+            kind, severity, title, action, rows, remedies = finding
+            yield from rows_finding(
+                assigned, kind, title, action, rows, remedies=remedies, severity=severity
+            )
+        else:
+            yield finding

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SIZES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 
-def cut_validation(keys: RowHashes, share: float, seed: int) -> NDArray[np.bool_]:
+def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -> NDArray[np.bool_]:
     """Choose the rows of a validation split, a mask of shape (rows,).
 
     Each class gets its share of the split. Rows that share a sentence, directly or through others,
@@ -28,24 +28,25 @@ def cut_validation(keys: RowHashes, share: float, seed: int) -> NDArray[np.bool_
     do.
 
     Args:
-        keys: labels and hashes of the rows; every row has a label.
+        keys: hashes of the rows.
+        strata: of which each gets its share, such as classes; shape (rows,), from 0.
         share: of the rows, from 0 to 1.
         seed: fixes the choice.
     """
     if len(keys) < 2:
         return np.zeros(len(keys), bool)
-    wanted = _share_of_classes(keys.label, share)
+    wanted = _share_of_classes(strata, share)
     rng = np.random.default_rng(seed)
     linked = sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
     for size in _SIZES:
-        chosen = _draw_groups(linked, keys.label, np.ceil(wanted * size).astype(int), rng)
-        if _is_stratified(np.bincount(keys.label[chosen], minlength=len(wanted)), wanted):
+        chosen = _draw_groups(linked, strata, np.ceil(wanted * size).astype(int), rng)
+        if _is_stratified(np.bincount(strata[chosen], minlength=len(wanted)), wanted):
             return chosen
     equal = np.unique(keys.unordered, return_inverse=True)[1]
-    chosen = _draw_groups(equal, keys.label, wanted, rng)
+    chosen = _draw_groups(equal, strata, wanted, rng)
     if 2 * chosen.sum() >= wanted.sum():
         return chosen
-    return _draw_groups(np.arange(len(keys)), keys.label, wanted, rng)
+    return _draw_groups(np.arange(len(keys)), strata, wanted, rng)
 
 
 def _share_of_classes(labels: Integers, share: float) -> Integers:

@@ -11,6 +11,15 @@ from typing import Any
 _QUERY = re.compile(r"(https?://[^\s'\"<>?]+)\?[^\s'\"<>)]+")
 
 
+# Colours and moves of the cursor (ECMA-48), and what a bar in a terminal has written over.
+_FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n]*\r(?!\n)")
+
+
+def without_codes(text: str) -> str:
+    """Return what a terminal would show at last: no control codes, no overwritten lines."""
+    return _FOR_TERMINALS.sub("", text)
+
+
 def unsigned(text: str) -> str:
     """Remove the queries of addresses in a text, because they contain signatures."""
     return _QUERY.sub("\\1?\u2026", text)

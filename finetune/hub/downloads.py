@@ -18,6 +18,7 @@ from finetune.runs.run import Run
 _PIECE = 2**20  # bytes
 _COLUMNS = (
     "event", "time", "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second",
+    "busy", "memory",
     *(metric.name for metric in STANDARD), "validation_loss", "best", "text",
 )  # fmt: skip
 

@@ -20,10 +20,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, checkpoints
-from finetune.data.check_report import Finding
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import picking, report
 from finetune.evaluation.report import Analysis
+from finetune.findings import Finding
 from finetune.inference import decision_rule, quantized
 from finetune.metrics.catalog import HEADLINE, metric_name, metric_title
 from finetune.metrics.intervals import Interval

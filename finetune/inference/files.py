@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoints, table_formats
-from finetune.data.classes import class_key, label_text
 from finetune.data.table import Table, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
@@ -24,6 +23,7 @@ from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import SINGLE_LABEL, Target
+from finetune.tasks.classes import class_key, label_text
 from finetune.tasks.registry import task_of
 
 WINDOW = 4096  # rows sorted by length together, and held at once

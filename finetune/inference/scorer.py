@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from finetune import hub_errors, text_hashes
+from finetune import hub_errors
 from finetune.data import checkpoints, truncation
 from finetune.environment import devices
 from finetune.errors import ModelError
@@ -23,8 +23,6 @@ from finetune.inference import bf16_layers, onnx_layers
 from finetune.inference.onnx_session import OnnxSession
 from finetune.inference.quantized import MODEL
 from finetune.inference.threads import default_threads, lower_priority, set_own_threads
-from finetune.tasks import registry
-from finetune.tasks.base import SINGLE_LABEL, Target
 from finetune.training import layers, model
 from finetune.training.layers import MaskFunction
 
@@ -103,12 +101,8 @@ class Scorer:
         self._tokenizing = threading.Lock()  # a tokenizer fails if it is configured while it reads
         self._tokenizer, self._model = model.load_saved_model(folder)
         self._vocabulary_size = len(self._model.get_input_embeddings().weight)
-        names = self._model.config.id2label
-        self.labels = [text_hashes.replace_surrogates(str(names[n])) for n in range(len(names))]
-        task = self._model.config.problem_type
-        self.target = Target(
-            tuple(self.labels), task=task if task in registry.TASKS else SINGLE_LABEL
-        )
+        self.target = model.saved_target(self._model)
+        self.labels = list(self.target.names)
         self.precision: Precision = precision
         self._session: OnnxSession | None = None  # of a model in int8
         own = list(layers.layer_stack(self._model))
@@ -264,7 +258,7 @@ class Scorer:
     def _end(
         self, batches: list[Batch], tokens: NDArray[np.int64], cut: NDArray[np.int64]
     ) -> ScoredPairs:
-        logits = np.empty((len(tokens), len(self.labels)), np.float32)
+        logits = np.empty((len(tokens), self.target.size), np.float32)
         for places, future in batches:
             logits[places] = future.result()
         if not np.isfinite(logits).all():

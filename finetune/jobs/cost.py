@@ -17,7 +17,6 @@ import numpy as np
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
-from finetune.data.classes import is_positive_plain
 from finetune.engines.base import HERE, read_ticket
 from finetune.environment import devices
 from finetune.errors import ConfigError, FinetuneError
@@ -204,8 +203,8 @@ class _Facts:
 
     @property
     def unclear_classes(self) -> tuple[str, ...]:
-        labels = self.report.labels if self.report and not self.config.positive_label else []
-        return () if is_positive_plain(labels) else tuple(labels)
+        asked = self.report and self.report.question and not self.config.positive_label
+        return tuple(self.report.labels) if self.report and asked else ()
 
     @property
     def measurable(self) -> bool:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
 from finetune.environment import logs
+from finetune.environment.usage import UsageMeter
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
-from finetune.metrics.catalog import majority_scores
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -111,7 +111,10 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     stop.check()
     # 6. The loop
     finished = None  # announced once the loop has released its model
+    meter = UsageMeter(accelerator.device)
     for event in work.fit():
+        if isinstance(event, events.Stepped):
+            event = event.model_copy(update=meter.read()._asdict())
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)
@@ -200,7 +203,7 @@ class _Training:
         )
         with accelerator.main_process_first():
             self.tokenizer, classifier, self.head = model.load_classifier(
-                config.checkpoint, self.labels, config.max_length, config.dropout, attention
+                config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention
             )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
@@ -231,7 +234,10 @@ class _Training:
         """Describe the training data. Raises a `ConfigError` for more steps than a visitor may
         take."""
         pairs, config, train = self.pairs, self.config, self.batches.train
-        counts = pairs.counts
+        labels = {
+            split: pairs.splits[split].with_format("numpy")["label"][:]
+            for split in ("train", "validation")
+        }
         processes = self.accelerator.num_processes
         per_epoch, total = schedule.count_steps(config, -(-len(train) // processes), processes)
         limit = owners.policy().limits.run_steps
@@ -239,7 +245,7 @@ class _Training:
             raise too_many_steps(config, total, limit)
         return events.Prepared(
             train_examples=len(train.sampler),  # type: ignore[arg-type]
-            validation_examples=sum(counts["validation"]),
+            validation_examples=len(labels["validation"]),
             steps_per_epoch=per_epoch,
             total_steps=total,
             labels=self.labels,
@@ -250,8 +256,8 @@ class _Training:
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.facts | {"either_order": self.batches.either_order},
-            majority=majority_scores(
-                counts["train"], counts["validation"], pairs.target.positive, config.measured
+            majority=self.task.constant_scores(
+                labels["train"], labels["validation"], pairs.target, config.measured
             ),
             head=self.head,
         )

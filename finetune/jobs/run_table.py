@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,13 @@ from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.metrics.catalog import HEADLINE, OPTIONAL, STANDARD
 from finetune.runs import grids
+from finetune.runs.names import SEED
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run, default_title
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 
 CURVE = 30  # points of a run's curve in the table
-MOST_DIFFERENCES = 4  # settings in a run's name
-_OFF = {"-1", "''", "None", "False"}  # value texts of settings that change nothing
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
@@ -62,7 +61,6 @@ class RunRow:
     group: str = ""
     place: int = 0  # place in the queue, from 1; 0 if not queued
     damaged: bool = False  # True if its configuration cannot be read
-    named: bool = False  # True if a person named it
     settings: dict[str, Any] = field(default_factory=dict)  # settings other than the defaults
     curve: tuple[float, ...] = ()  # the headline score at its evaluations, evenly thinned
 
@@ -80,9 +78,8 @@ class RunGroup:
 
     def __init__(self, members: Sequence[RunRow]) -> None:
         self.rows: list[RunRow] = []
-        first = members[0]
-        parts = [part for part in first.name.split(", ") if not part.startswith("seed ")]
-        self.name = ", ".join(parts) or f"{first.checkpoint} on {first.dataset}"
+        named = [row.name.partition(SEED)[0] for row in members if SEED in row.name]
+        self.name = named[0] if named else members[0].name
         self.count = len(members)
         finished = [row for row in members if row.status == "finished"]
         self.finished = len(finished)
@@ -119,7 +116,6 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         values = {
             "dataset": (about.pairs or "own files") if uploaded else settings.dataset,
             "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
-            "named": bool(about.name) or _is_own_name(settings),
         }
         values["settings"] = {
             name: values.get(name, value)
@@ -161,12 +157,6 @@ def run_row(store: RunStore, run: Run) -> RunRow:
 @cache
 def _defaults() -> dict[str, Any]:
     return RunConfig().to_dict()
-
-
-def _is_own_name(settings: RunConfig) -> bool:
-    """True if the configuration's name was not given by a grid or by several seeds."""
-    title = default_title(settings.changed(name=""))
-    return bool(settings.name) and not settings.name.startswith(f"{title}, ")
 
 
 def training_seconds(summary: RunSummary) -> float | None:
@@ -226,42 +216,6 @@ def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
         for name, values in table.items()
         if len({repr(value) for value in values if value is not None}) > 1
     }
-
-
-def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Return the rows with short names: the person's own name, or the settings that most other runs
-    do not share, as in "lr 5e-4, seed 43"; the title if nothing differs. A setting that is off is
-    not named."""
-    differing = differing_settings(rows)
-    usual = {}
-    for name, values in differing.items():
-        value, count = Counter(map(repr, values)).most_common(1)[0]
-        usual[name] = value if count > len(values) / 2 else None
-    counts: Counter[str] = Counter()
-    named = []
-    for row in sorted(rows, key=lambda row: row.created):
-        parts = [
-            setting_text(name, row.value(name))
-            for name in differing
-            if not row.damaged
-            and repr(row.value(name)) != usual[name]
-            and repr(row.value(name)) not in _OFF
-        ]
-        if parts and not row.named:
-            more = [", \u2026"] if len(parts) > MOST_DIFFERENCES else []
-            name = ", ".join(parts[:MOST_DIFFERENCES]) + "".join(more)
-            counts[name] += 1
-            row = replace(row, name=f"{name} #{counts[name]}" if counts[name] > 1 else name)
-        named.append(row)
-    order = {row.id: n for n, row in enumerate(rows)}
-    return sorted(named, key=lambda row: order[row.id])
-
-
-def setting_text(name: str, value: Any) -> str:
-    """Format a setting in a run's name: `lr 5e-4`."""
-    if name in ("dataset", "checkpoint"):
-        return str(value).rstrip("/").rsplit("/", maxsplit=1)[-1]
-    return f"{grids.GRID.get(name, name)} {value_text(value)}"
 
 
 def value_text(value: Any) -> str:

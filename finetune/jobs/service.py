@@ -18,7 +18,9 @@ from finetune.jobs.background import store_lock
 from finetune.messages import message as _
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs import events
+from finetune.runs.grids import PlannedRun
 from finetune.runs.job_folder import JobFolder
+from finetune.runs.names import BETWEEN
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
@@ -32,36 +34,39 @@ def start_run(
     store: RunStore, config: RunConfig, ticket: Ticket | None = None, token: str = ""
 ) -> Run:
     """Create a run and start its worker, or queue it if another is training; see `start_runs`."""
-    return start_runs(store, [config], ticket=ticket, token=token)[0]
+    return start_runs(store, [PlannedRun(config)], ticket, token)[0]
 
 
 def start_runs(
     store: RunStore,
-    configs: Sequence[RunConfig],
-    groups: Sequence[str] | None = None,
+    planned: Sequence[PlannedRun],
     ticket: Ticket | None = None,
     token: str = "",
 ) -> list[Run]:
-    """Create several runs, to be carried out one after the other, each in its group.
+    """Create several runs, to be carried out one after the other.
 
     Args:
         ticket: the engine that carries them out; this machine if None.
         token: of the Hub, for an engine that asks it.
     """
+    configs = [one.config for one in planned]
     if ticket is not None and registry.find_engine(ticket.engine).is_remote:
         configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
     check_start(store, configs, ticket)
     with store_lock(store):
         _check_share(store, len(configs), len(configs))
-        runs = []
-        for config, group in zip(configs, groups or [""] * len(configs), strict=True):
+        runs, shared = [], ""
+        for config, one in zip(configs, planned, strict=True):
             run_id = new_id()
+            if not (shared and one.member):
+                shared = store.new_name(config, one.stem)
             # Before the folder exists, or a reader would see a run that nothing will start.
             Queue(store.root).add(run_id, store.visitor.name)
             # With its ticket; otherwise an app killed here would leave it to this machine.
             text = ticket.to_json() if ticket is not None else ""
-            runs.append(store.create(config, run_id, group, text))
+            title = BETWEEN.join((shared, *one.member))
+            runs.append(store.create(config, run_id, one.group, text, title))
             tokens.keep(run_id, token if ticket is not None else "")
     scheduler.dispatch_queue(store)
     return runs

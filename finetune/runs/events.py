@@ -220,6 +220,8 @@ class Stepped(Event):
     learning_rate: float
     samples_per_second: float
     grad_norm: float | None = None  # before clipping; None if gradients are not clipped
+    busy: float | None = None  # share of the GPU's time or of the cores in use; None if unknown
+    memory: int | None = None  # bytes in use on the device
 
 
 class EvaluationsPlanned(Event):

@@ -14,23 +14,22 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError
 from finetune.messages import message as _
 from finetune.metrics import intervals
-from finetune.runs.run import default_title
 
-# Fields of a grid -> abbreviations in the names of its runs.
-GRID = {
-    "learning_rate": "lr",
-    "per_device_train_batch_size": "batch",
-    "num_train_epochs": "epochs",
-}
+GRID = ("learning_rate", "per_device_train_batch_size", "num_train_epochs")  # its fields
 MOST = 100  # runs from one click
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to create; runs that differ only in their seed share a `group`."""
+    """A run to create; runs that differ only in their seed share a `group`.
+
+    The runs of one click share the first part of their names, the next free one of `stem`.
+    """
 
     config: RunConfig
     group: str = ""
+    member: tuple[str, ...] = ()  # further parts of its name: `run 3`, `seed 43`
+    stem: str = ""  # as in `RunStore.new_name`
 
 
 def plan_runs(
@@ -65,15 +64,13 @@ def plan_runs(
         )
     if problems:
         raise ConfigError(problems)
-    planned = []
-    for point in points:
-        parts = [f"{GRID[name]} {value:g}" for name, value in point.items() if len(axes[name]) > 1]
+    stem, planned = "grid" if len(points) > 1 else "", []
+    for number, point in enumerate(points, 1):
+        place = (f"run {number}",) if stem else ()
         group = secrets.token_urlsafe(9) if seeds > 1 else ""
         for seed in range(base.seed, base.seed + seeds):
-            differences = parts + [f"seed {seed}"] * (seeds > 1)
-            name = ", ".join([default_title(base), *differences]) if differences else base.name
-            config = base.changed(**point, seed=seed, name=name[:300])
-            planned.append(PlannedRun(config, group))
+            member = (*place, f"seed {seed}") if seeds > 1 else place
+            planned.append(PlannedRun(base.changed(**point, seed=seed), group, member, stem))
     return planned
 
 

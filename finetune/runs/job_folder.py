@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from finetune import disk
 from finetune.disk import write_atomically
+from finetune.environment import logs
 from finetune.errors import StoreError
 from finetune.messages import decode, encode
 from finetune.messages import message as _
@@ -167,12 +168,12 @@ class JobFolder:
         return reason
 
     def log_tail(self, size: int = 20_000) -> str:
-        """The last `size` bytes of the worker's output."""
+        """The last `size` bytes of the worker's output, without codes for a terminal."""
         if not self.log_file.exists():
             return ""
         with self.log_file.open("rb") as file:
             file.seek(max(0, self.log_size() - size))
-            return file.read().decode("utf-8", errors="replace")
+            return logs.without_codes(file.read().decode("utf-8", errors="replace"))
 
     def log_size(self) -> int:
         return self.log_file.stat().st_size if self.log_file.exists() else 0

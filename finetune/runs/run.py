@@ -28,7 +28,7 @@ from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.messages import message as _
-from finetune.runs import events
+from finetune.runs import events, names
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
 from finetune.runs.queue import Queue
 from finetune.runs.summary import RunSummary
@@ -46,8 +46,8 @@ class RunMetadata(BaseModel, frozen=True, defer_build=True):
     pairs: str = ""  # the person's names of the uploaded files it is trained on
     study: str = ""  # the search whose trial it is
     searched: int = 0  # trials of the finished search that has chosen its hyperparameters
-    number: int = 1  # counts the runs that would have the same title
-    name: str = ""  # given by the person
+    title: str = ""  # given when it was made, as in `names`; "" of a run of an older version
+    name: str = ""  # given by the person in its place
     tags: tuple[str, ...] = ()
     note: str = ""
 
@@ -118,16 +118,18 @@ class Run(JobFolder):
         return changed
 
     def title(self, public: bool = False) -> str:
-        """The run's name, or its checkpoint and pairs, with a number if an older run has the same
-        title. A `public` title omits the names of a person's files."""
+        """The run's name (see `names`). A `public` one omits the names of a person's files."""
         about = self.about()
         if about.name:
             return about.name
         try:
-            title = default_title(self.config(), "" if public else about.pairs)
+            config = self.config()
         except StoreError:
-            return self.id
-        return f"{title} #{about.number}" if about.number > 1 else title
+            return about.title or self.id
+        data = names.data_name(config, about.pairs)
+        title = about.title or config.name or f"{data}-{self.id[:15]}"
+        hides = public and is_upload(config.dataset) and title.startswith(f"{data}-")
+        return names.OWN_FILES + title[len(data) :] if hides else title
 
     def exists(self) -> bool:
         """True if the run is there. A library may have created the folder of a deleted run
@@ -222,10 +224,3 @@ def saved_step(folder: Path) -> int | None:
         return None
     step = notes.get("step") if isinstance(notes, dict) else None
     return step if type(step) is int else None
-
-
-def default_title(config: RunConfig, pairs: str = "") -> str:
-    """The name of a configuration, or its checkpoint and pairs; `pairs` names the files of an
-    upload."""
-    dataset = (pairs or "own files") if is_upload(config.dataset) else config.dataset
-    return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} \u00b7 {dataset}"

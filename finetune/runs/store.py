@@ -21,16 +21,19 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from finetune import disk, uploads
 from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
 from finetune.environment import project
 from finetune.environment.caches import is_writable, user_cache
-from finetune.errors import DataError, NoSuchRun, StoreError
+from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError
+from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, Visitor
+from finetune.runs import names
 from finetune.runs.job_folder import JobFolder, forget_state
-from finetune.runs.run import TICKET, Run, RunMetadata, default_title
+from finetune.runs.run import TICKET, Run, RunMetadata
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
 _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwise
@@ -58,21 +61,25 @@ def default_root() -> Path:
 
 
 def named_run(name: Path, root: Path) -> Run:
-    """Find a run by its folder, or by its id below `root`; NoSuchRun if there is none."""
+    """Find a run by its folder, or by its id or its name below `root`; NoSuchRun if there is
+    none."""
     with contextlib.suppress(OSError):  # a name that no folder can have
         folder = name if name.is_dir() else root / name
         if folder.is_dir():
             return Run(folder)
+    for run in RunStore(root).runs():
+        if run.title() == str(name):
+            return run
     raise NoSuchRun
 
 
 def as_run(run: Run | Path | str) -> Run:
-    """Find a run by its folder, or by its id in the default folder; NoSuchRun if there is none. A
-    `Run` is returned as it is."""
+    """Find a run by its folder, or by its id or name in the default folder; NoSuchRun if there is
+    none. A `Run` is returned as it is."""
     if isinstance(run, Run):
         return run
     if not isinstance(run, str | Path) or not str(run):
-        raise StoreError("run is {run!r}.", "Give a run, its folder or its id.", run=run)
+        raise StoreError("run is {run!r}.", "Give a run, its folder, its id or its name.", run=run)
     return named_run(Path(run), default_root())
 
 
@@ -104,7 +111,7 @@ class RunStore:
         return uploads.Uploads(
             self.root / "uploads",
             self.visitor,
-            lambda: {config.dataset for config, _ in self._readable_runs()},
+            lambda: set(self._datasets()),
             self.batch_input_bytes,
         )
 
@@ -118,30 +125,48 @@ class RunStore:
         patterns = ("uploads/*/*", "batches/*/input.*")
         return sum(_size(path) for pattern in patterns for path in self.root.glob(pattern))
 
-    def _readable_runs(self) -> Iterator[tuple[RunConfig, RunMetadata]]:
+    def _datasets(self) -> Iterator[str]:
         for run in self.runs():
             with contextlib.suppress(StoreError):
-                yield run.config(), run.about()
+                yield run.config().dataset
 
-    def create(self, config: RunConfig, run_id: str = "", group: str = "", ticket: str = "") -> Run:
+    def taken_names(self) -> set[str]:
+        """The names of all visible runs, also those that a person has replaced."""
+        return {name for run in self.runs() for name in (run.title(), run.about().title)}
+
+    def new_name(self, config: RunConfig, stem: str = "") -> str:
+        """Return a free name for a run: its configuration's own, `stem` and a number as in
+        `grid 2`, or its data's name and a number as in `tickets-3`."""
+        data = names.data_name(config, self._file_names(config))
+        taken, counter = self.taken_names(), " " if stem else "-"
+        return names.new_name(config.name, stem or data, taken, counter)
+
+    def _file_names(self, config: RunConfig) -> str:
+        """The person's names of uploaded files; "" if there are none."""
+        if is_upload(config.dataset):
+            with contextlib.suppress(DataError):  # its files are gone; training reports it
+                return ", ".join(self.uploads.file_names(config.dataset).values())
+        return ""
+
+    def create(
+        self,
+        config: RunConfig,
+        run_id: str = "",
+        group: str = "",
+        ticket: str = "",
+        title: str = "",
+    ) -> Run:
         """Create a run folder with its configuration, completely or not at all.
 
         Args:
             ticket: the contents of its `engine.json`; "" for none.
+            title: its name, which is free; "" for `new_name`.
         """
         run = Run(self.root / (run_id or new_id()))
-        pairs = ""
-        if is_upload(config.dataset):
-            with contextlib.suppress(DataError):  # its files are gone; training reports it
-                pairs = ", ".join(self.uploads.file_names(config.dataset).values())
-        title = default_title(config, pairs)
-        same_title = (
-            about.number
-            for other, about in self._readable_runs()
-            if default_title(other, about.pairs) == title
-        )
-        number = max(same_title, default=0) + 1
-        about = RunMetadata(group=group, created=time.time(), pairs=pairs, number=number)
+        about = RunMetadata(
+            group=group, created=time.time(), pairs=self._file_names(config),
+            title=title or self.new_name(config),
+        )  # fmt: skip
         aside = JobFolder(run.folder.with_name(f".new-{run.id}"))
         try:
             with disk.writing(f"The run folder {run.folder}"):
@@ -177,6 +202,16 @@ class RunStore:
         if not _ID.fullmatch(name) or not run.exists():
             return None
         return run if self.visitor.alone or self.visitor.owns(run.owner) else None
+
+    def describe(self, run: Run, name: str = "", **values: Any) -> None:
+        """Change what a person says of a run, see `Run.describe`. ConfigError if another visible
+        run has the name."""
+        others = {other.title() for other in self.runs() if other.id != run.id}
+        if name in others:
+            raise ConfigError(
+                {"name": _("is the name of another run, {name}; choose another", name=name)}
+            )
+        run.describe(name=name, **values)
 
     def delete(self, run: Run) -> None:
         """Remove a run's folder."""

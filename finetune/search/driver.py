@@ -23,6 +23,7 @@ from finetune.jobs import cost, service, tokens
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, NOBODY, Visitor
+from finetune.runs.names import BETWEEN
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -303,7 +304,7 @@ def _begin(store: RunStore, study: Study) -> bool:
 def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Queue the run of a trial. Returns True if it is running, or waits for room in the queue."""
     try:
-        config = trial_config(store, study.config, study.values(trial), trial.number)
+        config = trial_config(store, study, study.values(trial), trial.number)
         run = _lost_run(store, study, config.name)
         if run is None and study.is_stopped:
             _fail(study, trial)
@@ -336,11 +337,10 @@ def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
 
 
 def trial_config(
-    store: RunStore, config: RunConfig, values: dict[str, object], number: int
+    store: RunStore, study: Study, values: dict[str, object], number: int
 ) -> RunConfig:
     """Return the configuration of a trial, scored after each of its `PARTS`."""
-    name = f"Trial {number}: {describe_values(values)}"[:300]
-    config = config.changed(**values, name=name)
+    config = study.config.changed(**values, name=f"{study.title}{BETWEEN}trial {number}")
     steps = cost.estimate_cost(store, config).steps
     interval = math.ceil(steps.total / PARTS) if steps else 0
     return config.changed(eval_steps=interval)

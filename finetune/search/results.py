@@ -16,7 +16,8 @@ from finetune.errors import JobError
 from finetune.jobs import service, tokens
 from finetune.messages import decode
 from finetune.runs import grids
-from finetune.runs.grids import SeedSpread
+from finetune.runs.grids import PlannedRun, SeedSpread
+from finetune.runs.names import SEED
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, limits, space
@@ -191,15 +192,13 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         raise JobError("The run of the best trial was deleted.", "Search again.")
     if _repeating(store, study):
         raise JobError("The best trial is repeated already.", "Its runs are among the others.")
-    config = store.get(best.run_id).config()
-    configs = [
-        config.changed(
-            seed=config.seed + number, name=f"{config.name}, seed {config.seed + number}"[:300]
-        )
-        for number in range(1, seeds + 1)
+    trial = store.get(best.run_id)
+    config = trial.config()
+    planned = [
+        PlannedRun(config.changed(seed=seed, name=f"{trial.title()}{SEED}{seed}"[:300]), study.id)
+        for seed in range(config.seed + 1, config.seed + 1 + seeds)
     ]
-    token = tokens.kept(study.id) or token
-    runs = service.start_runs(store, configs, [study.id] * seeds, ticket, token)
+    runs = service.start_runs(store, planned, ticket, tokens.kept(study.id) or token)
     searched = store.get(best.run_id).about().searched
     for run in runs:
         run.describe(searched=searched)

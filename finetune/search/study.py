@@ -28,6 +28,7 @@ from finetune.engines.base import Ticket
 from finetune.errors import JobError, StoreError
 from finetune.jobs import tokens
 from finetune.metrics import catalog
+from finetune.runs.names import new_name
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
 from finetune.search.space import Budget, Space, distributions, outside
@@ -54,6 +55,7 @@ class Settings(BaseModel, frozen=True):
 
     owner: str = ""
     created: float
+    title: str = ""  # `search 2`; "" of a search of an older version
     config: dict[str, Any]  # of the first trial; the others differ in the fields of the space,
     # which need not contain its values
     space: dict[str, Range | Choices]
@@ -84,6 +86,11 @@ class Study:
                 "Its runs are still there, under Runs; begin another search.",
                 id=self.id,
             ) from error
+
+    @property
+    def title(self) -> str:
+        """The search's name, the first part of its trials' names."""
+        return self.settings.title or f"search {self.id[:15]}"
 
     @property
     def config(self) -> RunConfig:
@@ -246,9 +253,10 @@ def create_study(
     """
     study = Study(store.root / "studies" / new_id())
     values = config.to_dict()
+    taken = {study.title for study in studies(store)} | store.taken_names()
     settings = Settings(
-        owner=store.visitor.name, created=time.time(), config=values, space=space,
-        budget=budget, **options,
+        owner=store.visitor.name, created=time.time(), title=new_name("", "search", taken, " "),
+        config=values, space=space, budget=budget, **options,
     )  # fmt: skip
     with disk.writing(study.folder):
         study.folder.mkdir(parents=True)
@@ -269,9 +277,9 @@ def studies(store: RunStore) -> list[Study]:
 
 
 def find_study(store: RunStore, study_id: str) -> Study:
-    """Return the study of an id. Raises JobError if there is none that the visitor may see."""
+    """Return the study of an id or a name. Raises JobError if the visitor may see none."""
     for study in studies(store):
-        if study.id == study_id:
+        if study_id in (study.id, study.title):
             return study
     raise JobError("There is no such search.", "Choose one from the list.")
 

@@ -1,38 +1,90 @@
-"""The interface of all tasks: the target of a label column, and answers from logits."""
+"""The interface of all tasks: a label column becomes targets, and logits become answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.config import RunConfig
+from finetune.findings import Finding, RowsFinding
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Indices
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
+from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
     import torch
 
 SINGLE_LABEL = "single_label_classification"  # of runs that name no task
+MISSING_LABEL, LEFT_OUT = -1, -2  # in place of the state of a row that has a target, 0
 
 
 @dataclass(frozen=True)
 class Target:
-    """The classes of a label column."""
+    """What a model answers with."""
 
-    names: tuple[str, ...]  # names of the classes, by index
+    names: tuple[str, ...]  # of classes or labels, by index; empty for a score
     positive: int = 1  # of two classes, the index of the one whose scores are reported
-    task: str = SINGLE_LABEL  # as transformers names it: a model's `problem_type`
+    task: str = SINGLE_LABEL
 
     @property
     def size(self) -> int:
-        """Number of classes, which is the number of a model's logits."""
-        return len(self.names)
+        """Number of a model's logits: that of the names, or one for a score."""
+        return len(self.names) or 1
+
+
+class TargetEncoder(Protocol):
+    """Turns the cells of a label column into numbers while the rows are read."""
+
+    spellings: list[str]  # what the numbers stand for, if they are not the values themselves
+    no_labels: NDArray[Any]  # the type and the shape of a column's numbers, without rows
+
+    def code(self, cell: Any) -> Any:
+        """Return what is kept of a cell. DataError if the column cannot be learned."""
+
+
+class Reading(Protocol):
+    """What a task makes of a label column."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of classes or labels, by index; none for a score."""
+
+    def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """Return what is learned of rows, from the encoder's numbers; shape (rows, ...)."""
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """A label column as an encoder has read it."""
+
+    name: str
+    source: str  # the name of the whole source
+    spellings: Sequence[str]
+    named: bool  # True if the source itself names the classes
+    codes: Mapping[str, NDArray[Any]]  # split of the source -> the encoder's numbers
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The rows of each split, and what the task made of their labels."""
+
+    column: LabelColumn
+    reading: Any
+    # Split -> the source's split, and indices into it; before a maximum leaves out some.
+    rows: Mapping[str, tuple[str, Integers]]
+
+    def of(self, split: str) -> NDArray[Any]:
+        """Return the targets of a split, shape (rows, ...)."""
+        source_split, rows = self.rows[split]
+        targets: NDArray[Any] = self.reading.targets(self.column.codes[source_split][rows])
+        return targets
 
 
 @dataclass(frozen=True)
@@ -66,11 +118,86 @@ class Answers(NamedTuple):
     probabilities: NDArray[np.float32]  # of shape (pairs, classes)
     values: NDArray[np.int64]  # class indices, of shape (pairs,)
 
+    def probability_of(self, values: Indices) -> NDArray[np.float32]:
+        """Return the probability of one class for each pair, of shape (pairs,)."""
+        return self.probabilities[np.arange(len(values)), values]
+
 
 class Task(Protocol):
     """A kind of problem to learn. Arrays of answers and of truth have the shape (examples,)."""
 
-    name: str  # transformers' `problem_type`
+    name: str
+    title: str  # for a person
+    has_own_loss: bool  # True if the loss is not the one that transformers computes for its head
+
+    # Reading
+
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        """Return True if a sample of a label column's cells is plainly of this task."""
+
+    def encoder(self, column: str, names: Sequence[str] = ()) -> TargetEncoder:
+        """Return an encoder for a column; `names` are the classes that the source names."""
+
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        """Return a cell as a person wrote it, from the encoder's number; "" if it has none."""
+
+    def read(self, column: LabelColumn, config: RunConfig) -> Reading:
+        """Decide what is learned of a column."""
+
+    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
+        """Return the reading, changed by what the splits showed, and True if rows have to be
+        assigned to splits anew."""
+
+    def states(self, targets: NDArray[Any]) -> Integers:
+        """Return 0 for each row that has a target, otherwise `MISSING_LABEL` or `LEFT_OUT`."""
+
+    def strata(self, targets: NDArray[Any]) -> Integers:
+        """Return whole numbers from 0 by which a cut validation split is stratified."""
+
+    def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
+        """Return the rows of each class or label."""
+
+    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
+        """Return the reasons why rows cannot be trained on, or the questions to answer first."""
+
+    def findings(
+        self, labels: LabelledRows, config: RunConfig, train: NDArray[Any],
+        constant: Mapping[str, float],
+    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
+        """Report what a person should know of a label column.
+
+        Args:
+            train: the targets of the rows to train on.
+            constant: the scores of `constant_scores`; empty if training is not possible.
+        """
+
+    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
+        """Return the target; DataError if the rows cannot be trained on."""
+
+    def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
+        """Return what a run records of its target, as JSON values."""
+
+    def constant_scores(
+        self, train: NDArray[Any], validation: NDArray[Any], target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, float]:  # fmt: skip
+        """Return the scores of the best answer that is always the same."""
+
+    # Training
+
+    def feature(self, target: Target) -> Any:
+        """Return the type of the targets in a `datasets.Dataset`."""
+
+    def head(self, target: Target) -> dict[str, Any]:
+        """Return the fields of a transformers configuration that describe the outputs."""
+
+    def target_of(self, config: Any) -> Target:
+        """Return the target of a saved model from its transformers configuration."""
+
+    # Answering and scoring
+
+    def check_targets(self, targets: NDArray[Any], target: Target) -> None:
+        """Raise ValueError unless saved targets are of this target."""
 
     def answers(
         self,
@@ -117,3 +244,24 @@ class Task(Protocol):
         self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, Interval]:
         """Return the same with their 95% intervals."""
+
+    def right(self, answers: Indices, truth: Indices) -> NDArray[np.bool_]:
+        """Return which answers are right."""
+
+    def difference(
+        self, first: Indices, second: Indices, truth: Indices, target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, Interval]:  # fmt: skip
+        """Return the metrics of the first answers minus those of the second, by name, with their
+        95% intervals."""
+
+    def details(
+        self, logits: Logits, answers: Answers, truth: Indices, target: Target,
+        groups: Integers | None,
+    ) -> Any:  # fmt: skip
+        """Return what an evaluation shows besides scores; it has the number of wrong answers as
+        `errors`, and the only answer as `always`.
+
+        Args:
+            groups: of examples that share a sentence; None if the texts are unknown.
+        """

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from finetune.tasks.base import Target, Task
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from finetune.errors import DataError
+from finetune.tasks.base import SINGLE_LABEL, Target, Task
 from finetune.tasks.single_label import SingleLabel
 
-TASKS: dict[str, Task] = {task.name: task for task in (SingleLabel(),)}
+_TASKS: tuple[Task, ...] = (SingleLabel(),)
+
+
+@cache
+def tasks() -> Mapping[str, Task]:
+    """Return all tasks by name: those above, and those of installed packages that have an entry
+    point of the group `finetune.tasks`."""
+    brought = [point.load()() for point in entry_points(group="finetune.tasks")]
+    return {task.name: task for task in (*_TASKS, *brought)}
+
+
+def find_task(name: str) -> Task:
+    """Return a task by name; DataError if there is none."""
+    if name not in tasks():
+        raise DataError(
+            "There is no task {name!r}.",
+            "Choose one of: {tasks}.",
+            name=name,
+            tasks=", ".join(tasks()),
+        )
+    return tasks()[name]
 
 
 def task_of(target: Target) -> Task:
     """Return the task of a target."""
-    return TASKS[target.task]
+    return find_task(target.task)
+
+
+def recognise(cells: Sequence[Any]) -> Task:
+    """Return the task of a label column from a sample of its cells: classes, unless the cells are
+    plainly of another task."""
+    others = (task for name, task in tasks().items() if name != SINGLE_LABEL)
+    return next((task for task in others if task.recognises(cells)), find_task(SINGLE_LABEL))

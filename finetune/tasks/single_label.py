@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune import text_hashes
+from finetune.config import RunConfig
+from finetune.errors import DataError
+from finetune.findings import Finding, RowsFinding
+from finetune.messages import message
 from finetune.metrics import catalog, intervals
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Indices, confusion_matrix
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
+from finetune.tasks import class_findings, classes
 from finetune.tasks.base import (
     NO_RULE,
     SINGLE_LABEL,
     Answers,
     DecisionRule,
+    LabelColumn,
+    LabelledRows,
     PredictOptions,
     Target,
 )
+from finetune.tasks.class_details import ClassDetails, measure_details
+from finetune.tasks.classes import Classes, LabelEncoder, make_classes
+from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +45,98 @@ class SingleLabel:
     """Answers with the most probable class, or by a threshold."""
 
     name = SINGLE_LABEL
+    title = message("One class for each row")
+    has_own_loss = False
+
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        return True
+
+    def encoder(self, column: str, names: Sequence[str] = ()) -> LabelEncoder:
+        return LabelEncoder(column, names)
+
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        return classes.clean_label(spellings[code]) if code >= 0 else ""
+
+    def read(self, column: LabelColumn, config: RunConfig) -> Classes:
+        codes = np.concatenate(list(column.codes.values()))
+        rows = classes.count(codes, len(column.spellings))
+        return make_classes(column.spellings, rows, column.named, config.changed_labels)
+
+    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Classes, bool]:
+        few = class_findings.rare_classes(labels)
+        reading = replace(labels.reading, rare=labels.reading.rare | few)
+        if not few or config.rare_classes != "leave_out":
+            return reading, False
+        return reading.without(list(few)), True
+
+    def states(self, targets: NDArray[Any]) -> Integers:
+        return np.asarray(np.minimum(targets, 0), np.int64)
+
+    def strata(self, targets: NDArray[Any]) -> Integers:
+        return targets
+
+    def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
+        return [int(rows) for rows in classes.count(targets, len(names))]
+
+    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
+        return class_findings.problems(config, labels)
+
+    def findings(
+        self, labels: LabelledRows, config: RunConfig, train: NDArray[Any],
+        constant: Mapping[str, float],
+    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
+        asked: list[Finding] = []
+        balance: list[Finding] = []
+        if constant:
+            target = self.target(labels, config)
+            counts = classes.count(train, target.size)
+            asked = [*class_findings.positive_class(config, target)]
+            balance = [*class_findings.class_balance(counts, target, constant)]
+        return chain(asked, class_findings.class_findings(config, labels), balance)
+
+    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
+        if blocks := class_findings.blocks(labels):
+            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
+        if labels.reading.rare and config.rare_classes == "ask":
+            raise DataError(*class_findings.ask_about_rare(labels.reading.rare))
+        names = labels.reading.names
+        return Target(tuple(names), classes.positive_class(names, config.positive_label), self.name)
+
+    def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
+        plain = classes.is_positive_plain(target.names)
+        return {
+            "positive_label": target.names[target.positive],
+            "positive_assumed": not (config.positive_label or plain),
+        }
+
+    def constant_scores(
+        self, train: NDArray[Any], validation: NDArray[Any], target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, float]:  # fmt: skip
+        counts = [classes.count(labels, target.size) for labels in (train, validation)]
+        return catalog.majority_scores(counts[0], counts[1], target.positive, metrics)
+
+    def feature(self, target: Target) -> Any:
+        from datasets import ClassLabel
+
+        return ClassLabel(names=list(target.names))
+
+    def head(self, target: Target) -> dict[str, Any]:
+        return {
+            "id2label": dict(enumerate(target.names)),
+            "label2id": {name: index for index, name in enumerate(target.names)},
+            "problem_type": SINGLE_LABEL,
+        }
+
+    def target_of(self, config: Any) -> Target:
+        names = (str(name) for _, name in sorted(config.id2label.items()))
+        return Target(tuple(map(text_hashes.replace_surrogates, names)), task=self.name)
+
+    def check_targets(self, targets: NDArray[Any], target: Target) -> None:
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            raise ValueError("an index is no whole number")
+        if not ((targets >= 0) & (targets < target.size)).all():
+            raise ValueError(f"an index is not from 0 to {target.size - 1}")
 
     def answers(
         self,
@@ -94,3 +199,21 @@ class SingleLabel:
     ) -> dict[str, Interval]:
         confusion = confusion_matrix(truth, answers, target.size)
         return intervals.bootstrap_intervals(confusion, target.positive, metrics)
+
+    def right(self, answers: Indices, truth: Indices) -> NDArray[np.bool_]:
+        return np.asarray(answers == truth)
+
+    def difference(
+        self, first: Indices, second: Indices, truth: Indices, target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, Interval]:  # fmt: skip
+        return intervals.paired_bootstrap(
+            truth, second, first, target.size, target.positive, metrics
+        )
+
+    def details(
+        self, logits: Logits, answers: Answers, truth: Indices, target: Target,
+        groups: Integers | None,
+    ) -> ClassDetails:  # fmt: skip
+        shares, values = answers
+        return measure_details(logits, shares, values, truth, target, groups)

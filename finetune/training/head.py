@@ -14,28 +14,28 @@ import torch
 from torch import nn
 
 from finetune.runs.events import Head
+from finetune.tasks.base import Target
 
 _INITIAL = 0.02  # standard deviation of new weights if a configuration names none
 
 
-def fit_head(model: Any, known: Sequence[str], labels: Sequence[str], new: Collection[str]) -> Head:
-    """Make the output layer of a loaded model one for these classes.
+def fit_head(model: Any, known: Sequence[str], target: Target, new: Collection[str]) -> Head:
+    """Make the output layer of a loaded model one for a target.
 
     If the checkpoint's classes have the same names, its rows are reordered to match. Otherwise
     the output layer is drawn anew.
 
     Args:
-        model: with as many outputs as labels.
+        model: with the outputs that the target needs.
         known: the checkpoint's classes, in its order.
-        labels: the classes to learn, in their order.
         new: names of weights that the checkpoint lacked or had in another shape.
     """
-    name, layer = _output_layer(model, len(labels))
+    name, layer = _output_layer(model, target.size)
     if layer is None:
         return Head()
     if f"{name}.weight" in new:
         return Head(layer=name)
-    rows = _matching(known, labels)
+    rows = _matching(known, target.names)
     with torch.no_grad():
         for weights in layer.parameters():
             if rows:

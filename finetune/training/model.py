@@ -26,7 +26,8 @@ from finetune.data import checkpoint_files, checkpoints
 from finetune.errors import ModelError, some
 from finetune.runs.events import Head
 from finetune.runs.run import NOTES
-from finetune.tasks.base import SINGLE_LABEL
+from finetune.tasks.base import SINGLE_LABEL, Target
+from finetune.tasks.registry import task_of, tasks
 from finetune.training import layers
 from finetune.training.head import fit_head
 
@@ -41,12 +42,12 @@ class LoadedClassifier(NamedTuple):
 
 def load_classifier(
     checkpoint: str,
-    labels: list[str],
+    target: Target,
     max_length: int,
     dropout: float = -1.0,
     attn_implementation: str = "auto",
 ) -> LoadedClassifier:
-    """Load a tokenizer, and a classifier with one output per label, in fp32.
+    """Load a tokenizer, and a model with the outputs that a target needs, in fp32.
 
     Its output layer is new, unless the checkpoint is a classifier of the same classes
     (`training.head`).
@@ -70,9 +71,8 @@ def load_classifier(
             if number and ("dropout" in name or name.endswith("pdrop")):
                 setattr(config, name, dropout)
         known = [str(name) for _, name in sorted(config.id2label.items())]
-        config.id2label = dict(enumerate(labels))
-        config.label2id = {name: index for index, name in enumerate(labels)}
-        config.problem_type = SINGLE_LABEL
+        config.update(task_of(target).head(target))
+        setattr(config, NOTES, {"task": target.task})  # drops the checkpoint's threshold
         tokenizer = files.load(AutoTokenizer)
         checkpoints.check_tokenizer(checkpoint, tokenizer)
         tokenizer.model_max_length = max_length  # saved with the weights, as `length_of` reads it
@@ -91,7 +91,7 @@ def load_classifier(
         )
     _check_weights(checkpoint, model, loading)
     new = {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])}
-    return LoadedClassifier(tokenizer, model, fit_head(model, known, labels, new))
+    return LoadedClassifier(tokenizer, model, fit_head(model, known, target, new))
 
 
 def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ def save_model(
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     if step is not None:
-        setattr(model.config, NOTES, {"step": step})  # drops the first checkpoint's threshold
+        setattr(model.config, NOTES, _notes(model) | {"step": step})
     try:
         new.mkdir()
         model.save_pretrained(new, state_dict=weights)
@@ -201,6 +201,17 @@ def save_model(
         disk.replace_folder(new, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _notes(model: PreTrainedModel) -> dict[str, Any]:
+    notes = getattr(model.config, NOTES, None)
+    return notes if isinstance(notes, dict) else {}
+
+
+def saved_target(model: PreTrainedModel) -> Target:
+    """Return the target of a saved model, from its configuration; classes if it names no task."""
+    name = str(_notes(model).get("task", ""))
+    return tasks().get(name, tasks()[SINGLE_LABEL]).target_of(model.config)
 
 
 def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:

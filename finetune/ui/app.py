@@ -174,7 +174,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")
-    scripts = "".join(map(theme.asset, ("page.js", "address.js", "news.js")))
+    scripts = "".join(map(theme.asset, ("page.js", "charts.js", "address.js", "news.js")))
     settings: dict[str, Any] = {
         "theme": theme.theme(),
         "css_paths": theme.CSS,

@@ -1,7 +1,7 @@
-"""Charts of a run: SVG lines with labels in HTML, thinned for display.
+"""Charts: SVG lines with labels in HTML, thinned for display.
 
-Unlike `gr.LinePlot` they have baselines. `assets/page.js` shows their values at the pointer and by
-the arrow keys.
+Unlike `gr.LinePlot` they have baselines. `assets/charts.js` shows their values at the pointer and
+by the arrow keys, opens them large and saves them as PNG.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 
-from finetune.metrics.catalog import HEADLINE, STANDARD
-from finetune.runs.summary import RunSummary
-from finetune.ui.html import fixed, in_words, render
-from finetune.ui.i18n import gettext
+from finetune.ui.html import fixed, render
+from finetune.ui.i18n import gettext, number
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
-SMOOTHED = 20  # a loss with so many points is smoothed
 Point = tuple[float, float]
 
 
@@ -38,95 +35,10 @@ class Series:
     straight: bool = False  # straight by definition: can be read off anywhere
 
 
-def loss_chart(summary: RunSummary) -> Markup:
-    """The training loss over steps."""
-    points = loss_points(summary)
-    lines = [Series(gettext("training loss"), "loss", points)]
-    if len(points) >= SMOOTHED:
-        raw = Series(gettext("training loss"), "loss ft-raw", points, latest=False)
-        lines = [raw, Series(gettext("smoothed"), "loss", smoothed(points))]
-    return chart(
-        gettext("Training loss (nats)"),
-        lines,
-        summary.total_steps,
-        gettext("The loss appears with the first step. It should fall, with jumps."),
-        look=gettext(
-            "It should fall and then flatten; when it jumps up and stays, lower learning_rate."
-        ),
-        epoch=steps_per_epoch(summary),
-    )
-
-
-def smoothed(points: Sequence[Point]) -> list[Point]:
-    """A line's exponential moving average over a span of 15 points."""
-    steps, losses = zip(*points, strict=True)
-    return list(zip(steps, pd.Series(losses).ewm(span=15).mean(), strict=True))
-
-
-def score_chart(summary: RunSummary, threshold: float | None = None) -> Markup:
-    """The validation scores over steps, with the baselines'.
-
-    Args:
-        threshold: saved with the kept model. The curves ignore it: they show the most probable
-            class, and say so.
-    """
-    lines, scores = [], summary.baselines.items()
-    for n, metric in enumerate(summary.measured):
-        levels = [(gettext(name), of[metric.name]) for name, of in scores if metric.name in of]
-        lines.append(
-            Series(
-                in_words(metric.name, summary.classes),
-                metric.name if metric in STANDARD else f"run{n}",
-                metric_points(summary, metric.name),
-                markers=True,
-                baselines=tuple(levels),
-            )
-        )
-    f1 = in_words(HEADLINE.name, summary.classes)
-    if len(lines) > len(STANDARD):
-        title = gettext("Validation scores")
-        if threshold is not None:
-            title = gettext("Validation scores, of the most probable class")
-    elif threshold is not None:
-        title = gettext("Validation accuracy and {f1}, of the most probable class", f1=f1)
-    else:
-        title = gettext("Validation accuracy and {f1}", f1=f1)
-    return chart(
-        title,
-        lines,
-        summary.total_steps,
-        gettext("Scores appear once the model is scored, the first time before its first step."),
-        look=gettext(
-            "Above the dashed baselines it has learned something; when the scores fall while the "
-            "loss still falls, it learns by heart."
-        ),
-        epoch=steps_per_epoch(summary),
-    )
-
-
-def loss_points(summary: RunSummary) -> list[Point]:
-    """The measured training loss: (step, loss)."""
-    return [(float(p.step), p.loss) for p in thinned(list(summary.train)) if p.loss is not None]
-
-
-def metric_points(summary: RunSummary, metric: str) -> list[Point]:
-    """A validation metric at each evaluation that has it: (step, value)."""
-    return [
-        (float(evaluation.step), evaluation.metrics[metric])
-        for evaluation in thinned(summary.curve)
-        if evaluation.metrics.get(metric) is not None
-    ]
-
-
-def thinned(points: Sequence[Any]) -> list[Any]:
-    """About `POINTS` of the points at most, evenly spaced, with first and last."""
-    stride = -(-len(points) // POINTS) or 1
+def thinned(points: Sequence[Any], most: int = POINTS) -> list[Any]:
+    """About `most` of the points at most, evenly spaced, with first and last."""
+    stride = -(-len(points) // most) or 1
     return [*points[:-1:stride], *points[-1:]]
-
-
-def steps_per_epoch(summary: RunSummary) -> int:
-    """Number of steps in an epoch of the run; 0 if not yet known."""
-    return summary.prepared.steps_per_epoch if summary.prepared else 0
 
 
 def chart(
@@ -135,11 +47,13 @@ def chart(
     last_x: float,  # keeps the axis still while points arrive
     empty: str,  # text while there is no point
     across: str = "",  # name of the horizontal axis; steps if empty
-    share: bool = False,  # the vertical axis covers 0 to 1 whatever the points are
+    reach: tuple[float, ...] = (),  # values that the vertical axis covers whatever the points are
+    most: float = math.inf,  # the vertical axis ends there
+    log: bool = False,  # a logarithmic vertical axis, if all values are above 0
     look: str = "",  # one sentence that says what to look for
     cursor: float | None = None,  # x of a vertical line
     epoch: int = 0,  # steps in an epoch, shown beside the step; 0 to show none
-    legend: bool = True,
+    legend: bool = True,  # False: its latest values alone
 ) -> Markup:
     """Draw lines from x = 0 to `last_x`, or to the last point."""
     drawn = [line for line in lines if line.points]
@@ -147,9 +61,13 @@ def chart(
     heights += [level for line in lines for _, level in line.baselines]
     if not heights:
         return render("chart.html", title=title, spoken=title, ticks=[], empty=empty)
-    heights += [0.0, 1.0] if share else []
-    ticks = _ticks(min(heights), max(heights))
-    low, high = ticks[0], ticks[-1]
+    heights += reach
+    log = log and min(heights) > 0
+    place = math.log10 if log else float
+    ticks = (_log_ticks if log else _ticks)(min(heights), max(heights))
+    if ticks[-1] > most:  # all of the points lie there
+        ticks = [tick - ticks[-1] + most for tick in ticks]
+    low, high = place(ticks[0]), place(ticks[-1])
     last = max((x for line in drawn for x, _ in line.points), default=0.0)
     right = max(last_x, last, 1.0)
 
@@ -157,7 +75,7 @@ def chart(
         return 100 * x / right
 
     def top(y: float) -> float:  # percent, as SVG counts
-        return 100 * (high - y) / (high - low)
+        return 100 * (high - place(y)) / (high - low)
 
     def path(line: Series) -> str:  # SVG's `d`
         return "M" + "L".join(f"{left(x):.2f} {top(y):.2f}" for x, y in line.points)
@@ -177,7 +95,9 @@ def chart(
         top=top,
         path=path,
         ticks=ticks,
-        digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))),
+        ends=(low, high),
+        log=log,
+        tick_text=partial(_tick_text, step=0.0 if log else ticks[1] - ticks[0]),
         x_ticks=[x for x in _ticks(0, right) if x <= right and (right == 1 or x.is_integer())],
         across=across or gettext("step"),
         look=look,
@@ -186,6 +106,7 @@ def chart(
         legend_shown=legend,
         position_text=position_text,
         value_text=value_text,
+        short_text=_short_text,
     )
 
 
@@ -197,6 +118,7 @@ def _values(lines: Sequence[Series]) -> str:
             "x": " ".join(position_text(x) for x, _ in line.points),
             "y": " ".join(value_text(y) for _, y in line.points),
             "straight": line.straight,
+            "style": line.style,
         }
         for line in lines
     ]
@@ -211,6 +133,33 @@ def position_text(x: float) -> str:
 def value_text(y: float) -> str:
     """Format y with four decimals, or four digits if tiny or huge."""
     return f"{y:.4f}" if not y or 1e-3 <= abs(y) < 1e3 else f"{y:.4g}"
+
+
+def _tick_text(tick: float, step: float) -> str:
+    """Format a tick with the digits that tell it from the next one, `step` away (0: any)."""
+    if not tick:
+        return "0" if step < 1e-3 else fixed(tick, max(0, -math.floor(math.log10(step))))
+    digits = max(0, -math.floor(math.log10(step or tick)))
+    if digits > 3 or abs(tick) >= 1e5:
+        return number(f"{tick:.1e}".replace(".0e", "e").replace("e-0", "e-").replace("e+0", "e"))
+    return fixed(tick, digits)
+
+
+def _short_text(y: float) -> str:
+    """Format y with three digits."""
+    return number(f"{y:,.0f}" if abs(y) >= 100 else f"{y:.3g}".replace("e-0", "e-"))
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Multiples of powers of ten that enclose both ends, fewer of them the farther these are."""
+    powers = math.log10(high / low)
+    choices = ((0.5, range(1, 10)), (1.0, (1, 2, 3, 5, 7)), (2.5, (1, 2, 5)), (math.inf, (1,)))
+    factors = next(factors for most, factors in choices if powers < most)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high) + 1e-9)
+    ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    start = max(n for n, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
+    end = min(n for n, tick in enumerate(ticks) if tick >= high * (1 - 1e-9))
+    return ticks[start : max(end, start + 1) + 1]
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -18,7 +18,7 @@ from finetune.metrics.catalog import HEADLINE, LOSS
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.ui import charts, evaluation_view, feedback, run_view
+from finetune.ui import charts, evaluation_view, feedback, run_charts, run_view
 from finetune.ui.charts import Series
 from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext
@@ -34,7 +34,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         runs = [store.get(run_id) for run_id in run_ids]
     except NoSuchRun as error:
         return feedback.show_errors(error)
-    listed = run_table.name_by_difference([run_table.run_row(store, run) for run in runs])
+    listed = [run_table.run_row(store, run) for run in runs]
     summaries = [run.state() for run in runs]
     expected = map(_expected_f1, runs, summaries)
     compared: list[_Compared] = list(zip(runs, listed, summaries, expected, strict=True))
@@ -144,14 +144,14 @@ def _chart(summaries: Sequence[RunSummary], title: str, metric: str) -> Markup:
     lines = []
     for n, summary in enumerate(summaries):
         if metric:
-            points = charts.metric_points(summary, metric)
+            points = run_charts.metric_points(summary, metric)
         else:
-            points = charts.loss_points(summary)
-            if len(points) >= charts.SMOOTHED:
-                points = charts.smoothed(points)
+            points = run_charts.loss_points(summary)
+            if len(points) >= run_charts.SMOOTHED:
+                points = run_charts.smoothed(points)
         lines.append(Series(_LETTERS[n], f"run{n}", points, markers=bool(metric)))
     last = max(summary.total_steps for summary in summaries)
-    epochs = {charts.steps_per_epoch(summary) for summary in summaries}
+    epochs = {run_charts.steps_per_epoch(summary) for summary in summaries}
     epoch = epochs.pop() if len(epochs) == 1 else 0
     empty = gettext("None of these runs has come so far.")
     return charts.chart(title, lines, last, empty, epoch=epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 from markupsafe import Markup
@@ -15,7 +16,6 @@ from finetune.environment import devices
 from finetune.errors import DataError
 from finetune.evaluation import baselines
 from finetune.jobs.cost import Estimate
-from finetune.runs.run import default_title
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
 from finetune.ui import theme
@@ -32,11 +32,9 @@ def costs(
     seconds: float | None = None,
     files: Mapping[str, str] | None = None,
     runs_folder: str = "",
-    title: str = "",
 ) -> Markup:
     """Draw the estimate line by line, unusual values, and the equivalent command with `files` and
-    `runs_folder`. `seconds` are for all `runs` that the click queues. `title` says what is trained
-    on what."""
+    `runs_folder`. `seconds` are for all `runs` that the click queues."""
     return render(
         "costs.html",
         estimate=estimate,
@@ -49,11 +47,17 @@ def costs(
             for name, field in run_config.hyperparameters().items()
             if (ends := field.usual_range) and not ends[0] <= getattr(config, name) <= ends[1]
         ],
-        title=title or default_title(config),
+        trained_on=_trained_on(config, files or {}),
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=rough_duration,
     )
+
+
+def _trained_on(config: RunConfig, files: Mapping[str, str]) -> str:
+    """Say which checkpoint is trained on which pairs; `files` are paths or names of an upload."""
+    dataset = ", ".join(Path(file).name for file in files.values()) or config.dataset
+    return f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} \u00b7 {dataset}"
 
 
 def pairs_card(report: CheckReport | None, store: RunStore) -> Markup:

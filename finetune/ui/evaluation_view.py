@@ -10,17 +10,17 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from finetune.data.check_report import shorten
 from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
+from finetune.findings import shorten
 from finetune.metrics import calibration, intervals
 from finetune.metrics.catalog import HEADLINE
 from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
-from finetune.ui import charts
+from finetune.ui import charts, run_charts
 from finetune.ui.charts import Series
 from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext
@@ -46,9 +46,10 @@ def view(
         test_set: HTML about the test set.
     """
     analysis, order = study.analysis, study.analysis.order
-    by_support = sorted(range(len(analysis.labels)), key=lambda n: -analysis.classes[n].support)
+    details = analysis.details
+    by_support = sorted(range(len(analysis.labels)), key=lambda n: -details.classes[n].support)
     classes = sorted(by_support[:MOST_CLASSES])
-    answered, occurring = analysis.confusion.sum(axis=0), analysis.confusion.sum(axis=1)
+    answered, occurring = details.confusion.sum(axis=0), details.confusion.sum(axis=1)
     # If all get one answer, the verdict says so.
     several = np.count_nonzero(answered) > 1
     never = [analysis.labels[n] for n in by_support if several and occurring[n] and not answered[n]]
@@ -79,7 +80,10 @@ def view(
         changed_pairs=changed_pairs,
         orders=orders,
         measurable=order is None and summary.paired and summary.status in ENDED,
-        curves=[charts.loss_chart(summary), charts.score_chart(summary, analysis.threshold)],
+        curves=[
+            run_charts.loss_chart(summary),
+            run_charts.score_chart(summary, analysis.threshold),
+        ],
         test_set=test_set,
     )
 
@@ -109,10 +113,10 @@ def _weak_first(slices: Sequence[Slice], never: Sequence[str]) -> list[tuple[Sli
 
 def _ranking_charts(analysis: Analysis) -> list[Markup]:
     """ROC and precision-recall curve; none unless there are two classes and both occur."""
-    roc, precision_recall = analysis.roc, analysis.precision_recall
+    roc, precision_recall = analysis.details.roc, analysis.details.precision_recall
     if roc is None or precision_recall is None:
         return []
-    share = analysis.classes[analysis.positive].support / analysis.examples
+    share = analysis.details.classes[analysis.positive].support / analysis.examples
     title = gettext("ROC, area {n:.3f}", n=roc.area)
     across = gettext("false positive rate")
     look = gettext(
@@ -139,12 +143,12 @@ def _curve_chart(
         Series(gettext("this model"), "run0", points, latest=False),
         Series(gettext("guessing"), "guess", guessing, latest=False, straight=True),
     ]
-    return charts.chart(title, lines, 1.0, "", across, share=True, look=look)
+    return charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), look=look)
 
 
 def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     """Data of the threshold slider; empty for more than two classes."""
-    sweep = analysis.sweep
+    sweep = analysis.details.sweep
     if sweep is None:
         return {}
     now = 0.5 if decision.threshold is None else decision.threshold
@@ -167,8 +171,8 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         "flat top means that the exact place matters little."
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")
-    chart = charts.chart(title, lines, 1.0, "", across, share=True, cursor=now, look=look)
-    of_positive = analysis.classes[analysis.positive]
+    chart = charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), cursor=now, look=look)
+    of_positive = analysis.details.classes[analysis.positive]
     at_now = {
         name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
         for name in values
@@ -183,9 +187,9 @@ def _rounded(scores: ArrayLike) -> list[float | None]:
 
 def _calibration_chart(analysis: Analysis) -> Markup:
     lines = []
-    bins = [(gettext("as trained"), "run1", analysis.reliability)]
-    if analysis.calibration.after is not None:
-        bins.append((gettext("calibrated"), "run0", analysis.calibration.after))
+    bins = [(gettext("as trained"), "run1", analysis.details.reliability)]
+    if analysis.details.calibration.after is not None:
+        bins.append((gettext("calibrated"), "run0", analysis.details.calibration.after))
     for name, style, reliability in bins:
         # Draw bins of at least five examples, or the fullest if none has five.
         enough = reliability.counts >= min(5, reliability.counts.max(initial=1))
@@ -199,7 +203,7 @@ def _calibration_chart(analysis: Analysis) -> Markup:
     )
     title, empty = gettext("Confidence and accuracy"), gettext("No example was scored.")
     across = gettext("confidence")
-    return charts.chart(title, lines, 1.0, empty, across, share=True, look=look)
+    return charts.chart(title, lines, 1.0, empty, across, reach=(0.0, 1.0), look=look)
 
 
 def disagreements(

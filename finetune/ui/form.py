@@ -14,10 +14,11 @@ from finetune import config as run_config
 from finetune import owners
 from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
-from finetune.data.check_report import shorten
+from finetune.findings import shorten
 from finetune.messages import message
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
+from finetune.tasks.registry import tasks
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
 
@@ -99,7 +100,9 @@ def draw_advanced(drawn: Controls) -> Controls:
 def draw_data() -> tuple[Controls, gr.Accordion]:
     """Draw the controls for what is read of a source and which rows are used. Returns them and the
     part with the reading options."""
-    columns = [name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet"))]
+    columns = [
+        name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet", "task"))
+    ]
     hub = [name for name in SOURCE_FIELDS[1:] if name not in (*columns, *READING)]
     rows = [name for name in DATA_FIELDS[1:] if name not in (*columns, *READING, *hub)]
     controls: Controls = {}
@@ -141,10 +144,13 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         "elem_id": f"{prefix}{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
-        "visible": name not in (*EXPERT, "sheet"),  # shown if a workbook has several
+        "visible": name not in _hidden(),
     }
     if name == "dataset":
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
+    if name == "task":
+        choices = [(gettext(task.title), task.name) for task in tasks().values()]
+        return gr.Dropdown([(gettext("guessed"), ""), *choices], **common)
     if name == "checkpoint":
         choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
         return gr.Dropdown(choices, allow_custom_value=owners.policy().any_checkpoint, **common)
@@ -163,6 +169,12 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     # No minimum and maximum here: RunConfig names all problems at once, in place.
     placeholder = gettext(_EMPTY[name][1]) if name in _EMPTY else None
     return elements.number_box(**common | {"value": _shown(name, default)}, placeholder=placeholder)
+
+
+def _hidden() -> tuple[str, ...]:
+    """The fields whose controls are shown only if they are needed: a workbook has several sheets,
+    there are several tasks, or a value differs from the default."""
+    return (*EXPERT, "sheet") if len(tasks()) > 1 else (*EXPERT, "sheet", "task")
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -17,8 +17,8 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from finetune.config import NO_COLUMN
-from finetune.data.check_report import shorten
 from finetune.engines.spending import rounded_up
+from finetune.findings import shorten
 from finetune.messages import message
 from finetune.metrics.catalog import HEADLINE, STANDARD, metric_name, metric_title
 from finetune.runs.events import Phase

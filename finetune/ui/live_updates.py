@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import gradio as gr
@@ -24,9 +25,10 @@ from finetune.runs.events import FirstBatch, Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import charts, elements, feedback, i18n, run_view, theme
+from finetune.ui import elements, feedback, i18n, run_charts, run_view, theme
 from finetune.ui.html import render
 from finetune.ui.i18n import gettext
+from finetune.ui.run_charts import ChartView
 
 FRESH = 0.2  # seconds for which a drawing is shown to everyone without reading the run again
 _MAX_DRAWINGS = 200
@@ -49,7 +51,8 @@ def view(prefix: str = "") -> gr.HTML:
 
 @dataclass
 class _Drawing:
-    """The parts of one run in one language, drawn from the run's state at the time `at`."""
+    """The parts of one run in one language and one `ChartView`, drawn from the run's state at the
+    time `at`."""
 
     at: float = float("-inf")  # on the monotonic clock
     ended: bool = False
@@ -57,20 +60,25 @@ class _Drawing:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_drawings: dict[tuple[str, str], _Drawing] = {}
+_drawings: dict[tuple[str, str, ChartView], _Drawing] = {}
 # Recent questions of browsers: time, and the seconds each was told to wait.
 _asked: deque[tuple[float, float]] = deque(maxlen=500)
 
 
 def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts, int]:
     """Return the parts whose marks differ from those `shown`, and the milliseconds until the
-    browser should ask again."""
+    browser should ask again.
+
+    Args:
+        shown: a browser's question: part -> mark, and the fields of its `ChartView`.
+    """
+    view = ChartView.read(shown)
     if len(_drawings) > _MAX_DRAWINGS:
         _drawings.clear()
-    drawing = _drawings.setdefault((str(run.folder), i18n.language()), _Drawing())
+    drawing = _drawings.setdefault((str(run.folder), i18n.language(), view), _Drawing())
     with drawing.lock:
         if time.monotonic() - drawing.at >= FRESH:
-            _draw(store, run, drawing)
+            _draw(store, run, drawing, view)
             drawing.at = time.monotonic()
         parts = {name: part for name, part in drawing.parts.items() if shown.get(name) != part[0]}
     return parts, _wait(_WAIT_ENDED if drawing.ended else _WAIT_FEW)
@@ -86,7 +94,7 @@ def _wait(least: int) -> int:
     return wait
 
 
-def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
+def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None:
     """Redraw the parts whose mark has changed."""
     summary = run.state()
     place = service.queue_place(store, run) if summary.status == "waiting" else (0, 0)
@@ -115,11 +123,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
             (state, summary.phase, run_view.quarters(summary)),
             lambda: run_view.announcement(summary, place),
         ),
-        "loss": ((summary.step, total, len(summary.train)), lambda: charts.loss_chart(summary)),
-        "scores": (
-            (len(summary.curve), total, len(summary.baselines), rule_file),
-            lambda: charts.score_chart(summary, decision_rule.read_rule(run.best).threshold),
-        ),
+        **_charts(run, summary, view, rule_file),
         "lesson-tab": ("", lambda: gettext("What is happening")),
         "batch-tab": ("", lambda: gettext("First batch")),
         "log-tab": ("", lambda: gettext("Log")),
@@ -134,6 +138,30 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         mark = f"{hash(basis):x}"
         if name not in drawing.parts or drawing.parts[name][0] != mark:
             drawing.parts[name] = (mark, draw())
+
+
+def _charts(run: Run, summary: RunSummary, view: ChartView, rule_file: int) -> dict[str, Any]:
+    """The charts among the parts of `_draw`."""
+    total, scored = summary.total_steps, len(summary.curve)
+    now = round(summary.latest) if view.across == "time" else 0  # its axis grows
+    steps = (view, len(summary.train), summary.step, total, scored)
+    stride = max(1, len(summary.train) // 60)  # small charts are not drawn at each of many steps
+    small = cache(lambda: run_charts.small_charts(summary, view))
+    current: dict[str, Any] = {
+        "tools": (view, lambda: render("chart_tools.html", view=view, of=run_charts)),
+        "loss": (steps, lambda: run_charts.loss_chart(summary, view)),
+        "scores": (
+            (view, scored, total, len(summary.baselines), rule_file, now),
+            lambda: run_charts.score_chart(
+                summary, decision_rule.read_rule(run.best).threshold, view
+            ),
+        ),
+    }
+    known = summary.count if summary.status in ENDED else len(summary.train) // stride
+    basis = (view, known, stride, total, now)
+    for name in run_charts.SMALL:
+        current[name] = (basis, lambda name=name: small()[name])
+    return current
 
 
 def moment(summary: RunSummary, dataset: str = "") -> str:

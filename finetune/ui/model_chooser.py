@@ -50,7 +50,7 @@ def choices(
             kept = report.kept_metrics(run, summary).get(metric)
             if kept is not None:
                 score = f"{in_words(metric, summary.classes)} {fixed(kept)}"
-            options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
+            options.append((f"{run.title()} \u00b7 {score}", run.id))
     ids = [run_id for _, run_id in options]
     value = wanted if wanted in ids else next(iter(settled if ended else ids), None)
     changed = {} if value == current else {"value": value}

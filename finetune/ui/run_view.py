@@ -172,9 +172,8 @@ def configuration(run: Run) -> Markup:
 
 
 def rows(store: RunStore) -> list[RunRow]:
-    """The rows of all runs, named by what differs between them. If an admin looks at everybody's,
-    each has its owner as a tag."""
-    listed = run_table.name_by_difference(run_table.run_rows(store))
+    """The rows of all runs. If an admin looks at everybody's, each has its owner as a tag."""
+    listed = run_table.run_rows(store)
     if not is_everybodys(store):
         return listed
     owner_of = {row.id: Run(store.root / row.id).owner.removeprefix("user:") for row in listed}

@@ -191,7 +191,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
         half = accelerator.mixed_precision == "bf16"
         attention = models.choose_attention("auto", accelerator.device, half, config.max_length)
     tokenizer, classifier, _ = models.load_classifier(
-        config.checkpoint, [*loaded.target.names], config.max_length, config.dropout, attention
+        config.checkpoint, loaded.target, config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)
     batches = dataloaders.build_loaders(loaded, tokenizer, config)

@@ -123,7 +123,7 @@ def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any,
     half = engine.choose_precision(config.mixed_precision) == "bf16"
     attention = models.choose_attention(config.attn_implementation, device, half, config.max_length)
     tokenizer, classifier, _ = models.load_classifier(
-        config.checkpoint, [*pairs.target.names], config.max_length, config.dropout, attention
+        config.checkpoint, pairs.target, config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)
     return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)

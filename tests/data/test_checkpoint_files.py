@@ -18,11 +18,12 @@ from finetune.data import checkpoint_files
 from finetune.environment.project import ROOT
 from finetune.errors import ModelError
 from finetune.inference.predictor import Predictor
+from finetune.tasks.base import Target
 from finetune.training import model
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 
-LABELS = ["no", "yes"]
+TARGET = Target(("no", "yes"))
 SECRET = "hush\nsecret\ntoken\n"
 
 
@@ -116,7 +117,10 @@ def test_a_hostile_checkpoint_is_refused(
 ) -> None:
     """Refused both for training and for answers."""
     make(toy, secret)
-    for load in (lambda: model.load_classifier(str(toy), LABELS, 32), lambda: Predictor(toy, 32)):
+    for load in (
+        lambda: model.load_classifier(str(toy), TARGET, 32),
+        lambda: Predictor(toy, 32),
+    ):
         with pytest.raises(ModelError, match=words):
             load()
     assert secret.read_text() == SECRET
@@ -130,7 +134,7 @@ def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(
     name = f"ada/{make.__name__.replace('_', '-')}"
     hub.add_repo(name, files={path.name: path.read_bytes() for path in toy.iterdir()})
     with pytest.raises(ModelError, match=r"names a place|is an adapter|code of its own"):
-        model.load_classifier(name, LABELS, 32)
+        model.load_classifier(name, TARGET, 32)
     asked = [path for _, path, _ in hub.requests if "/resolve/" in path]
     assert asked
     assert not [path for path in asked if path.endswith((".safetensors", ".py"))]
@@ -142,7 +146,8 @@ def test_code_that_transformers_has_itself_is_not_asked_for(toy: Path, secret: P
     change(toy, "config.json", model_type="bert")
     change(toy, "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]})
     load = (
-        f"from finetune.training import model; model.load_classifier({str(toy)!r}, ['a', 'b'], 32)"
+        "from finetune.tasks.base import Target; from finetune.training import model;"
+        f"model.load_classifier({str(toy)!r}, Target(('a', 'b')), 32)"
     )
     done = subprocess.run(
         [sys.executable, "-c", load], cwd=ROOT, input="y\n" * 9, capture_output=True, text=True
@@ -161,7 +166,7 @@ def test_what_other_programs_leave_in_the_files_is_harmless(toy: Path) -> None:
     change(toy, "special_tokens_map.json", unk_token="[UNK]", sep_token={"content": "[SEP]"})
     change(toy, "config.json", _name_or_path="/home/ada/bert", base_model="ada/bert", note="a/b")
     (toy / "pytorch_model.bin").write_bytes(b"a pickle")
-    tokenizer, classifier, _ = model.load_classifier(str(toy), LABELS, 32)
+    tokenizer, classifier, _ = model.load_classifier(str(toy), TARGET, 32)
     sentence = "the cat sees a dog ."
     assert (
         tokenizer(sentence)["input_ids"]
@@ -193,11 +198,11 @@ def test_the_tokens_and_settings_of_a_tokenizer_stay(toy: Path) -> None:
 
 
 def test_weights_in_several_files_are_read(toy: Path) -> None:
-    _, whole, _ = model.load_classifier(str(toy), LABELS, 32)
+    _, whole, _ = model.load_classifier(str(toy), TARGET, 32)
     whole.save_pretrained(toy, max_shard_size="20KB")
     (toy / "model.safetensors").unlink()
     assert len(list(toy.glob("model-*.safetensors"))) > 1
-    _, parts, _ = model.load_classifier(str(toy), LABELS, 32)
+    _, parts, _ = model.load_classifier(str(toy), TARGET, 32)
     for name, weights in whole.named_parameters():
         assert weights.equal(parts.get_parameter(name)), name
 

@@ -11,7 +11,8 @@ import pytest
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks
-from finetune.data.check_report import CheckReport, Example, Finding, Remedy
+from finetune.data.check_report import CheckReport
+from finetune.findings import Example, Finding, Remedy
 from tests.support.uploads import Row, some, upload
 
 HEAD = "sentence1,sentence2,label"

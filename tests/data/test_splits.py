@@ -13,10 +13,11 @@ from datasets import ClassLabel
 from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks, dataset_cache, sources, splits
-from finetune.data.classes import LabelEncoder
 from finetune.errors import DataError
 from finetune.jobs import terminal
 from finetune.runs import events
+from finetune.tasks.classes import LabelEncoder
+from finetune.tasks.single_label import SingleLabel
 from finetune.uploads import Uploads
 from tests.support.uploads import Row, pairs, some, texts, upload
 
@@ -63,7 +64,7 @@ def test_labels_are_kept_in_any_type_and_shape(
         def code(self, cell: Any) -> Any:
             return np.array([cell, 0.5], np.float32)
 
-    monkeypatch.setattr(dataset_cache, "LabelEncoder", Numbers)
+    monkeypatch.setattr(SingleLabel, "encoder", lambda self, *arguments: Numbers(*arguments))
     config = RunConfig(dataset=upload(tmp_path, "a,b,label", some(2500), some(3), ()))
     keys = dataset_cache.read_dataset(config, tmp_path).hashes("train")
     assert keys.label.dtype == np.float32

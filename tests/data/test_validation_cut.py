@@ -74,7 +74,7 @@ def test_groups_of_one_class_and_of_two_meet_both_shares() -> None:
         rows += [(group, 1000 * group + n, label) for n, label in enumerate(labels)]
     keys = hashes(rows)
     for seed in range(20):
-        cut = cut_validation(keys, 0.1, seed)
+        cut = cut_validation(keys, keys.label, 0.1, seed)
         assert np.bincount(keys.label[cut]).tolist() == [55, 6]
         assert not set(keys.first[cut]) & set(keys.first[~cut])
 
@@ -84,14 +84,15 @@ def test_a_few_large_groups_do_not_make_the_split() -> None:
     rows = [(group, 1000 * group + n, n % 2) for group in range(50) for n in range(10)]
     rows += [(10_000 + n, 10_000 + n, n % 2) for n in range(500)]
     keys = hashes(rows)
-    cut = cut_validation(keys, 0.1, 0)
+    cut = cut_validation(keys, keys.label, 0.1, 0)
     assert cut.sum() == 100
     assert (keys.first[cut] > 10_000).sum() == 50
 
 
 @pytest.mark.parametrize("rows", [[], [(1, 1, 0)], [(1, 1, 0), (2, 2, 1)], [(1, 1, 0)] * 30])
 def test_rows_that_leave_no_choice(rows: list[tuple[int, int, int]]) -> None:
-    cut = cut_validation(hashes(rows), 0.1, 0)
+    keys = hashes(rows)
+    cut = cut_validation(keys, keys.label, 0.1, 0)
     assert cut.sum() == (0 if len(rows) < 2 else max(1, len(rows) // 10))
 
 
@@ -109,8 +110,8 @@ def test_each_class_has_its_share_within_what_equal_pairs_force(
     pairs: list[tuple[int, int, int]], share: float, seed: int
 ) -> None:
     keys = hashes(pairs)
-    cut = cut_validation(keys, share, seed)
-    assert (cut == cut_validation(keys, share, seed)).all()
+    cut = cut_validation(keys, keys.label, share, seed)
+    assert (cut == cut_validation(keys, keys.label, share, seed)).all()
     assert 0 < cut.sum() < len(cut)
     sizes = np.bincount(keys.label)
     wanted = np.where(sizes > 1, np.maximum(1, np.round(sizes * share)), 0)

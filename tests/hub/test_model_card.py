@@ -14,9 +14,10 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from finetune.config import RunConfig
-from finetune.data.check_report import CheckReport, Example, Finding
+from finetune.data.check_report import CheckReport
 from finetune.disk import write_atomically
 from finetune.evaluation import report, saved_predictions
+from finetune.findings import Example, Finding
 from finetune.hub import curves_picture, model_card
 from finetune.inference import decision_rule
 from finetune.jobs import check

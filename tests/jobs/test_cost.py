@@ -217,7 +217,7 @@ def test_parameters_are_counted_from_the_header_alone(
     assert (shape.layers, shape.hidden, shape.wide, shape.heads) == (2, 32, 64, 2)
     for values in ({}, {"freeze_embeddings": True}, {"frozen_layers": 2}):
         config = toy_config.changed(**values)  # type: ignore[arg-type]
-        _, classifier, _ = model.load_classifier(str(toy_checkpoint), [*toy_pairs.target.names], 32)
+        _, classifier, _ = model.load_classifier(str(toy_checkpoint), toy_pairs.target, 32)
         assert shape.parameters == classifier.num_parameters()
         adapted = model.apply_config(classifier, config)
         trained = sum(tensor.numel() for tensor in adapted.parameters() if tensor.requires_grad)

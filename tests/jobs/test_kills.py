@@ -22,12 +22,14 @@ from finetune.jobs import service, workers
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.push import PushJob
 from finetune.runs import events
+from finetune.runs.grids import PlannedRun
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
 from finetune.search.study import Study
+from finetune.tasks.base import Target
 from tests.support import toys
 from tests.support.browser import App
 from tests.support.engines import steps, weights
@@ -160,7 +162,7 @@ def test_what_was_killed_with_the_page_ends_with_the_weights_of_what_was_not(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
     app = App(store.root)
-    runs = service.start_runs(store, [trained] * 2)
+    runs = service.start_runs(store, [PlannedRun(trained)] * 2)
     for number in range(3):
         kills.at_random(app.process, 8.0, with_workers=number != 1)
         go_on(store)
@@ -200,7 +202,7 @@ def test_an_evaluation_is_whole_or_made_again(
     assert again is not None
     assert np.array_equal(again.swapped, whole.swapped)
     assert len({str(opened.metrics) for opened in run.state().opened}) == 1
-    assert len(saved_predictions.read_logits(run, 0, "test").logits) == 8
+    assert len(saved_predictions.read_logits(run, 0, Target(("no", "yes")), "test").logits) == 8
 
 
 def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(

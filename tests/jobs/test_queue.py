@@ -27,6 +27,7 @@ from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
 from finetune.runs import events, grids
+from finetune.runs.grids import PlannedRun
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -120,7 +121,7 @@ def test_one_trains_and_the_others_wait_in_order(
     stand_in: RunStore, hold: Callable[[int], None], scheduling: scheduler.Scheduler
 ) -> None:
     hold(0)
-    first, second, third = service.start_runs(stand_in, [brief(20)] * 3)
+    first, second, third = service.start_runs(stand_in, [PlannedRun(brief(20))] * 3)
     places = [service.queue_place(stand_in, run) for run in (first, second, third)]
     assert places == [(0, 2), (1, 2), (2, 2)]
     assert [status(stand_in, run) for run in (first, second)] == ["running", "waiting"]
@@ -137,7 +138,7 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     """Cancelled while it waits, killed, deleted by hand, damaged, finished; and what is no run."""
     Queue(stand_in.root).add("etc")
     killed, cancelled, deleted, damaged, last = service.start_runs(
-        stand_in, [brief(ENDLESS), brief(ENDLESS), brief(ENDLESS), brief(5), brief(20)]
+        stand_in, [*map(PlannedRun, [*[brief(ENDLESS)] * 3, brief(5), brief(20)])]
     )
     (damaged.folder / "config.json").write_text('{"learning_rate": "high"}')
     shutil.rmtree(deleted.folder)
@@ -233,7 +234,7 @@ def test_a_full_disk_leaves_what_waits_in_the_queue(
     with monkeypatch.context() as disk:
         full = OSError(errno.ENOSPC, "No space left on device")
         disk.setattr(workers, "empty_folder", Mock(side_effect=full))
-        runs = service.start_runs(stand_in, [brief(), brief()])
+        runs = service.start_runs(stand_in, [PlannedRun(brief())] * 2)
         assert [status(stand_in, run) for run in runs] == ["waiting", "waiting"]
         assert not any(run.tail()[0] for run in runs)
     scheduler.dispatch_queue(stand_in)
@@ -269,8 +270,8 @@ def test_several_accelerators_each_train_a_run(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
     assert devices.list_accelerators() == ("3", "5", "7")
-    configs = [brief(ENDLESS, num_processes=number) for number in (1, 1, 2, 1)]
-    *training, third, fourth = service.start_runs(stand_in, configs)
+    planned = [PlannedRun(brief(ENDLESS, num_processes=number)) for number in (1, 1, 2, 1)]
+    *training, third, fourth = service.start_runs(stand_in, planned)
     assert [workers.worker_devices(run) for run in training] == [("3",), ("5",)]
     # The last would fit, but it is not before its turn.
     assert [status(stand_in, run) for run in (third, fourth)] == ["waiting", "waiting"]
@@ -390,7 +391,9 @@ def test_repeated_with_seeds_and_over_a_grid() -> None:
     planned = grids.plan_runs(base, 2, {"learning_rate": "1e-5, 3e-5", "num_train_epochs": "3"})
     values = [(plan.config.learning_rate, plan.config.seed) for plan in planned]
     assert values == [(1e-5, 7), (1e-5, 8), (3e-5, 7), (3e-5, 8)]
-    assert planned[1].config.name == "pairs, lr 1e-05, seed 8"
+    assert [(plan.stem, plan.member) for plan in planned[1:3]] == [
+        ("grid", ("run 1", "seed 8")), ("grid", ("run 2", "seed 7"))
+    ]  # fmt: skip
     assert len({plan.group for plan in planned}) == 2
     with pytest.raises(ConfigError, match="learning_rate must be a number, got 'high'"):
         grids.plan_runs(base, 1, {"learning_rate": "1e-5, high"})
@@ -418,7 +421,7 @@ def test_a_visitor_has_so_many_runs_and_places(
     stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada, bob = visitors(stand_in, monkeypatch, "ada", "bob", WAITING=2, RUNS=3, QUEUE=3)
-    runs = service.start_runs(ada, [brief(ENDLESS), brief(ENDLESS)])
+    runs = service.start_runs(ada, [PlannedRun(brief(ENDLESS))] * 2)
     service.start_run(ada, brief())
     with pytest.raises(JobError, match="You have 3 runs here, and a visitor may keep 3"):
         service.start_run(ada, brief())
@@ -462,8 +465,8 @@ def test_owners_take_turns(
     """However many newcomers there are, a turn that was begun comes to its end."""
     ada, bob, cy, dan = visitors(stand_in, monkeypatch, "ada", "bob", "cy", "dan")
     hold(0)
-    training, *hers = service.start_runs(ada, [brief()] * 4)
-    his, theirs = service.start_runs(bob, [brief()] * 2), service.start_run(cy, brief())
+    training, *hers = service.start_runs(ada, [PlannedRun(brief())] * 4)
+    his, theirs = service.start_runs(bob, [PlannedRun(brief())] * 2), service.start_run(cy, brief())
     assert status(ada, training) == "running"
     order = [his[0], theirs, hers[0], his[1], hers[1], hers[2]]
     queue = Queue(stand_in.root)

@@ -19,7 +19,7 @@ from finetune.jobs import cost, run_table
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import RunStore, default_root, named_run
 from finetune.tasks.base import DecisionRule
 from finetune.ui import model_chooser
 from finetune.ui.run_view import table
@@ -49,15 +49,21 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
     file.write_text("sentence1,sentence2,label\na,b,0\n")
     upload = RunConfig(dataset=store.uploads.add({"train": file}), checkpoint="owner/small")
     runs = [store.create(upload) for _ in range(3)]
-    assert [run.title() for run in runs] == [
-        "small \u00b7 tickets.csv", "small \u00b7 tickets.csv #2", "small \u00b7 tickets.csv #3"
-    ]  # fmt: skip
-    assert runs[1].title(public=True) == "small \u00b7 own files #2"  # the file's name is private
+    assert [run.title() for run in runs] == ["tickets-1", "tickets-2", "tickets-3"]
+    assert runs[1].title(public=True) == "own-files-2"  # the file's name is private
     shutil.rmtree(runs[1].folder)
-    assert store.create(upload).title() == "small \u00b7 tickets.csv #4"
-    assert store.create(upload.changed(name="mine")).title() == "mine"
-    runs[0].describe(name="tickets first")
+    assert store.create(upload).title() == "tickets-4"
+    mine = upload.changed(name="mine")
+    assert [store.create(mine).title() for _ in range(3)] == ["mine", "mine-2", "mine-3"]
+    store.describe(runs[0], name="tickets first")
     assert runs[0].title() == runs[0].title(public=True) == "tickets first"
+    with pytest.raises(ConfigError, match="name is the name of another run, tickets first"):
+        store.describe(runs[2], name="tickets first")
+    assert named_run(Path("tickets-3"), store.root).id == runs[2].id
+    store.describe(runs[2], name="")  # its own again
+    assert store.create(upload).title() == "tickets-5"  # tickets-1 was that of the first
+    with pytest.raises(NoSuchRun):
+        named_run(Path("tickets-1"), store.root)
 
 
 def test_events_are_read_while_they_are_written(store: RunStore) -> None:
@@ -131,7 +137,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     if name == "config.json":
         with pytest.raises(StoreError, match=r"config\.json of run .* cannot be read"):
             damaged.config()
-        assert damaged.title() == damaged.id
+        assert damaged.title() == "bundled-1"
 
 
 def test_a_write_replaces_whole_or_not_at_all(
@@ -152,3 +158,9 @@ def test_the_root_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     default_root().write_text("")
     with pytest.raises(StoreError, match="Not a directory"):
         RunStore(default_root()).create(RunConfig())
+
+
+def test_a_log_is_shown_without_what_is_meant_for_a_terminal(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    run.log_file.write_text("\x1b[33mwarning\x1b[0m: slow\n  0%|\r 50%|\r100%|\r\ndone\r\n")
+    assert run.log_tail() == "warning: slow\n100%|\r\ndone\r\n"

@@ -175,7 +175,7 @@ def test_a_first_trial_outside_of_the_bounds_is_tried_once_more_when_it_fails(
     assert rates[:2] == [0.5, 0.5]
     assert max(rates[2:]) <= 1e-3
     names = [run.config().name for run in reversed(store.runs())]
-    assert names[0].startswith("Trial 0: learning_rate 0.5")
+    assert names[:2] == ["search 1 \u00b7 trial 0", "search 1 \u00b7 trial 1"]
 
 
 def test_values_stay_values_and_ranges_ranges_in_a_study_that_is_opened_again(
@@ -658,7 +658,7 @@ def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
 ) -> None:
     study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
     trial = study.draw()
-    config = driver.trial_config(store, study.config, trial.params, trial.number)
+    config = driver.trial_config(store, study, trial.params, trial.number)
     run = service.start_run(store, config)
     assert driver.advance(store, study)
     assert [other.id for other in store.runs()] == [run.id]
@@ -741,8 +741,7 @@ def test_the_command_line_searches(
     assert command_line(["search", *flags, "--over", "learning_rate=1e-6..1e-5"]) == 0
     said = "trial 0 is the configuration as it is, outside of what is searched: learning_rate 7e-05"
     assert said in capsys.readouterr().out
-    study_id = output.split("search ", 1)[1].split(":", 1)[0]
-    assert command_line(["search", "--runs", str(store.root), "--study", study_id]) == 0
+    assert command_line(["search", "--runs", str(store.root), "--study", "search 1"]) == 0
     assert command_line(["search", "--runs", str(store.root), "--study", "nonsense"]) == 2
 
 

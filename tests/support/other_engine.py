@@ -23,6 +23,7 @@ from finetune.engines import attempt, registry, spending
 from finetune.engines.base import AttemptStatus, Shown, Ticket
 from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.runs.run import Run
+from tests.support import installed
 
 # The process and its exit code outlive the worker that follows them.
 _SCRIPT = 'echo $$ >"$0/pid"; "$@" >"$0/log" 2>&1; echo $? >"$0/code"; mv "$0/code" "$0/exit"'
@@ -114,11 +115,5 @@ def _kill(place: Path) -> None:
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the engine's entry point on the path of this process and of its children."""
-    information = folder / "other_engine-1.0.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: other-engine\nVersion: 1.0")
-    entry = f"{OtherEngine.name} = {__name__}:{OtherEngine.__name__}"
-    (information / "entry_points.txt").write_text(f"[finetune.engines]\n{entry}\n")
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    installed.install(folder, "finetune.engines", OtherEngine, monkeypatch)
     registry.engines.cache_clear()

@@ -22,7 +22,7 @@ from finetune.training import dataloaders, loop, model
 def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
     """Tokenizer, model and batches of a configuration."""
     tokenizer, classifier, _ = model.load_classifier(
-        config.checkpoint, [*pairs.target.names], config.max_length, config.dropout,
+        config.checkpoint, pairs.target, config.max_length, config.dropout,
         config.attn_implementation,
     )  # fmt: skip
     classifier = model.apply_config(classifier, config)

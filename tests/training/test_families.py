@@ -20,6 +20,7 @@ from finetune.inference.predictor import Predictor
 from finetune.jobs import cost, service, train
 from finetune.runs import events
 from finetune.runs.store import RunStore
+from finetune.tasks.base import Target
 from finetune.training import dataloaders, model
 from tests.support.families import FAMILIES, SMALL, write
 from tests.support.training import fit, losses, prepared, work_in_this_process
@@ -113,7 +114,7 @@ def test_a_checkpoint_without_its_tokenizer_is_refused(family: str, tmp_path: Pa
     folder = write(tmp_path / family, family)
     for path in folder.glob("token*"):
         path.unlink()
-    for load in (lambda: model.load_classifier(str(folder), ["no", "yes"], 32),
+    for load in (lambda: model.load_classifier(str(folder), Target(("no", "yes")), 32),
                  lambda: Predictor(folder, 32)):  # fmt: skip
         with pytest.raises(ModelError, match=r"knows no words|Couldn't instantiate"):
             load()

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.errors import ModelError
+from finetune.tasks.base import Target
 from finetune.training import model
 from tests.support import toys
 from tests.support.families import FAMILIES, write
@@ -30,7 +31,7 @@ def classifier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def logits(folder: Path, labels: list[str]) -> tuple[torch.Tensor, model.LoadedClassifier]:
-    loaded = model.load_classifier(str(folder), labels, 32)
+    loaded = model.load_classifier(str(folder), Target(tuple(labels)), 32)
     with torch.no_grad():
         inputs = loaded.tokenizer(*PAIR, return_tensors="pt")
         return loaded.model.eval()(**inputs).logits[0], loaded
@@ -90,7 +91,7 @@ def test_names_that_are_not_told_apart_agree_with_nothing(tmp_path: Path) -> Non
     for names in (["a b", "A-B"], ["LABEL_0", "LABEL_1"], ["yes", "no "]):
         config.id2label = dict(enumerate(names))
         config.save_pretrained(folder)
-        assert not model.load_classifier(str(folder), ["a b", "no"], 32).head.rows
+        assert not model.load_classifier(str(folder), Target(("a b", "no")), 32).head.rows
 
 
 def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
@@ -104,4 +105,4 @@ def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint: Path, tmp_pa
 
     toys.overwrite(folder, renamed)
     with pytest.raises(ModelError, match="has no weights for most of the model"):
-        model.load_classifier(str(folder), ["a", "b"], 32)
+        model.load_classifier(str(folder), Target(("a", "b")), 32)

@@ -10,8 +10,11 @@ import torch
 
 from finetune.config import RunConfig
 from finetune.data.sources import LABELS
+from finetune.tasks.base import Target
 from finetune.training import layers, model
 from tests.support.families import write
+
+TARGET = Target(tuple(LABELS))
 
 
 def gradients(classifier: Any, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -35,7 +38,7 @@ def test_its_weights_learn_the_same(
     sides = {}
     for dropout in (0.0, -1.0):
         torch.manual_seed(0)  # for the head
-        _, classifier, _ = model.load_classifier(str(tmp_path), LABELS, 32, 0.0, attention)
+        _, classifier, _ = model.load_classifier(str(tmp_path), TARGET, 32, 0.0, attention)
         config = RunConfig(dropout=dropout, freeze_embeddings=False)
         classifier = model.apply_config(classifier, config)
         widths: list[int] = []
@@ -51,6 +54,6 @@ def test_its_weights_learn_the_same(
 
 @pytest.mark.parametrize("family", ["GPT2", "DebertaV2", "Albert", "ModernBert", "MPNet"])
 def test_a_model_with_other_layers_keeps_them(tmp_path: Path, family: str) -> None:
-    _, classifier, _ = model.load_classifier(str(write(tmp_path, family)), LABELS, 32, 0.0)
+    _, classifier, _ = model.load_classifier(str(write(tmp_path, family)), TARGET, 32, 0.0)
     layers.compute_first_token_only(classifier)
     assert not any("forward" in vars(part) for part in classifier.modules())

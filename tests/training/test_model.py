@@ -19,15 +19,18 @@ from finetune.data.sources import LABELS
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, FinetuneError, ModelError
 from finetune.runs.run import Run
+from finetune.tasks.base import Target
 from finetune.training import model
 from tests.support import toys
 from tests.support.hub import TOKEN, LoopbackHub
+
+TARGET = Target(tuple(LABELS))
 
 INVALID = {"X-Error-Message": "Invalid credentials in Authorization header"}
 
 
 def test_the_bundled_checkpoint_is_the_official_one() -> None:
-    tokenizer, classifier, _ = model.load_classifier(BUNDLED_CHECKPOINT, LABELS, 128)
+    tokenizer, classifier, _ = model.load_classifier(BUNDLED_CHECKPOINT, TARGET, 128)
     assert classifier.config.id2label == dict(enumerate(LABELS))
     assert classifier.num_parameters() > 22_000_000
     assert classifier.dtype == torch.float32
@@ -66,7 +69,7 @@ def test_why_a_checkpoint_is_not_to_be_had(
     else:
         hub.fail("", "/resolve/", fault[0], times=99, headers=fault[1])
     with pytest.raises(ModelError, match=fact.format(name)) as caught:
-        model.load_classifier(name, LABELS, 32)
+        model.load_classifier(name, TARGET, 32)
     assert remedy in caught.value.remedy
 
 
@@ -79,13 +82,13 @@ def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
     for name in names:
         private, gated = name == "ada/hidden", name == "ada/locked-up"
         hub.add_repo(name, files=toy_checkpoint, private=private, gated=gated)
-        model.load_classifier(name, LABELS, 32)
+        model.load_classifier(name, TARGET, 32)
         assert checkpoints.local_folder(name) is not None
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     for name in names:
         assert checkpoints.local_folder(name) is None
         with pytest.raises(ConfigError, match="is not offered in this shared app; choose one of"):
-            model.load_classifier(name, LABELS, 32)
+            model.load_classifier(name, TARGET, 32)
     monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
     assert [checkpoints.local_folder(name) is not None for name in names] == [False, False, True]
     for name, fact in (
@@ -95,11 +98,11 @@ def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
         ("ada/of/three", "is not a name on the Hub"),
     ):
         with pytest.raises(FinetuneError, match=fact):
-            model.load_classifier(name, LABELS, 32)
-    model.load_classifier("ada/public", LABELS, 32)
+            model.load_classifier(name, TARGET, 32)
+    model.load_classifier("ada/public", TARGET, 32)
     monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda timeout=2.0: False)
     with pytest.raises(ModelError, match="does not answer"):
-        model.load_classifier("ada/public", LABELS, 32)
+        model.load_classifier("ada/public", TARGET, 32)
 
 
 class Crash(BaseException):
@@ -110,7 +113,7 @@ def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off before each call that changes what is on the disk, and after the last."""
-    tokenizer, classifier, _ = model.load_classifier(str(toy_checkpoint), LABELS, 32)
+    tokenizer, classifier, _ = model.load_classifier(str(toy_checkpoint), TARGET, 32)
     calls, limit = 0, 10**9
 
     def counting(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,4 +164,4 @@ def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded"):
         model.load_saved_model(best)
     # One that is to be tuned gets a new head in any case.
-    assert model.load_classifier(str(best), ["a", "b", "c"], 32)[1].num_labels == 3
+    assert model.load_classifier(str(best), Target(("a", "b", "c")), 32)[1].num_labels == 3

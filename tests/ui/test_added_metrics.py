@@ -27,7 +27,7 @@ from finetune.runs.summary import JobState
 from finetune.search.study import Study
 from finetune.tasks.base import DecisionRule
 from finetune.training import accelerator
-from finetune.ui import charts, compare_view, cost_view, evaluation_view, run_view
+from finetune.ui import compare_view, cost_view, evaluation_view, run_charts, run_view
 from tests.support.training import evaluations, fit
 
 ADDED = [metric.name for metric in catalog.OPTIONAL]
@@ -65,7 +65,7 @@ def test_it_stands_in_events_curves_tables_and_the_card(store: RunStore, trained
     rows = [run_table.run_row(store, trained)]
     assert rows[0].value("recall") == best.metrics["recall"]
     shown = {
-        "chart": charts.score_chart(summary),
+        "chart": run_charts.score_chart(summary),
         "evaluation": evaluation_view.view(study, summary, DecisionRule(), JobState("none")),
         "tiles": run_view.cards(trained, summary),
         "table": run_view.table(rows, "roc_auc", True),

@@ -8,12 +8,14 @@ import re
 from typing import Any
 
 import pytest
+from matplotlib.image import imread
 from playwright.sync_api import Browser, Page, expect
 
 from finetune.runs import events
 from finetune.runs.summary import RunSummary
-from finetune.ui import charts, theme
+from finetune.ui import charts, run_charts, theme
 from finetune.ui.charts import Series
+from finetune.ui.run_charts import ChartView
 from tests.support.browser import new_page
 from tests.support.toys import story
 
@@ -39,13 +41,15 @@ def losses(*measured: float) -> RunSummary:
 
 
 def test_a_chart_carries_the_values_of_its_points() -> None:
-    drawn = charts.loss_chart(RunSummary().fold(story()))
-    (line,) = values(drawn)
+    drawn = run_charts.loss_chart(RunSummary().fold(story()))
+    line, scored = values(drawn)
     assert (line["name"], line["x"]) == ("training loss", "1 2 3 4 5 6 7 8")
     assert line["y"].startswith("1.0000 0.5000 0.3333")
+    assert (scored["name"], scored["x"], scored["y"]) == ("validation loss", "8", "0.5000")
     assert 'tabindex="0" role="slider"' in drawn
-    assert attribute(drawn, "aria-valuetext") == "step 8: training loss 0.1250"
-    assert "slider" not in charts.loss_chart(RunSummary())  # there is nothing to read
+    last = "step 8: training loss 0.1250, validation loss 0.5000"
+    assert attribute(drawn, "aria-valuetext") == last
+    assert "slider" not in run_charts.loss_chart(RunSummary())  # there is nothing to read
 
 
 @pytest.mark.parametrize(
@@ -72,16 +76,61 @@ def test_any_points_are_drawn_within_the_plot_and_keep_their_digits(
 
 def test_a_long_loss_is_smoothed_beside_the_measured_one() -> None:
     measured = [1 + 0.5 * (-1) ** n for n in range(60)]
-    raw, mean = values(charts.loss_chart(losses(*measured)))
+    raw, mean = values(run_charts.loss_chart(losses(*measured)))
     assert (raw["name"], mean["name"]) == ("training loss", "smoothed")
     assert raw["x"] == mean["x"]
     assert [float(y) for y in raw["y"].split()] == measured
     averages = [float(y) for y in mean["y"].split()]
     assert averages[-10:] == pytest.approx([1] * 10, abs=0.05)
+    (alone,) = values(run_charts.loss_chart(losses(*measured), ChartView(smoothing="none")))
+    assert alone == raw | {"style": "loss"}
+
+
+def test_a_run_is_drawn_over_steps_epochs_or_time() -> None:
+    steps = [
+        events.Stepped(step=n, epoch=n / 4, loss=0.5, learning_rate=1e-5, samples_per_second=9.0,
+                       time=1000.0 + 60 * n)
+        for n in range(1, 9)
+    ]  # fmt: skip
+    summary = RunSummary().fold([events.Started(device="CPU", time=1000.0), *steps])
+    for across, places in (("step", "1 2 3"), ("epoch", "0.2500 0.5000"), ("time", "1 2 3")):
+        drawn = run_charts.loss_chart(summary, ChartView.read({"across": across}))
+        assert values(drawn)[0]["x"].startswith(places)
+        name = {"time": "minutes"}.get(across, across)
+        assert attribute(drawn, "data-across") == name
+    assert ChartView.read({"across": "<b>", "smoothing": "?", "scale": "2"}) == ChartView()
+
+
+def test_a_logarithmic_axis_has_equal_room_for_equal_factors() -> None:
+    points = [(1.0, 100.0), (2.0, 1.0), (3.0, 0.01)]
+    drawn = charts.chart("x", [Series("s", "loss", points, markers=True)], 3, "", log=True)
+    tops = [float(top) for top in re.findall(r'class="ft-dot[^>]*top:([\d.]+)%', drawn)]
+    assert tops == [0, 50, 100]
+    assert [float(end) for end in attribute(drawn, "data-box").split()] == [3, -2, 2]
+    below = charts.chart("x", [Series("s", "loss", [*points, (4.0, 0.0)])], 4, "", log=True)
+    assert " data-log" not in below
+
+
+def test_small_charts_show_what_was_measured_of_the_steps() -> None:
+    summary = RunSummary().fold([
+        events.Started(device="CPU (2 threads)"),
+        events.Stepped(step=1, epoch=0.1, loss=0.7, learning_rate=2e-5, samples_per_second=31.0,
+                       busy=0.75, memory=1_250_000_000),
+    ])  # fmt: skip
+    drawn = run_charts.small_charts(summary)
+    shown = {name: re.findall(r"<b>(.*?)</b><span[^>]*>(.*?)<", of) for name, of in drawn.items()}
+    assert shown == {
+        "learning-rate": [("Learning rate", "2e-5")],
+        "gradient-norm": [],  # gradients were not clipped
+        "speed": [("Samples/s", "31")],
+        "busy": [("CPU, % in use", "75")],
+        "memory": [("Memory, GB", "1.25")],
+    }
+    assert attribute(drawn["busy"], "data-box") == "1 0 100"
 
 
 def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
-    drawn = charts.loss_chart(losses(*(1 / n for n in range(1, 50_001))))
+    drawn = run_charts.loss_chart(losses(*(1 / n for n in range(1, 50_001))))
     assert len(drawn) < 20_000
     for line in values(drawn):
         steps = line["x"].split()
@@ -92,7 +141,7 @@ def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
 @pytest.mark.parametrize("baseline", [0.5, 0.97, 1.0])
 def test_scores_are_drawn_with_their_baselines_and_end_at_one(baseline: float) -> None:
     levels = {name: {"accuracy": baseline, "f1": baseline} for name in ("constant", "<b>overlap")}
-    drawn = charts.score_chart(
+    drawn = run_charts.score_chart(
         RunSummary().fold([*story(), events.BaselinesMeasured(baselines=levels)])
     )
     assert baseline <= float(attribute(drawn, "data-box").split()[2]) <= 1
@@ -116,11 +165,15 @@ def bare(browser: Browser) -> Page:
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)
     guess = Series("guess", "guess", [(0.0, 0.0), (1.0, 1.0)], latest=False, straight=True)
     sheet = theme.asset("palette.css") + theme.CSS.read_text(encoding="utf-8")
+    roc = charts.chart("ROC", [curve, guess], 1, "", "rate", reach=(0.0, 1.0))
+    scripts = (f"<script>{theme.asset(name)}</script>" for name in ("page.js", "charts.js"))
+    many = [Series(f"trial {n}", "accuracy", [(1.0, n / 10)], latest=False) for n in range(10)]
     page.set_content(
         f"<style>{sheet}</style><main><div id='loss'>"
-        f"{charts.loss_chart(RunSummary().fold(story()))}</div>"
-        f"<div id='roc'>{charts.chart('ROC', [curve, guess], 1, '', 'rate', share=True)}</div>"
-        f"<p>elsewhere</p></main><script>{theme.asset('page.js')}</script>"
+        f"{run_charts.loss_chart(RunSummary().fold(story()))}</div>"
+        f"<div id='roc'>{roc}</div><p>elsewhere</p>"
+        f"<div id='many'>{charts.chart('All', many, 1, '', legend=False)}</div></main>"
+        + "".join(scripts)
     )
     return page
 
@@ -130,16 +183,16 @@ def test_values_are_read_by_pointer_and_stay_while_the_chart_is_drawn_anew(bare:
     box = plot.bounding_box()
     assert box is not None
     bare.mouse.move(box["x"] + box["width"] * 0.49, box["y"] + 20)
-    expect(readout).to_have_text("step 4, epoch 0.50training loss0.2500")
+    expect(readout).to_have_text("step 4, epoch 0.50training loss0.2500validation loss0.5000(8)")
     bare.evaluate(
         "() => { const box = document.querySelector('#loss');"
         "box.innerHTML = box.innerHTML.replace(/<div class=\"ft-at\".*?<.div><.div>/, ''); }"
     )
-    expect(readout).to_have_text("step 4, epoch 0.50training loss0.2500")
+    expect(readout).to_have_text("step 4, epoch 0.50training loss0.2500validation loss0.5000(8)")
     # Another run's values in the same plot: Gradio keeps the element and changes what it carries.
     plot.evaluate("(plot) => plot.dataset.lines = plot.dataset.lines.replace('0.2500', '7.7500')")
     bare.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 25)
-    expect(readout).to_have_text("step 4, epoch 0.50training loss7.7500")
+    expect(readout).to_have_text("step 4, epoch 0.50training loss7.7500validation loss0.5000(8)")
     bare.locator("p", has_text="elsewhere").hover()
     expect(readout).to_have_count(0)
     bare.close()
@@ -157,4 +210,32 @@ def test_values_are_read_by_the_arrow_keys(bare: Page) -> None:
     expect(plot.locator(".ft-readout")).to_have_count(1)
     plot.press("Escape")
     expect(plot.locator(".ft-readout")).to_have_count(0)
+    bare.close()
+
+
+def test_of_many_lines_the_one_at_the_pointer_is_named(bare: Page) -> None:
+    plot, readout = bare.locator("#many .ft-plot"), bare.locator("#many .ft-readout")
+    plot.hover(position={"x": 5, "y": 2})
+    expect(readout).to_have_text("step 1trial 90.9000")
+    plot.press("Home")
+    expect(readout).to_contain_text("trial 9")
+    expect(readout.locator("span span")).to_have_count(8)
+    bare.close()
+
+
+def test_a_chart_is_opened_large_and_saved_as_a_picture(bare: Page) -> None:
+    bare.get_by_role("button", name="Open it large: Loss").click()
+    large = bare.get_by_role("dialog")
+    expect(large.locator(".ft-plot")).to_be_visible()
+    bare.evaluate("() => { const box = document.querySelector('#loss'); box.innerHTML += ''; }")
+    large.locator(".ft-plot").hover()
+    expect(large.locator(".ft-readout")).to_contain_text("training loss")
+    with bare.expect_download() as taken:
+        large.get_by_role("button", name="Save as PNG: Loss").click()
+    assert taken.value.suggested_filename == "Loss.png"
+    picture = imread(taken.value.path(), format="png")
+    assert picture.shape == (1120, 2000, 4)
+    assert picture.std() > 0.01
+    bare.keyboard.press("Escape")
+    expect(large).to_have_count(0)
     bare.close()

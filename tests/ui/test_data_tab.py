@@ -13,7 +13,8 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.data import dataset_cache
-from finetune.data.check_report import CheckReport, Example, Finding, Remedy
+from finetune.data.check_report import CheckReport
+from finetune.findings import Example, Finding, Remedy
 from finetune.jobs import check
 from finetune.runs import events
 from finetune.runs.events import Phase

@@ -14,7 +14,7 @@ from finetune.config import RunConfig
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
-from finetune.ui import charts, feedback, html, i18n, live_updates
+from finetune.ui import feedback, html, i18n, live_updates, run_charts
 from tests.support import toys, translations
 from tests.support.browser import App, fill, new_page
 from tests.support.hub import LoopbackHub
@@ -91,7 +91,7 @@ def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     assert i18n.gettext("no word of ours") == "no word of ours"
     assert i18n.gettext("Compare {name}", name="{n} <b>") == "{n} <b> vergleichen"
     assert "&lt;b&gt;" in feedback.note(i18n.gettext("Compare {name}", name="<b>"))
-    assert "Der Loss erscheint" in charts.loss_chart(RunSummary())
+    assert "Der Loss erscheint" in run_charts.loss_chart(RunSummary())
     assert "Trainieren" in live_updates.lesson("waiting")
 
 

@@ -17,7 +17,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.tasks.base import DecisionRule
-from finetune.ui import charts, compare_view, evaluation_view, model_chooser, run_view
+from finetune.ui import compare_view, evaluation_view, model_chooser, run_charts, run_view
 
 BASELINES = {"majority class": {"accuracy": 0.5, "f1": 0.9}}
 
@@ -58,7 +58,7 @@ def places(store: RunStore, run: Run) -> dict[str, str]:
         "verdict": run_view.verdict(run, summary),
         "tiles": run_view.cards(run, summary),
         "evaluation": re.sub(r'(?s)<div [^>]*aria-label="Each class".*?</table>', "", page),
-        "chart": charts.score_chart(summary),
+        "chart": run_charts.score_chart(summary),
         "table": run_view.table([row], "f1", True),
         "compare": compare_view.comparison(store, [run.id, recorded(store, row_names(run)).id]),
         "chooser": str(model_chooser.choices(store, None)[0]["choices"]),
@@ -97,7 +97,7 @@ def test_the_log_names_it_too(capsys: pytest.CaptureFixture[str], store: RunStor
 def test_a_score_of_no_example_is_a_dash(store: RunStore) -> None:
     run = recorded(store, [*"abcd"])
     summary = run.state()
-    row = report.evaluate_run(run, summary).analysis.classes[3]
+    row = report.evaluate_run(run, summary).analysis.details.classes[3]
     assert (row.precision, row.recall, row.f1) == (None, None, None)
     assert "| `d` | 0 | 0 | 0 | 0 | – |" in model_card.card_text(run, summary, "ada/texts")
 

@@ -16,12 +16,12 @@ from finetune.jobs import run_table, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import RunStore, named_run
 from finetune.ui import form, run_view
 from finetune.ui.tabs import runs
 from tests.support import toys
 from tests.support.browser import App, choose_bundled, fill_toy, press_train
-from tests.support.tabs import NOBODY
+from tests.support.tabs import NOBODY, draw_train, predict_tab, publish_tab
 from tests.support.toys import story
 
 
@@ -77,7 +77,7 @@ def test_a_filter_hides_members_and_changes_no_group(
     assert f'data-do="open" data-what="{newest.id}"' not in last
 
 
-def test_a_run_is_named_by_what_differs_and_no_column_is_the_same_in_all(
+def test_what_differs_stands_in_columns_and_no_column_is_the_same_in_all(
     store: RunStore, toy_checkpoint: Path
 ) -> None:
     settings: tuple[dict[str, object], ...] = (
@@ -87,9 +87,8 @@ def test_a_run_is_named_by_what_differs_and_no_column_is_the_same_in_all(
     for n, values in enumerate(settings):
         finished(store, toy_checkpoint, 0.5 + n / 10, **values)
     rows = run_view.rows(store)
-    title = f"{rows[0].checkpoint} \u00b7 bundled"  # as most are: nothing differs
     assert {row.name for row in rows} == {
-        "my own", f"{title} #3", f"{title} #4", "seed 7", "lr 5e-4",
+        "my own", "bundled-1", "bundled-2", "bundled-3", "bundled-4",
     }  # fmt: skip
     drawn = str(run_view.table(rows, "f1", True))
     heads = [text.strip() for text in re.findall(r'data-what="\w+">([^<]*)\n', drawn)]
@@ -97,10 +96,32 @@ def test_a_run_is_named_by_what_differs_and_no_column_is_the_same_in_all(
     assert "The same in all: finished, bundled" in drawn
     assert "ft-spark" not in drawn  # of one evaluation there is no curve
     sorted_by_rate = str(run_view.table(rows, "learning_rate", True))
-    assert sorted_by_rate.index("my own") < sorted_by_rate.index("lr 5e-4")
-    two = [row for row in run_table.run_rows(store) if row.value("f1") in (0.5, 0.6)]
-    named = {row.name for row in run_table.name_by_difference(two)}
-    assert named == {"lr 5e-4, seed 42", "lr 5e-5, seed 7"}
+    assert sorted_by_rate.index("my own") < sorted_by_rate.index("bundled-1")
+
+
+def test_a_run_has_one_name_wherever_it_is_shown(store: RunStore, toy_checkpoint: Path) -> None:
+    first, second = (finished(store, toy_checkpoint, seed=seed) for seed in (1, 2))
+    name, tab = "bundled-2", runs.RunsTab(store)
+    with gr.Blocks():
+        tab.draw()
+    view_inputs: tuple[Any, ...] = runs.blank(), {}, ""
+    train, predict, publish = draw_train(store), predict_tab(store), publish_tab(store)
+    assert train.on_turn(NOBODY, second.id)[train.title] == f"<b>{name}</b>"
+    table = str(tab.on_tick(NOBODY, *view_inputs)[tab.table])
+    assert f'data-what="{second.id}">{name}</button>' in table
+    compared = tab.on_open(NOBODY, *view_inputs, f"compare={first.id},{second.id}")
+    assert f"<td>{name}</td>" in str(compared[tab.comparison]["value"])
+    for other in (predict, publish):
+        choices = other.on_open(NOBODY, None, "")[other.run]["choices"]
+        assert [label for label, _ in choices] == [
+            f"{name} \u00b7 F1 0.800",
+            "bundled-1 \u00b7 F1 0.800",
+        ]
+    opened = tab.on_open(NOBODY, *view_inputs, f"run={second.id}")
+    assert f">{name}</h2>" in opened[tab.title]
+    asked = tab.on_delete(NOBODY, opened[tab.view])
+    assert f"Delete <b>{name}</b>" in asked[tab.question]
+    assert named_run(Path(name), store.root).id == second.id  # on the command line
 
 
 def test_a_run_and_a_comparison_are_opened_by_their_ids(
@@ -116,7 +137,7 @@ def test_a_run_and_a_comparison_are_opened_by_their_ids(
     assert (opened[tab.part]["value"], opened[tab.head]["visible"]) == ("Evaluation", True)
     compared = tab.on_open(NOBODY, *view_inputs, f"compare={first.id},{second.id}")
     assert compared[tab.view]["compared"] == [first.id, second.id]
-    assert re.search("seed 1<.*seed 2<", str(compared[tab.comparison]["value"]), re.DOTALL)
+    assert re.search("<td>1</td><td>2</td>", str(compared[tab.comparison]["value"]), re.DOTALL)
     # Though a tick of before the comparison was answered after it, and with it what was sent.
     sent = tab.on_tick(NOBODY, *view_inputs)[tab.sent]
     back = tab.on_back(NOBODY, compared[tab.view], sent, "")

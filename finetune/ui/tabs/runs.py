@@ -286,7 +286,8 @@ class RunsTab:
     def on_save(self, store: RunStore, *values: Any) -> Updates:
         """Save name, tags and note of the run they were typed for; another may be open now."""
         *view_inputs, name, tags, note, described = values
-        store.get(described).describe(
+        store.describe(
+            store.get(described),
             name=str(name or "").strip(),
             tags=parse_tags(str(tags or "")),
             note=str(note or ""),
@@ -347,11 +348,11 @@ class RunsTab:
         """The updates that were not sent to this browser yet."""
         visible, admin = _visible(store, view), store.visitor.admin
         rows = run_view.rows(visible)
-        names = {row.id: row.name for row in rows}
-        compared = [run_id for run_id in view["compared"] if run_id in names]
+        listed = {row.id for row in rows}
+        compared = [run_id for run_id in view["compared"] if run_id in listed]
         compared = compared[: run_view.MAX_COMPARED]
         comparing, search = len(compared) > 1, view.get("search", "")
-        opened = view["opened"] if view["opened"] in names and not comparing else ""
+        opened = view["opened"] if view["opened"] in listed and not comparing else ""
         instead = "" if not comparing else compare_view.comparison(visible, compared)
         if search and not opened:
             comparing, instead = True, search_view.page(visible, search)
@@ -372,7 +373,7 @@ class RunsTab:
         }
         if opened:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
-                updates |= self._run_updates(visible, visible.get(opened), names[opened])
+                updates |= self._run_updates(visible, visible.get(opened))
         else:
             order = view["by"], view["descending"]
             table = search_view.links(visible) + run_view.table(
@@ -393,7 +394,7 @@ class RunsTab:
     def _run_buttons(self) -> list[gr.Button]:
         return [self.resume, self.stop, self.discard, self.cancel, self.clone, self.delete]
 
-    def _run_updates(self, store: RunStore, run: Run, name: str) -> Updates:
+    def _run_updates(self, store: RunStore, run: Run) -> Updates:
         summary = run.state()
         resumable = summary.status in service.RESUMABLE and not run_view.is_everybodys(store)
         running, waits = summary.status == "running", service.queue_place(store, run)[0] > 0
@@ -402,7 +403,7 @@ class RunsTab:
         return {
             self.live: run.id,
             self.config: run_view.configuration(run),
-            self.title: macro("run_details.html", "title")(name, run.title()),
+            self.title: macro("macros.html", "heading")(run.title()),
             self.downloads: downloads(run.id, run.has_model()),
             self.resume: gr.update(visible=resumable),
             self.stop: gr.update(visible=running, interactive=can_stop),

@@ -27,7 +27,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import advice, report
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, evaluate, service
-from finetune.runs.run import Run, default_title
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.search import driver, limits
@@ -173,10 +173,8 @@ class TrainTab:
             shown = {self.message: "", self.moved: "", self.engine.agreed: False}
             return self._folded(store, run) | shown
         planned = several_runs.plan(others)
-        groups = [run.group for run in planned]
         active = service.active_run(store) if not engine.is_remote else None
-        configs = [run.config for run in planned]
-        runs = service.start_runs(store, configs, groups, ticket, token or "")
+        runs = service.start_runs(store, planned, ticket, token or "")
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("1 run waits in the queue; see Runs.")
         if waiting > 1:
@@ -241,18 +239,17 @@ class TrainTab:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             total = sum(seconds) if len(seconds) == count else None
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
-        config, root, files, title = planned[0].config, store.root.resolve(), {}, ""
+        config, root, files = planned[0].config, store.root.resolve(), {}
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
             if is_upload(config.dataset):
                 files = store.uploads.file_names(config.dataset)
-            title = default_title(config, ", ".join(files.values()))
             if (
                 files and store.visitor.policy.owner_asks
             ):  # with their folder only on one's own machine
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.policy.owner_asks and root != _DEFAULT_RUNS else ""
-        costs = cost_view.costs(estimates[0], config, count, total, files, folder, title)
+        costs = cost_view.costs(estimates[0], config, count, total, files, folder)
         pairs = cost_view.pairs_card(estimates[0].report, store)
         shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
         if estimates[0].measurable:

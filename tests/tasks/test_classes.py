@@ -10,9 +10,11 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.data import checks, splits
-from finetune.data.check_report import CheckReport, Finding
-from finetune.data.classes import (
-    LEFT_OUT,
+from finetune.data.check_report import CheckReport
+from finetune.errors import ConfigError, DataError
+from finetune.findings import Finding
+from finetune.tasks.base import LEFT_OUT
+from finetune.tasks.classes import (
     LabelEncoder,
     holds_several,
     is_positive_plain,
@@ -20,7 +22,6 @@ from finetune.data.classes import (
     positive_class,
     similar_class,
 )
-from finetune.errors import ConfigError, DataError
 from tests.support.uploads import upload
 
 COMPOSED, DECOMPOSED = "gef\u00e4llt", "gefa\u0308llt"

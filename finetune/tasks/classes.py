@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import DataError, some
+from finetune.tasks.base import LEFT_OUT, MISSING_LABEL
 from finetune.text_hashes import Integers
 
 MAX_CLASSES = 1000
-MISSING_LABEL, LEFT_OUT = -1, -2  # in place of a class
 
 # Of the page's languages: English, German, Chinese, Korean.
 NEGATIVES = {
@@ -124,19 +124,25 @@ class Classes:
     codes: Integers  # spelling -> class, or `LEFT_OUT`; shape (spellings,)
     unknown: list[str]  # changed names that no label has
     no_agreement: list[str]  # labels that mean that annotators disagreed
+    # Class of few training rows -> their number, also after it was left out.
+    rare: dict[str, int] = field(default_factory=dict)
+
+    def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """The classes of rows, from the numbers of their spellings; shape (rows,)."""
+        targets: NDArray[Any] = np.append(self.codes, MISSING_LABEL)[codes]
+        return targets
 
     def members(self) -> list[list[int]]:
         """The spellings of each class."""
         return [np.flatnonzero(self.codes == code).tolist() for code in range(len(self.names))]
 
-    def left_out(self, names: Sequence[str]) -> Classes:
+    def without(self, names: Sequence[str]) -> Classes:
         """Return the classes without some of them."""
         kept = [code for code, name in enumerate(self.names) if name not in names]
         final = np.full(len(self.names) + 1, LEFT_OUT)
         final[kept] = np.arange(len(kept))
         codes = final[np.where(self.codes < 0, len(self.names), self.codes)]
-        names = [self.names[code] for code in kept]
-        return Classes(names, codes, self.unknown, self.no_agreement)
+        return replace(self, names=[self.names[code] for code in kept], codes=codes)
 
 
 def make_classes(
@@ -181,6 +187,11 @@ def make_classes(
     unknown = sorted(changes.keys() - set(map(changeable, cleaned)))
     left_out = sorted(name for name in none if changeable(name) not in changes)
     return Classes([names[group] for group in order], codes, unknown, left_out)
+
+
+def count(labels: NDArray[Any], classes: int) -> Integers:
+    """Count the rows of each class, shape (classes,); those below 0 have none."""
+    return np.bincount(labels[labels >= 0], minlength=classes)
 
 
 def changeable(name: str) -> str:

@@ -1,0 +1,284 @@
+"""Findings about the classes of a label column: accidental, rare or unclear ones."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from finetune.config import RunConfig
+from finetune.errors import DataError, some
+from finetune.findings import Finding, Remedy, RowsFinding, shorten
+from finetune.messages import message as _
+from finetune.metrics.catalog import ACCURACY, F1, metric_name
+from finetune.tasks import classes
+from finetune.tasks.base import LabelledRows, Target
+from finetune.text_hashes import Integers
+
+# Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
+# flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
+IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
+RARE = 5  # a class of fewer training rows is asked about
+_MOST_CHANGES = 300  # the longest `label_map`, in characters
+_EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
+
+
+def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
+    """The reasons why these rows cannot be trained on, or the questions to answer first."""
+    action = _("Training is not possible with these rows.")
+    findings: list[Finding | RowsFinding] = []
+    for kind, text in blocks(labels).items():
+        remedies = [Remedy("label_map", "", _("Undo"))] if kind == "label-map" else []
+        findings.append(Finding(kind, "blocks", text, 0, action, remedies=remedies))
+    if labels.reading.rare and config.rare_classes == "ask":
+        findings.append(_rare_classes(config, labels))
+    try:
+        classes.positive_class(labels.reading.names, config.positive_label)
+    except DataError as error:
+        remedies = class_choices(labels.reading.names)
+        finding = Finding("positive", "blocks", error.fact, 0, error.remedy, remedies=remedies)
+        findings.append(finding)
+    return findings
+
+
+def blocks(labels: LabelledRows) -> dict[str, str]:
+    """The kinds of findings that make training impossible, each with the reason."""
+    column, found = labels.column, labels.reading
+    counts = {split: classes.count(labels.of(split), len(found.names)) for split in labels.rows}
+    rows, present = int(counts["train"].sum()), np.flatnonzero(counts["train"])
+    if found.unknown:
+        names = some(found.unknown)
+        text = _("label_map changes {names}, which no row has as its label.", names=names)
+        return {"label-map": text}
+    if not rows:
+        return {"impossible": _("No row of {source} can be trained on.", source=column.source)}
+    if len(present) == 1:
+        name = found.names[present[0]]
+        text = _("All {count:,} training rows have one class, {name!r}.", count=rows, name=name)
+        return {"impossible": text}
+    if 2 * len(present) > rows:
+        text = _(
+            "The column {column!r} has {classes:,} different values in {count:,} training rows: "
+            "texts or ids rather than classes.",
+            column=column.name,
+            classes=len(present),
+            count=rows,
+        )
+        return {"too-many-classes": text}
+    if not counts["validation"].sum():
+        return {"impossible": _("No row is left for validation.")}
+    return {}
+
+
+def rare_classes(labels: LabelledRows) -> dict[str, int]:
+    """The classes of fewer than `RARE` training rows, with their number. None if the source names
+    its classes, which are intended then, or training is impossible for another reason."""
+    if labels.column.named or blocks(labels):
+        return {}
+    names = labels.reading.names
+    counts = {split: classes.count(labels.of(split), len(names)) for split in labels.rows}
+    found = np.sum(list(counts.values()), axis=0) > 0
+    rare = np.flatnonzero(found & (counts["train"] < RARE)).tolist()
+    return {names[code]: int(counts["train"][code]) for code in rare}
+
+
+def ask_about_rare(rare: Mapping[str, int]) -> tuple[str, str]:
+    """Ask whether classes of few training rows are real; returns the question and how to answer
+    it."""
+    text = _(
+        "Classes of fewer than {few} training rows: {names}.",
+        few=RARE,
+        names=some([f"{name!r} ({count})" for name, count in rare.items()]),
+    )
+    remedy = _(
+        "Say whether they are typing errors (label_map, such as 'old=new'), rows to leave out "
+        "(rare_classes: leave_out) or classes (keep)."
+    )
+    return text, remedy
+
+
+def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
+    """Report how spellings of labels became classes, and what was chosen about the classes."""
+    rare, names = labels.reading.rare, labels.reading.names
+    if config.label_map:
+        title = _("Labels that you changed: {changes}", changes=config.label_map)
+        yield _answered("label-map", title, Remedy("label_map", "", _("Undo")))
+    if rare and config.rare_classes != "ask":
+        undo = Remedy("rare_classes", "ask", _("Undo"))
+        yield _answered("rare-classes", ask_about_rare(rare)[0], undo)
+    yield from _no_agreement(config, labels)
+    yield _spellings(config, labels)
+    yield _capitals(config, labels)
+    if classes.holds_several(names):
+        listed = max(names, key=len)
+        title = _(
+            "The column {column!r} holds several labels a row, such as {listed!r}.",
+            column=labels.column.name,
+            listed=shorten(listed, 60),
+        )
+        action = _("Each combination of labels is learned as a class of its own.")
+        yield Finding("several-labels", "warns", title, 0, action)
+
+
+def _answered(kind: str, title: str, undo: Remedy) -> Finding:
+    return Finding(kind, "notes", title, 0, _("You chose it."), remedies=[undo], done=True)
+
+
+def _change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Remedy]:
+    """The button that adds changes of labels to those of a configuration; none if it cannot hold
+    them all."""
+    changed = config.changed_labels | {classes.changeable(old): new for old, new in changes.items()}
+    value = shlex.join(f"{old}={new}" for old, new in changed.items())
+    return [Remedy("label_map", value, text)] if len(value) <= _MOST_CHANGES else []
+
+
+def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
+    rare, names = labels.reading.rare, labels.reading.names
+    title, action = ask_about_rare(rare)
+    others = [name for name in names if name not in rare]
+    remedies: list[Remedy] = []
+    for name in list(rare)[:4]:
+        if similar := classes.similar_class(name, others):
+            text = _("{name!r} is {other!r}", name=name, other=similar)
+            remedies += _change(config, {name: similar}, text)
+    remedies.append(Remedy("rare_classes", "leave_out", _("Leave out their rows")))
+    remedies.append(Remedy("rare_classes", "keep", _("Keep them as classes")))
+    codes = [names.index(name) for name in rare]
+    rows = [
+        (split, np.flatnonzero(np.isin(labels.reading.targets(spelled), codes)))
+        for split, spelled in labels.column.codes.items()
+    ]
+    return RowsFinding("rare-classes", "blocks", title, action, rows, remedies)
+
+
+def _rows_spelled(labels: LabelledRows, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
+    """The rows whose label has one of these spellings, by split."""
+    return [
+        (split, np.flatnonzero(np.isin(codes, spellings)))
+        for split, codes in labels.column.codes.items()
+    ]
+
+
+def _no_agreement(config: RunConfig, labels: LabelledRows) -> Iterator[RowsFinding]:
+    if not (names := labels.reading.no_agreement):
+        return
+    spellings = labels.column.spellings
+    indices = [n for n, text in enumerate(spellings) if classes.clean_label(text) in names]
+    title = _("Rows whose annotators did not agree on a label ({names})", names=some(names))
+    remedies = _change(config, {name: name for name in names}, _("It is a class"))
+    rows = _rows_spelled(labels, indices)
+    yield RowsFinding("no-agreement", "notes", title, _("They are left out."), rows, remedies)
+
+
+def _spellings(config: RunConfig, labels: LabelledRows) -> RowsFinding:
+    """Report labels that look the same but have different characters."""
+    names, odd = [], []
+    for own, spelled in _spellings_of_classes(labels):
+        if any(classes.changeable(text) in config.changed_labels for text in spelled.values()):
+            continue
+        others = [n for n, text in spelled.items() if text.lower() != own.lower()]
+        if others and len({text.lower() for text in spelled.values()}) > 1:
+            names.append(repr(own))
+            odd += others
+    title = _(
+        "Labels that look alike but have other characters (composed or not, invisible, of another "
+        "width) are one class: {names}",
+        names=some(names),
+    )
+    action = _("They are read as one class.")
+    return RowsFinding("spellings", "notes", title, action, _rows_spelled(labels, odd))
+
+
+def _spellings_of_classes(labels: LabelledRows) -> Iterator[tuple[str, dict[int, str]]]:
+    """Yield each class's name, and its spellings by number."""
+    spellings = labels.column.spellings
+    for name, members in zip(labels.reading.names, labels.reading.members(), strict=True):
+        yield name, {index: spellings[index] for index in members}
+
+
+def _capitals(config: RunConfig, labels: LabelledRows) -> RowsFinding:
+    """Report labels that differ only in case, except for words written either way."""
+    changes: dict[str, str] = {}
+    rarer, shown = [], []
+    for name, spelled in _spellings_of_classes(labels):
+        others = {classes.clean_label(text): n for n, text in spelled.items()}
+        others = {text: n for text, n in others.items()
+                  if text != name and text.lower() == name.lower()
+                  and text.lower() not in _EITHER_CASE
+                  and classes.changeable(text) not in config.changed_labels}  # fmt: skip
+        if others:
+            shown.append(" / ".join([name, *others]))
+            rarer += list(others.values())
+            changes |= dict.fromkeys(others, name)
+    title = _("Labels that differ in case only are taken as one class: {names}", names=some(shown))
+    action = _("Say whether they are one.")
+    remedies = _change(config, changes, _("They are one class"))
+    remedies += _change(config, {text: text for text in changes}, _("They are different classes"))
+    return RowsFinding("case", "warns", title, action, _rows_spelled(labels, rarer), remedies)
+
+
+def class_choices(labels: Sequence[str]) -> list[Remedy]:
+    """Make a button for each of the first four classes."""
+    return [Remedy("positive_label", name, _("It is {name!r}", name=name)) for name in labels[:4]]
+
+
+def positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
+    """Ask which of two classes is the positive one, unless their names say it."""
+    if classes.is_positive_plain(target.names):
+        return
+    name = target.names[target.positive]
+    if config.positive_label:
+        title = _("The positive class is {name!r}.", name=name)
+        undo = Remedy("positive_label", "", _("Undo"))
+        action = _("You chose it; F1, precision and recall are computed for it.")
+        yield Finding("positive", "warns", title, 0, action, remedies=[undo], done=True)
+        return
+    first, second = target.names
+    title = _(
+        "Which class is the positive one, {first!r} or {second!r}?", first=first, second=second
+    )
+    action = _(
+        "It is the answer you are looking for, such as the duplicates; F1, precision and recall "
+        "are computed for it. Until positive_label is set, {name!r} is used.",
+        name=name,
+    )
+    remedies = class_choices(target.names)
+    yield Finding("positive", "warns", title, 0, action, remedies=remedies)
+
+
+def class_balance(
+    counts: Integers, target: Target, constant: Mapping[str, float]
+) -> Iterator[Finding]:
+    """Report a class so common that accuracy flatters, and the scores of always answering it.
+
+    Args:
+        counts: training rows of each class, shape (classes,).
+        constant: scores of always giving the commonest answer, by name.
+    """
+    label = target.names[int(np.argmax(counts))]
+    share = float(max(counts) / sum(counts))
+    imbalance = (share - 1 / target.size) / (1 - 1 / target.size)
+    if imbalance < IMBALANCED:
+        return
+    advice = _("Macro F1 and MCC tell more than accuracy.")
+    severe = imbalance >= VERY_IMBALANCED
+    if severe:
+        advice = _(
+            "{advice} class_weights can be set to balanced, or rows of the rarer added.",
+            advice=advice,
+        )
+    title = _(
+        "Classes out of balance: {share:.1%} of the training rows are {label!r}",
+        share=share,
+        label=label,
+    )
+    action = _(
+        "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
+        "on validation. {advice}",
+        accuracy=constant[ACCURACY.name],
+        f1=constant[F1.name],
+        metric=metric_name(F1.name, target.size),
+        advice=advice,
+    )
+    yield Finding("balance", "warns" if severe else "notes", title, int(max(counts)), action)

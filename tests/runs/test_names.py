@@ -1,0 +1,57 @@
+"""Names of runs: short, unique, given once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from finetune.config import RunConfig
+from finetune.jobs import service
+from finetune.runs import grids
+from finetune.runs.names import data_name
+from finetune.runs.store import RunStore
+
+
+@pytest.mark.parametrize(
+    ("values", "files", "expected"),
+    [
+        ({}, "", "bundled"),
+        ({"dataset": "glue/mrpc"}, "", "mrpc"),
+        ({"dataset": "nyu-mll/glue", "dataset_config_name": "sst2"}, "", "sst2"),
+        ({"dataset": "upload/x"}, "Support tickets (2026).xlsx, check.csv", "Support-tickets-2026"),
+        ({"dataset": "upload/x"}, "\ubb38\uc758.csv", "\ubb38\uc758"),
+        ({"dataset": "upload/x"}, f"{'long' * 30}.csv", "long" * 6),
+        ({"dataset": "upload/x"}, "", "own-files"),
+        ({"dataset": "upload/x"}, "!.csv", "own-files"),
+    ],
+)
+def test_a_run_is_named_by_its_data(values: dict[str, Any], files: str, expected: str) -> None:
+    assert data_name(RunConfig(**values), files) == expected
+
+
+def test_runs_of_one_click_share_the_first_part_of_their_names(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finetune.jobs.scheduler.dispatch_queue", lambda store: None)
+
+    def start(*plan: Any) -> list[str]:
+        planned = grids.plan_runs(RunConfig(), *plan)
+        return [run.title() for run in service.start_runs(store, planned)]
+
+    rates = {"learning_rate": "1e-5, 3e-5"}
+    assert start() == ["bundled-1"]
+    assert start(2) == ["bundled-2 \u00b7 seed 42", "bundled-2 \u00b7 seed 43"]
+    assert start(1, rates) == ["grid 1 \u00b7 run 1", "grid 1 \u00b7 run 2"]
+    assert start(2, rates)[3] == "grid 2 \u00b7 run 2 \u00b7 seed 43"
+    assert start() == ["bundled-3"]
+
+
+def test_a_run_of_an_older_version_has_a_name(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    about = json.loads((run.folder / "about.json").read_text())
+    del about["title"]
+    (run.folder / "about.json").write_text(json.dumps(about | {"number": 2}))
+    assert run.title() == f"bundled-{run.id[:15]}"
+    assert store.create(RunConfig()).title() == "bundled-1"
