@@ -236,6 +236,12 @@ class Task(Protocol):
             swapped: logits of the sentences in the other order; None for single sentences.
         """
 
+    def margins(
+        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float32] | None:
+        """Return how far each answer is from another one, from 0 to 1, shape (pairs,); None if the
+        task does not tell. The arguments are those of `answers` and what it returned."""
+
     def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
         """Answer by logits or probabilities alone, of shape (pairs, target.size)."""
 

@@ -167,16 +167,36 @@ class SingleLabel:
         shares = probabilities(logits, temperature)
         if options.both_orders and swapped is not None:
             shares = (shares + probabilities(swapped, temperature)) / np.float32(2)
-        level = rule.threshold_for(target.names) if options.threshold else None
-        if level is None:
+        above = self._above_threshold(shares, target, rule, options)
+        if above is None:
             return Answers(shares, self.plain_answers(shares))
         positive = target.names.index(rule.positive)
+        return Answers(shares, np.where(above >= 0, positive, 1 - positive))
+
+    def _above_threshold(
+        self, shares: Logits, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float64] | None:
+        """Return how far each positive probability is above the threshold; None without one."""
+        level = rule.threshold_for(target.names) if options.threshold else None
+        if level is None:
+            return None
+        temperature = (rule.temperature if options.calibrated else None) or 1.0
         if temperature != 1:  # the calibrated probability at which the plain one is the threshold
             odds = math.log(level / (1 - level))
             level = 1 / (1 + math.exp(-odds / temperature))
         # As float32 the threshold would be rounded.
-        called = shares[:, positive].astype(np.float64) >= level
-        return Answers(shares, np.where(called, positive, 1 - positive))
+        positive = target.names.index(rule.positive)
+        return np.asarray(shares[:, positive].astype(np.float64) - level)
+
+    def margins(
+        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float32] | None:
+        shares = answers.probabilities
+        above = self._above_threshold(shares, target, rule, options)
+        if above is not None:
+            return np.asarray(np.minimum(1, 2 * np.abs(above)), np.float32)
+        second, first = np.partition(shares, -2, axis=1)[:, -2:].T
+        return np.asarray(first - second, np.float32)
 
     def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
         return np.asarray(scores.argmax(axis=1), np.int64)
