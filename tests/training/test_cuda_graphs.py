@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.runs import events
+from finetune.tasks.base import Target
 from finetune.training import cuda_graphs, model
 from finetune.training.cuda_graphs import Recorded, RecordedStep
 from tests.support.tape import TapeRecorder
@@ -207,7 +208,7 @@ def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale() -> Non
 def test_why_steps_are_not_recorded(
     toy_config: RunConfig, values: dict[str, Any], words: str
 ) -> None:
-    _, classifier, _ = model.load_classifier(toy_config.checkpoint, ["no", "yes"], 32)
+    _, classifier, _ = model.load_classifier(toy_config.checkpoint, Target(("no", "yes")), 32)
     config = RunConfig(**{"optim": "adamw_torch_fused"} | values)
     reason = cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
     assert reason.startswith(words) if not words else words in reason
