@@ -44,6 +44,12 @@ def _installed() -> tuple[str, ...]:
     return tuple(line.strip() for line in done.stdout.splitlines() if line.strip().isdecimal())
 
 
+def choose_tokenizer_threads() -> None:
+    """Let tokenizers of this process use all cores if a GPU computes the rest, or else one."""
+    parallel = "true" if list_accelerators() else "false"
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", parallel)
+
+
 def prefers_bf16(device: Any = None) -> bool:
     """True if a device should compute in bf16: GPUs from Ampere on, and processors that were
     measured to be faster in it. None means the accelerator, or the CPU if there is none."""

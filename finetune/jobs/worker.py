@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from finetune import disk
-from finetune.environment import caches
+from finetune.environment import caches, devices
 from finetune.environment.confinement import Confinement
 from finetune.jobs import workers
 from finetune.runs.job_folder import JobFolder, hold_lock
@@ -86,7 +86,7 @@ def main(folder: str) -> int:
             confinement.enter()  # before it reads a visitor's files
         return JOBS[job.kind](job.folder)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    devices.choose_tokenizer_threads()
     for name in _IMPORTED:
         import_module(name)
     run = wait_for_run(job.folder, job.request["parent"], confinement)
