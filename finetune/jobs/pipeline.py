@@ -303,7 +303,7 @@ class _Training:
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
-                yield first_batch.describe_batch(batch, tokenizer, self.labels)
+                yield first_batch.describe_batch(batch, tokenizer, pairs.target)
 
         def save_predictions(
             step: int, logits: loop.Logits, labels: loop.Labels

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from finetune import disk
-from finetune.environment import caches, devices
+from finetune.environment import caches, devices, pace
 from finetune.environment.confinement import Confinement
 from finetune.jobs import workers
 from finetune.runs.job_folder import JobFolder, hold_lock
@@ -89,6 +89,7 @@ def main(folder: str) -> int:
     devices.choose_tokenizer_threads()
     for name in _IMPORTED:
         import_module(name)
+    pace.measure_pace()
     run = wait_for_run(job.folder, job.request["parent"], confinement)
     if run is None:
         return 0

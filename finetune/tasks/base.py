@@ -194,7 +194,26 @@ class Task(Protocol):
     def target_of(self, config: Any) -> Target:
         """Return the target of a saved model from its transformers configuration."""
 
+    def word_model(self) -> Any:
+        """Return a scikit-learn estimator of targets from the features of words."""
+
+    def uses_similarity(self, target: Target) -> bool:
+        """Return True if the similarity of two sentences can answer."""
+
+    def by_similarity(
+        self, tuned_on: NDArray[Any], truth: NDArray[Any], similarity: NDArray[Any], target: Target
+    ) -> NDArray[Any]:
+        """Answer by the similarity of two sentences.
+
+        Args:
+            tuned_on, truth: the similarities of training pairs, shape (pairs,), and their targets.
+            similarity: of the pairs to answer, shape (pairs,).
+        """
+
     # Answering and scoring
+
+    def spell(self, values: NDArray[Any], target: Target) -> list[str]:
+        """Return targets or answers as a person reads them."""
 
     def check_targets(self, targets: NDArray[Any], target: Target) -> None:
         """Raise ValueError unless saved targets are of this target."""

@@ -16,7 +16,7 @@ from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import catalog, intervals
+from finetune.metrics import catalog, classification, intervals
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Indices, confusion_matrix
@@ -131,6 +131,22 @@ class SingleLabel:
     def target_of(self, config: Any) -> Target:
         names = (str(name) for _, name in sorted(config.id2label.items()))
         return Target(tuple(map(text_hashes.replace_surrogates, names)), task=self.name)
+
+    def word_model(self) -> Any:
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(max_iter=200)
+
+    def uses_similarity(self, target: Target) -> bool:
+        return target.size == 2
+
+    def by_similarity(
+        self, tuned_on: NDArray[Any], truth: NDArray[Any], similarity: NDArray[Any], target: Target
+    ) -> Indices:
+        return classification.predict_by_threshold(tuned_on, truth, similarity, target.positive)
+
+    def spell(self, values: NDArray[Any], target: Target) -> list[str]:
+        return [target.names[index] for index in values]
 
     def check_targets(self, targets: NDArray[Any], target: Target) -> None:
         if targets.ndim != 1 or targets.dtype.kind not in "iu":
