@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from finetune import disk
-from finetune.environment import caches, pace
+from finetune.environment import caches, devices, pace
 from finetune.environment.confinement import Confinement
 from finetune.jobs import workers
 from finetune.runs.job_folder import JobFolder, hold_lock
@@ -86,7 +86,7 @@ def main(folder: str) -> int:
             confinement.enter()  # before it reads a visitor's files
         return JOBS[job.kind](job.folder)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    devices.choose_tokenizer_threads()
     for name in _IMPORTED:
         import_module(name)
     pace.measure_pace()
