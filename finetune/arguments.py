@@ -32,6 +32,8 @@ def add_arguments(
         if field.several:
             details |= {"nargs": "+"}
         text = f"{field.help} (default: {getattr(defaults, name)!r})"
+        for value, word in field.words.items():
+            text += f" {value:g}: {word.lower()}"
         if field.choices:
             text += f" one of: {', '.join(field.choices)}"
         groups[field.group].add_argument(

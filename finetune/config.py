@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -76,6 +77,7 @@ def _field(
     label: str = "",
     search: Range | Choices = (),
     several: bool = False,
+    words: Mapping[Any, str] | None = None,
 ) -> Any:
     """Declare a field of `RunConfig`.
 
@@ -85,13 +87,15 @@ def _field(
         label: shown in the form instead of the field's name.
         search: what a search draws from; empty if it leaves the field alone.
         several: True for a text of several values, with blanks between them.
+        words: values that are no amounts -> what they mean; in a form the first is an empty box.
     """
     low, high = bounds or (None, None)
     details: Any = {"group": group, "low": low, "high": high, "label": label, "search": search}
-    details |= {"usual_range": usual_range, "several": several}
+    details |= {"usual_range": usual_range, "several": several, "words": words or {}}
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
+_AUTOMATIC, _OFF = {0: _("Automatic")}, {0: _("Off")}
 # The groups of the form. Fields of `Expert` are shown only if a file, a flag or a program set them.
 _common = partial(_field, "Common")
 _training = partial(_field, "Training")
@@ -125,9 +129,9 @@ class RunConfig(BaseModel):
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
     num_train_epochs: int = _common(
-        0, 0, 1000, usual_range=(0, 20), label="Epochs", search=Range(1, 6)
+        0, 0, 1000, usual_range=(0, 20), label="Epochs", search=Range(1, 6), words=_AUTOMATIC
     )
-    """Passes over the training pairs; 0 is automatic: 1 to 10, fewer passes for more pairs."""
+    """Passes over the training pairs. Automatic: 1 to 10, fewer passes for more pairs."""
     learning_rate: float = _common(
         7e-5, 1e-8, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
     )
@@ -140,8 +144,8 @@ class RunConfig(BaseModel):
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the pairs, the new classifier's weights and dropout."""
-    max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps")
-    """Stop after this many optimizer steps; -1 leaves it to num_train_epochs."""
+    max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
+    """Stop after this many optimizer steps, whatever num_train_epochs says."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
     weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
@@ -150,8 +154,8 @@ class RunConfig(BaseModel):
     """Decay every parameter, as the course does; off spares biases and norms."""
     warmup_ratio: float = _training(0.2, 0.0, 1.0, usual_range=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
-    warmup_steps: int = _training(0, 0, 10_000_000)
-    """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
+    warmup_steps: int = _training(0, 0, 10_000_000, words={0: _("By the warmup ratio")})
+    """Steps in which the rate rises from 0, in place of warmup_ratio."""
     lr_scheduler_type: Scheduler = _training(
         "linear",
         label="Learning rate schedule",
@@ -169,9 +173,9 @@ class RunConfig(BaseModel):
     adam_epsilon: float = _training(1e-6, 1e-16, 0.1, label="AdamW epsilon")
     """Keeps AdamW from dividing by nothing. 1e-6 is steadier."""
     max_grad_norm: float = _training(
-        1.0, 0.0, 1000.0, label="Gradient clipping", search=Range(0.3, 3.0, log=True)
+        1.0, 0.0, 1000.0, label="Gradient clipping", search=Range(0.3, 3.0, log=True), words=_OFF
     )
-    """Clip the gradient's norm to this, which tames sudden jumps; 0 does not clip."""
+    """Clip the gradient's norm to this, which tames sudden jumps."""
     label_smoothing_factor: float = _training(
         0.0, 0.0, 0.9, usual_range=(0.0, 0.3), label="Label smoothing"
     )
@@ -184,8 +188,8 @@ class RunConfig(BaseModel):
     """random draws the order of each pair anew each epoch; auto does so if order means nothing."""
     deterministic: bool = _training(False)
     """Forbid operations whose result varies from run to run; slower on a GPU."""
-    dropout: float = _model(0.0, -1.0, 0.9)
-    """Dropout in the model; -1 keeps the checkpoint's. 0 is fastest, 0.1 serves many epochs."""
+    dropout: float = _model(0.0, -1.0, 0.9, words={-1: _("As in the checkpoint")})
+    """Dropout in the model. 0 is fastest, 0.1 serves many epochs."""
     freeze_embeddings: bool = _model(True)
     """Leave the word embeddings as they are: less memory, faster. Off for words of a new field."""
     frozen_layers: int = _model(0, 0, 200, search=Range(0, 4))
@@ -206,10 +210,15 @@ class RunConfig(BaseModel):
     """Names of the layers LoRA changes, with commas between; empty for all linear ones."""
     per_device_eval_batch_size: int = _evaluation(32, 1, 4096, label="Evaluation batch size")
     """Pairs a batch when scoring the validation split."""
-    eval_steps: int = _evaluation(-1, -1, 10_000_000, label="Steps between evaluations")
-    """Score every so many steps; 0 after each epoch, -1 ten times, fewer on a large split."""
-    save_steps: int = _evaluation(0, 0, 10_000_000, label="Steps between checkpoints")
-    """Write a checkpoint to resume from every so many steps; 0 as eval_steps says or each epoch."""
+    eval_steps: int = _evaluation(
+        -1, -1, 10_000_000, label="Steps between evaluations",
+        words={-1: _("Automatic"), 0: _("Each epoch")},
+    )  # fmt: skip
+    """Score every so many steps; 0 after each epoch. Automatic: ten times, or fewer."""
+    save_steps: int = _evaluation(
+        0, 0, 10_000_000, label="Steps between checkpoints", words=_AUTOMATIC
+    )
+    """Write a checkpoint to resume from. Automatic: as eval_steps says or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
@@ -218,8 +227,8 @@ class RunConfig(BaseModel):
     """Measure these too, such as roc_auc. A folder or a module of the Hub is code, and is run."""
     metric_for_best_model: MetricName = _evaluation(HEADLINE.name, label="Best model by")
     """The validation score that decides which model is kept."""
-    early_stopping_patience: int = _evaluation(0, 0, 1000)
-    """End after so many evaluations without a better score; 0 goes to the end."""
+    early_stopping_patience: int = _evaluation(0, 0, 1000, words=_OFF)
+    """End after so many evaluations without a better score."""
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = _evaluation("none")
     """Also send what is measured to TensorBoard (files in the run's folder), Trackio or W&B."""
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = _speed("auto")
@@ -228,10 +237,12 @@ class RunConfig(BaseModel):
     """Batches of pairs of about one length: less padding, faster; the order is less random."""
     padding: Literal["longest", "max_length"] = _expert("longest")
     """longest pads a batch to its longest pair; max_length gives one shape, for TPUs."""
-    pad_to_multiple_of: int = _speed(-1, -1, 1024)
-    """Round lengths up to a multiple of this; -1 takes 8 in bf16 and fp16, and 0 in fp32."""
+    pad_to_multiple_of: int = _speed(-1, -1, 1024, words={-1: _("Automatic"), 0: _("Off")})
+    """Round lengths up to a multiple of this. Automatic: 8 in bf16 and fp16, not in fp32."""
     gradient_checkpointing: bool = _speed(False)
     """Compute activations twice rather than keep them: less memory, a third slower."""
+    cuda_graphs: Literal["auto", "off"] = _speed("auto", label="CUDA graphs")
+    """auto records each step on a GPU once and replays it: far faster, the same results."""
     torch_compile: bool = _speed(False, label="Compile the model")
     """Compile the model: minutes at the start, faster steps on a GPU afterwards."""
     num_processes: int = _speed(1, 1, 64, label="Processes")
@@ -274,10 +285,14 @@ class RunConfig(BaseModel):
     """Whether the first line has the names of the columns (yes) or is a row (no)."""
     validation_share: float = _data(0.1, 0.01, 0.5)
     """Share of train that is cut off for validation if there is no validation split."""
-    max_train_samples: int = _data(0, 0, 1_000_000_000, label="Most training rows")
-    """Train on so many rows at most, drawn at random; 0 takes all."""
-    max_eval_samples: int = _data(0, 0, 1_000_000_000, label="Most validation rows")
-    """Score on so many validation rows at most, drawn at random; 0 takes all."""
+    max_train_samples: int = _data(
+        0, 0, 1_000_000_000, label="Most training rows", words={0: _("All")}
+    )
+    """Train on so many rows at most, drawn at random."""
+    max_eval_samples: int = _data(
+        0, 0, 1_000_000_000, label="Most validation rows", words={0: _("All")}
+    )
+    """Score on so many validation rows at most, drawn at random."""
     data_seed: int = _data(42, 0, 2**31 - 1)
     """Fixes which rows are drawn and cut off; apart from seed, so that runs can be compared."""
     drop_duplicates: bool = _data(False, label="Leave out duplicates")
@@ -462,6 +477,7 @@ class Hyperparameter:
     usual_range: tuple[float, ...]  # values outside are reported, not refused
     search: Range | Choices  # what a search draws from; empty if it leaves the field alone
     several: bool  # a text of several values, with blanks between them
+    words: Mapping[Any, str]  # values that are no amounts -> what they mean
 
 
 @cache

@@ -44,6 +44,17 @@ def _installed() -> tuple[str, ...]:
     return tuple(line.strip() for line in done.stdout.splitlines() if line.strip().isdecimal())
 
 
+@cache
+def accelerator_name() -> str:
+    """The name of the first CUDA device; "" if there is none."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().partition("\n")[0]
+
+
 def prefers_bf16(device: Any = None) -> bool:
     """True if a device should compute in bf16: GPUs from Ampere on, and processors that were
     measured to be faster in it. None means the accelerator, or the CPU if there is none."""

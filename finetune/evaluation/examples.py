@@ -58,7 +58,7 @@ def select_examples(
     """
     selected = np.ones(len(study.truth), bool)
     if which in ("wrong", "right"):
-        selected &= (study.answers == study.truth) == (which == "right")
+        selected &= study.right == (which == "right")
     if label in study.analysis.labels:
         selected &= study.truth == study.analysis.labels.index(label)
     if search.strip() and study.table is not None:
@@ -100,13 +100,13 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     if summary.best is None or summary.prepared is None:
         return []
     target = summary.prepared.target
-    scored = saved_predictions.read_logits(run, summary.best.step, classes=target.size)
+    scored = saved_predictions.read_logits(run, summary.best.step, target)
     table = saved_predictions.read_examples(run, labels=scored.labels)
     if table is None:
         return []
     rule = decision_rule.read_rule(run.best)
     answers = task_of(target).answers(scored.logits, target, rule).values
-    right = (answers == scored.labels).tolist()
+    right = task_of(target).right(answers, scored.labels).tolist()
     ranked = []
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right
     for row in random.sample(range(len(right)), len(right)):

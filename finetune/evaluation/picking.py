@@ -129,13 +129,13 @@ def _bias(
     if metric not in (LOSS.name, *(found.name for found in tallied)):
         return {}
     with contextlib.suppress(StoreError):
-        own = _read(kept)
+        own = _read(kept, target)
         answers: list[Indices] = []
         losses: list[Floats] = []
         place = 0
         for candidate in _leading(candidates, kept, _MOST_PREDICTIONS // max(1, len(own.labels))):
             with contextlib.suppress(StoreError):
-                read = own if candidate == kept else _read(candidate)
+                read = own if candidate == kept else _read(candidate, target)
                 if np.array_equal(read.labels, own.labels):  # otherwise they are of other pairs
                     place = len(answers) if candidate == kept else place
                     answers.append(task_of(target).plain_answers(read.logits))
@@ -151,8 +151,8 @@ def _bias(
     return {}
 
 
-def _read(candidate: Candidate) -> SavedLogits:
-    return saved_predictions.read_logits(Run(candidate.folder), candidate.step)
+def _read(candidate: Candidate, target: Target) -> SavedLogits:
+    return saved_predictions.read_logits(Run(candidate.folder), candidate.step, target)
 
 
 def _losses(scored: SavedLogits) -> Floats:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from finetune.data import checkpoints
 from finetune.environment import devices
-from finetune.evaluation import test_set
+from finetune.evaluation import saved_predictions, test_set
 from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
@@ -75,7 +75,7 @@ def _draw_pairs(run: Run) -> tuple[_Rows, NDArray[np.int64]]:
     second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
     first = table.column("sentence1").to_pylist()
     rows: _Rows = list(zip(first, second or [None] * table.num_rows, strict=True))
-    return rows, np.asarray(table.column("label").to_numpy(), np.int64)
+    return rows, saved_predictions.targets_of(table)
 
 
 def _decided_before(run: Run, step: int | None) -> QuantizationReport | None:
@@ -156,7 +156,7 @@ def _compare(
         precision=plain.precision,
         accuracy=(scores[0][ACCURACY.name], scores[1][ACCURACY.name]),
         f1=(scores[0][F1.name], scores[1][F1.name]),
-        p=intervals.mcnemar_test(labels, before, after).p,
+        p=intervals.mcnemar_test(task.right(before, labels), task.right(after, labels)).p,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),
         classes=target.size,

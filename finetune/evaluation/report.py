@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +21,11 @@ from finetune import text_hashes
 from finetune.errors import StoreError
 from finetune.evaluation import picking, saved_predictions, slices
 from finetune.evaluation.picking import Candidate, Picking
-from finetune.evaluation.saved_predictions import Labels, SavedLogits
+from finetune.evaluation.saved_predictions import Rows, SavedLogits, Targets
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
-from finetune.metrics import calibration, catalog, classification, cross_fitting, intervals
-from finetune.metrics.calibration import Calibration, Reliability
+from finetune.metrics import catalog, cross_fitting, intervals
 from finetune.metrics.catalog import HEADLINE, Metric
-from finetune.metrics.classification import ClassScores, Counts, Curve, ThresholdSweep
 from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
@@ -66,8 +65,7 @@ class Analysis:
     """The kept model on the validation split, or on the opened test split."""
 
     step: int  # optimizer steps it had taken
-    labels: list[str]  # names of the classes
-    positive: int  # index of the class whose F1 is meant, of two
+    target: Target
     examples: int  # how many were scored
     broken: int  # examples of which a logit was not a number
     # The saved threshold, at which all answers are given; None for the most probable class.
@@ -75,17 +73,19 @@ class Analysis:
     scores: dict[str, Interval]  # the metrics of answers, by name
     most_probable: dict[str, float]  # the same of the most probable class
     picking: Picking | None  # their selection bias; None on the test split
-    confusion: Counts  # a row a true class, a column an answer
-    classes: list[ClassScores]
-    matthews: float  # Matthews' correlation, -1 to 1
-    roc: Curve | None  # of the positive class of two; None too if one class is missing
-    precision_recall: Curve | None
-    sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
-    fitted: CrossFittedThreshold | None  # the best threshold; None for few examples
-    reliability: Reliability  # of the most probable class, as the model is
-    calibration: Calibration  # after temperature scaling
+    details: Any  # what the task measures besides, such as `ClassDetails`
     order: OrderConsistency | None  # None if it was not measured
     slices: list[Slice]  # empty if the texts were not kept
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes."""
+        return [*self.target.names]
+
+    @property
+    def positive(self) -> int:
+        """The index of the class whose F1 is meant, of two."""
+        return self.target.positive
 
     @property
     def kept_scores(self) -> KeptScores | None:
@@ -109,8 +109,9 @@ class RunEvaluation:
     """An analysis, and the figures of every example in arrays of shape (examples,)."""
 
     analysis: Analysis
-    truth: Labels  # class indices
-    answers: Labels
+    truth: Targets  # such as class indices
+    answers: Targets
+    right: NDArray[np.bool_]
     confidence: NDArray[np.float32]  # probability of the answer
     doubt: NDArray[np.float32]  # 1 minus the label's mean probability over the evaluations
     never_right: NDArray[np.bool_]  # no evaluation got it right
@@ -118,7 +119,7 @@ class RunEvaluation:
     table: pa.Table | None  # the examples; None if they were not kept
 
     @property
-    def suspects(self) -> Labels:
+    def suspects(self) -> Rows:
         """Rows whose label is doubted, most doubted first: no evaluation got them right, and
         the label's probability stayed below a tenth.
 
@@ -172,56 +173,39 @@ def _evaluate(
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
-    scored = saved_predictions.read_logits(run, best_step, split, target.size)
-    truth, labels, positive = scored.labels, [*target.names], target.positive
+    scored = saved_predictions.read_logits(run, best_step, target, split)
+    truth = scored.labels
     metrics, task = [*map(catalog.find, measured)], task_of(target)
-    # 1. The answers.
-    shares, answers = task.answers(scored.logits, target, rule)
-    confidence = shares[np.arange(len(truth)), answers]
-    confusion = classification.confusion_matrix(truth, answers, len(labels))
-    most_probable = task.plain_answers(shares)
-    # 2. The texts, and how often each label was predicted.
+    answers = task.answers(scored.logits, target, rule)
+    right = task.right(answers.values, truth)
     table, traits = saved_predictions.read_examples(run, split, truth), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
     doubt, never_right = _label_doubts(run, scored, other_steps, target, rule)
-    # 3. The curves and the threshold, which only two classes have.
-    curves, sweep, fitted = None, None, None
-    if len(labels) == 2:
-        scores, positives = shares[:, positive], truth == positive
-        curves = classification.ranking_curves(scores, positives)
-        sweep = classification.threshold_sweep(scores, positives)
-        groups = _sentence_groups(table)
-        fitted = cross_fitting.cross_fit_threshold(scores, positives, groups)
-    roc, precision_recall = curves or (None, None)
     analysis = Analysis(
         step=scored.step,
-        labels=labels,
-        positive=positive,
+        target=target,
         examples=len(truth),
         broken=scored.broken,
-        threshold=rule.threshold_for(labels),
-        scores=task.intervals(answers, truth, target, metrics),
-        most_probable=task.scores(most_probable, truth, target, metrics),
+        threshold=rule.threshold_for(target.names),
+        scores=task.intervals(answers.values, truth, target, metrics),
+        most_probable=task.scores(
+            task.plain_answers(answers.probabilities), truth, target, metrics
+        ),
         picking=picking.measure_picking((folder, best_step), candidates, metric, target, measured),
-        confusion=confusion,
-        classes=classification.class_scores(confusion),
-        matthews=catalog.MATTHEWS.score(confusion),
-        roc=roc,
-        precision_recall=precision_recall,
-        sweep=sweep,
-        fitted=fitted,
-        reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
-        calibration=calibration.calibrate(scored.logits, truth),
+        details=task.details(scored.logits, answers, truth, target, _sentence_groups(table)),
         order=(
             _order_consistency(run, scored, target, rule, metrics)
             if split == "validation"
             else None
         ),
-        slices=slices.score_slices(traits, truth, answers, labels) if traits else [],
+        slices=slices.score_slices(traits, truth, right, target.names) if traits else [],
     )
-    return RunEvaluation(analysis, truth, answers, confidence, doubt, never_right, traits, table)
+    return RunEvaluation(
+        analysis, truth, answers.values, right, answers.probability_of(answers.values), doubt,
+        never_right, traits, table,
+    )  # fmt: skip
 
 
 def _label_doubts(
@@ -239,10 +223,10 @@ def _label_doubts(
     never_right, total, count = np.ones(len(truth), bool), np.zeros(len(truth)), 0
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
-            saved = best if step == best.step else _read_alike(run, step, best)
-            shares, answers = task_of(target).answers(saved.logits, target, rule)
-            never_right &= answers != truth
-            total += shares[np.arange(len(truth)), truth]
+            saved = best if step == best.step else _read_alike(run, step, best, target)
+            answers = task_of(target).answers(saved.logits, target, rule)
+            never_right &= ~task_of(target).right(answers.values, truth)
+            total += answers.probability_of(truth)
             count += 1
     return (1 - total / count).astype(np.float32), never_right
 
@@ -264,9 +248,9 @@ def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
     return groups
 
 
-def _read_alike(run: Run, step: int, best: SavedLogits) -> SavedLogits:
+def _read_alike(run: Run, step: int, best: SavedLogits, target: Target) -> SavedLogits:
     """Read an evaluation of the same examples. Raises a StoreError if there is none."""
-    saved = saved_predictions.read_logits(run, step, classes=best.logits.shape[1])
+    saved = saved_predictions.read_logits(run, step, target)
     if not np.array_equal(saved.labels, best.labels):
         raise StoreError("Step {step} was evaluated on other examples.", step=step)
     return saved
@@ -284,13 +268,13 @@ def _order_consistency(
         return None
     if swapped.given.shape[1] != scored.logits.shape[1]:
         return None
-    labels, rows = scored.labels[swapped.rows], np.arange(len(swapped.rows))
-    task = task_of(target)
-    given, answers = task.answers(swapped.given, target, rule)
-    other, swapped_answers = task.answers(swapped.swapped, target, rule)
+    labels, task = scored.labels[swapped.rows], task_of(target)
+    given = task.answers(swapped.given, target, rule)
+    other = task.answers(swapped.swapped, target, rule)
+    answers = given.values
     both = task.answers(swapped.given, target, rule, swapped=swapped.swapped).values
-    flips = swapped_answers != answers
-    change = np.abs(given[rows, answers] - other[rows, answers])
+    flips = ~task.right(other.values, answers)
+    change = np.abs(given.probability_of(answers) - other.probability_of(answers))
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (task.scores(decided, labels, target, metrics) for decided in (answers, both))
     return OrderConsistency(
@@ -341,8 +325,8 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
     if rule.threshold_for(prepared.labels) is None:
         return dict(best.metrics)
     with contextlib.suppress(StoreError):
-        scored = saved_predictions.read_logits(run, best.step)
         target = prepared.target
+        scored = saved_predictions.read_logits(run, best.step, target)
         task, metrics = task_of(target), run.config().measured
         answers = task.answers(scored.logits, target, rule).values
         return best.metrics | task.scores(answers, scored.labels, target, metrics)
@@ -367,9 +351,8 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     if baseline:
         measured_on = int(baselines[baseline].get("examples", examples))
         gain = intervals.newcombe_interval(expected or score, level, measured_on)
-    answered = analysis.confusion.sum(axis=0).nonzero()[0]
-    occurring = analysis.confusion.sum(axis=1).nonzero()[0]
-    fitted, saved = analysis.fitted, analysis.threshold
+    details, saved = analysis.details, analysis.threshold
+    fitted = details.fitted
     chosen = None
     if saved is not None:
         crossed = fitted.f1 if fitted and math.isclose(saved, fitted.threshold) else None
@@ -379,8 +362,8 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
         score=score,
         baseline=baseline,
         gain=gain,
-        always=analysis.labels[answered[0]] if len(answered) == 1 < len(occurring) else None,
-        errors=examples - int(analysis.confusion.trace()),
+        always=None if details.always is None else analysis.labels[details.always],
+        errors=details.errors,
         examples=examples,
         better_threshold=fitted if fitted and fitted.is_recommended and not chosen else None,
         chosen=chosen,
@@ -409,23 +392,21 @@ class PairedComparison:
 @lru_cache(maxsize=6)
 def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedComparison | None:
     """Compare two models on the same examples; None if the examples differ."""
-    same = first.analysis.labels == second.analysis.labels
-    same = same and np.array_equal(first.truth, second.truth)
+    target = first.analysis.target
+    same = target == second.analysis.target and np.array_equal(first.truth, second.truth)
     if first.table is not None and second.table is not None:
         same = same and first.table.equals(second.table)
     if not same:
         return None
-    truth, classes = first.truth, len(first.analysis.labels)
-    first_right, second_right = first.answers == truth, second.answers == truth
-    disagreements = np.flatnonzero(first_right != second_right)
-    difference = intervals.paired_bootstrap(
-        truth, second.answers, first.answers, classes, first.analysis.positive,
+    disagreements = np.flatnonzero(first.right != second.right)
+    difference = task_of(target).difference(
+        first.answers, second.answers, first.truth, target,
         [catalog.find(name) for name in first.analysis.scores if name in second.analysis.scores],
     )  # fmt: skip
     return PairedComparison(
         difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
-        mcnemar=intervals.mcnemar_test(truth, first.answers, second.answers),
-        same_answers=bool((first.answers == second.answers).all()),
+        mcnemar=intervals.mcnemar_test(first.right, second.right),
+        same_answers=np.array_equal(first.answers, second.answers),
         disagreements=disagreements.tolist(),
-        first_right=first_right[disagreements].tolist(),
+        first_right=first.right[disagreements].tolist(),
     )

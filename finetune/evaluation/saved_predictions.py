@@ -1,7 +1,7 @@
 """Reads and writes a run's `predictions/`: the examples that were scored, and their logits.
 
 validation.parquet       the validation pairs, in the order of the logits
-step-000400.npz          logits (examples, classes) and labels (examples,) of one evaluation
+step-000400.npz          logits (examples, outputs) and labels (examples, ...) of one evaluation
 swapped.npz              the kept model's logits of the same pairs, or some, in both orders
 test.parquet, test.npz   the same of the test split, once it was opened
 """
@@ -23,10 +23,13 @@ from finetune import disk
 from finetune.errors import StoreError
 from finetune.messages import message as _
 from finetune.runs.run import Run
+from finetune.tasks.base import Target
+from finetune.tasks.registry import task_of
 
 _ANEW = _("Train it anew to have them.")
 Logits = NDArray[np.float32]
-Labels = NDArray[np.int64]
+Rows = NDArray[np.int64]
+Targets = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -34,24 +37,24 @@ class SavedLogits:
     """The logits of one split under one model."""
 
     step: int  # optimizer steps the model had taken
-    logits: Logits  # of shape (examples, classes), every one finite
-    labels: Labels  # of shape (examples,)
+    logits: Logits  # of shape (examples, outputs), every one finite
+    labels: Targets  # of shape (examples, ...)
     broken: int  # examples of which a logit was not a number; theirs are 0
 
 
 @dataclass(frozen=True)
 class SwappedLogits:
-    """The kept model's logits, of shape (pairs, classes), of the validation examples `rows` in the
+    """The kept model's logits, of shape (pairs, outputs), of the validation examples `rows` in the
     order given and in the other."""
 
     step: int
-    rows: Labels
+    rows: Rows
     given: Logits
     swapped: Logits
 
 
 def save_logits(
-    run: Run, step: int, logits: Logits, labels: Labels, split: str = "validation"
+    run: Run, step: int, logits: Logits, labels: Targets, split: str = "validation"
 ) -> None:
     """Keep the logits of one evaluation. A full disk raises OSError, here and below."""
     _save_arrays(_logits_file(run, step, split), step=step, logits=logits, labels=labels)
@@ -75,13 +78,11 @@ def save_examples(run: Run, split: str, table: pa.Table) -> None:
         pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
 
 
-def read_logits(
-    run: Run, step: int, split: str = "validation", classes: int | None = None
-) -> SavedLogits:
+def read_logits(run: Run, step: int, target: Target, split: str = "validation") -> SavedLogits:
     """Read the logits of an evaluation; of the test split, those kept last.
 
     Args:
-        classes: the model's number of classes, if known.
+        target: of the run.
 
     Raises:
         StoreError: if they were not kept, or the file is damaged.
@@ -94,10 +95,10 @@ def read_logits(
         arrays = _arrays(path, "logits", "labels", "step")
         logits, broken = _finite(arrays["logits"])
         labels = arrays["labels"]
-        _check(labels.shape == logits.shape[:1], "labels and logits differ in number")
-        _check(classes in (None, logits.shape[1]), "the logits are of other classes")
-        _check_indices(labels, logits.shape[1])
-        return SavedLogits(int(arrays["step"].item()), logits, labels.astype(np.int64), broken)
+        _check(labels.shape[:1] == logits.shape[:1], "labels and logits differ in number")
+        _check(target.size == logits.shape[1], "the logits are of other classes")
+        task_of(target).check_targets(labels, target)
+        return SavedLogits(int(arrays["step"].item()), logits, labels, broken)
 
 
 def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits | None:
@@ -117,7 +118,7 @@ def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits 
 
 
 def read_examples(
-    run: Run, split: str = "validation", labels: Labels | None = None
+    run: Run, split: str = "validation", labels: Targets | None = None
 ) -> pa.Table | None:
     """Read the examples of a split, in the order of its logits; None if they were not kept.
 
@@ -137,10 +138,20 @@ def read_examples(
             text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
             _check(text and not column.null_count, f"{name} is no text")
         _check("sentence1" in table.column_names, "there is no sentence1")
-        found = np.asarray(table.column("label").to_numpy())
-        _check_indices(found, 2**31)
+        found = targets_of(table)
         _check(labels is None or np.array_equal(found, labels), "its labels are not those scored")
         return table
+
+
+def targets_of(table: pa.Table) -> Targets:
+    """Return the targets of examples, of shape (examples, ...)."""
+    column = table.column("label").combine_chunks()
+    _check(not column.null_count, "a label is missing")
+    if pa.types.is_nested(column.type):
+        return np.asarray(column.flatten()).reshape(len(column), -1)
+    values = np.asarray(column)
+    _check(values.dtype.kind in "iuf", "the labels are no numbers")
+    return values
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def _read_pair(*sentences: str) -> tuple[float, ...]:
 
 
 def score_slices(
-    traits: Traits, labels: Indices, predictions: Indices, names: Sequence[str]
+    traits: Traits, labels: Indices, right: Truths, names: Sequence[str]
 ) -> list[Slice]:
     """Return the accuracy of each group of examples that share a trait, and mark weak groups.
 
@@ -95,7 +95,6 @@ def score_slices(
     """
     from scipy.stats import hypergeom
 
-    right = labels == predictions
     groups = [group for group in _groups(traits, labels, names) if group[2].any()]
     counts = np.array([members.sum() for _, _, members in groups], np.int64)
     hits = np.array([right[members].sum() for _, _, members in groups], np.int64)

@@ -57,7 +57,7 @@ def open_test_set(run: Run) -> None:
     sentences = [name for name in ("sentence1", "sentence2") if name in table.column_names]
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
     logits = scorer.scores(*(table.column(name).to_pylist() for name in sentences))
-    labels = np.asarray(table.column("label").to_numpy(), np.int64)
+    labels = saved_predictions.targets_of(table)
     step = run.state().saved_step or 0
     saved_predictions.save_logits(run, step, logits, labels, "test")
     rule, measured = decision_rule.read_rule(run.best), run.config().measured

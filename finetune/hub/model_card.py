@@ -18,7 +18,7 @@ from pathlib import Path
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from finetune.config import RunConfig, is_upload
+from finetune.config import RunConfig, hyperparameters, is_upload
 from finetune.data import catalog, check_report, checkpoints
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import picking, report
@@ -100,6 +100,7 @@ def _template() -> jinja2.Template:
         finalize=lambda value: without_direction(value) if isinstance(value, str) else value,
     )
     environment.globals |= {"picture": PICTURE, "zip": zip, "headline": HEADLINE.name}
+    environment.globals["hyperparameters"] = hyperparameters()
     environment.filters |= {
         "plain": _plain,
         "code": _code,

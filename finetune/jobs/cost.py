@@ -18,7 +18,7 @@ from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
 from finetune.engines.base import HERE, read_ticket
-from finetune.environment import devices
+from finetune.environment import devices, pace
 from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check, memory
 from finetune.jobs.memory import Memory
@@ -30,7 +30,7 @@ from finetune.training import schedule
 PACE_FIELDS = (
     "checkpoint", "mixed_precision", "use_lora", "gradient_checkpointing", "torch_compile",
     "padding", "group_by_length", "frozen_layers", "freeze_embeddings", "attn_implementation",
-    "optim", "num_processes", "accelerate_config", "dropout", "max_length",
+    "optim", "num_processes", "accelerate_config", "dropout", "max_length", "cuda_graphs",
 )  # fmt: skip
 # All fields that an estimate depends on: a form asks again when one of them changes.
 INPUT_FIELDS = (
@@ -38,6 +38,8 @@ INPUT_FIELDS = (
     "gradient_accumulation_steps", "swap_augmentation", "eval_steps", "early_stopping_patience",
     "lr_scheduler_type", "deterministic", "lora_r",
 )  # fmt: skip
+_BERT_BASE = memory.Shape(109_482_240, 23_440_896, 0, 12, 768, 3072, 12)
+_PAIR, _PADDED = 40, 1.5  # tokens of a pair while unknown; of a batch of mixed lengths, to its mean
 # Two configurations equal in these fields have the same rows to choose from.
 _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "positive_label"}
 
@@ -68,13 +70,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class Time:
-    """Training time at the rate of an earlier run."""
+    """Training time at the rate of an earlier run, or at this machine's measured pace."""
 
     seconds: float  # from the evaluation before the first step to the last step
-    rate: float  # the run's training examples per second
-    run: str  # its title
+    rate: float  # training examples per second
+    run: str  # the earlier run's name; "" if there is none
     device: str
-    same_pairs: bool  # True if it trained on the same pairs
+    same_pairs: bool = False  # True if it trained on the same pairs
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
     lengths, shape = facts.lengths, memory.read_shape(config.checkpoint)
     return Estimate(
         steps=facts.steps,
-        time=facts.time(place),
+        time=facts.time(place) or (facts.time_by_pace() if place == HERE else None),
         memory=memory.estimate_memory(config, shape, lengths.longest) if shape else None,
         cut=_cut(lengths, config.max_length) if lengths.longest else None,
         parameters=shape.parameters if shape else None,
@@ -163,7 +165,11 @@ class _Facts:
     @cached_property
     def report(self) -> CheckReport | None:
         """A check of these pairs; without token lengths if it was made for another checkpoint."""
-        own, with_other_tokens = check.check_folder(self.store, self.config).folder, None
+        job = check.check_folder(self.store, self.config)
+        own, with_other_tokens = job.folder, None
+        if (known := check.report_known_beforehand(self.config)) and not job.latest_report():
+            same = self.config.checkpoint == RunConfig().checkpoint
+            return known if same else replace(known, lengths=TokenLengths())
         for folder in (own, *own.parent.glob("*/")):
             with contextlib.suppress(ConfigError):
                 config = check.CheckJob(folder).config()
@@ -216,7 +222,7 @@ class _Facts:
         path, tokenizer = None, token_lengths.tokenizer_file(self.config.checkpoint)
         if _agree(self.config, RunConfig(), SOURCE_FIELDS):
             path = catalog.BUNDLED_PAIRS / "train.csv"
-        if self.report and self.report.corpus:
+        elif self.report and self.report.corpus:
             origins = {split.name: split.origin for split in self.report.splits}
             folder = self.store.root / "data" / self.report.corpus
             path = folder / f"{origins.get('train', 'train')}.arrow"
@@ -245,6 +251,39 @@ class _Facts:
         seconds = training + count_evaluations(self.config, self.steps, rows) * evaluation
         device = summary.started.device if summary.started else ""
         return Time(seconds, summary.samples_per_second, run.title(), device, same)
+
+    def time_by_pace(self) -> Time | None:
+        """Time on this machine before a run like it: the operations of its layers at the measured
+        pace. A checkpoint that is not on this disk counts as BERT base."""
+        measured, steps, config = pace.known_pace(), self.steps, self.config
+        if measured is None or steps is None:
+            return None
+        shape = memory.read_shape(config.checkpoint) or _BERT_BASE
+        length = self._typical_length
+        forward = pace.layer_flops(shape.hidden, shape.wide, length, length)
+        precision = config.mixed_precision
+        rate = measured.full if precision == "no" else measured.half
+        # The backward pass takes twice the forward one, in layers that are trained.
+        trained = max(0, shape.layers - config.frozen_layers)
+        passes = shape.layers + trained * (2 + config.gradient_checkpointing)
+        overhead = trained * measured.overhead / config.per_device_train_batch_size
+        example = max(passes * forward / rate, overhead)
+        rows = self._rows("validation")
+        rows = min(rows, config.max_eval_samples or rows)
+        scored = count_evaluations(config, steps, rows) * rows * shape.layers * forward / rate
+        seconds = steps.epochs * steps.pairs * example / config.num_processes + scored
+        device = devices.accelerator_name() or devices.processor_name()
+        return Time(seconds, config.num_processes / example, "", device)
+
+    @property
+    def _typical_length(self) -> int:
+        """Tokens of a pair with its padding."""
+        config, lengths = self.config, self.lengths
+        if config.padding == "max_length":
+            return config.max_length
+        low, below, rows = np.array(lengths.bins or [(_PAIR, _PAIR + 1, 1)]).T
+        mean = float(np.average((low + below) / 2, weights=rows))
+        return round(min(config.max_length, mean * (1 if config.group_by_length else _PADDED)))
 
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, place: str) -> bool:

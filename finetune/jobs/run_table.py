@@ -62,6 +62,7 @@ class RunRow:
     place: int = 0  # place in the queue, from 1; 0 if not queued
     damaged: bool = False  # True if its configuration cannot be read
     settings: dict[str, Any] = field(default_factory=dict)  # settings other than the defaults
+    resolved: dict[str, Any] = field(default_factory=dict)  # what automatic settings came to
     curve: tuple[float, ...] = ()  # the headline score at its evaluations, evenly thinned
 
     def value(self, column: str) -> Any:
@@ -122,6 +123,7 @@ def run_row(store: RunStore, run: Run) -> RunRow:
             for name, value in settings.to_dict().items()
             if name != "name" and value != _defaults()[name]
         }
+        values["resolved"] = summary.resolved_settings(settings)
     if (best := summary.best) and not summary.discarded:
         rule, labels = decision_rule.read_rule(run.best), []
         if summary.prepared:

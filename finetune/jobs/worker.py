@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from finetune import disk
-from finetune.environment import caches
+from finetune.environment import caches, pace
 from finetune.environment.confinement import Confinement
 from finetune.jobs import workers
 from finetune.runs.job_folder import JobFolder, hold_lock
@@ -89,6 +89,7 @@ def main(folder: str) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in _IMPORTED:
         import_module(name)
+    pace.measure_pace()
     run = wait_for_run(job.folder, job.request["parent"], confinement)
     if run is None:
         return 0

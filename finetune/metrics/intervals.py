@@ -15,7 +15,7 @@ import numpy as np
 
 from finetune.metrics import classification
 from finetune.metrics.catalog import STANDARD, Metric, Tally
-from finetune.metrics.classification import Counts, Floats, Indices
+from finetune.metrics.classification import Counts, Floats, Indices, Truths
 
 _RESAMPLES = 10_000
 _FEWEST = 200  # resamples, however many cells there are
@@ -147,14 +147,13 @@ def _bca_ends(value: float, draws: Floats, acceleration: float) -> tuple[float, 
     return float(low), float(high)
 
 
-def mcnemar_test(labels: Indices, first: Indices, second: Indices) -> McNemar:
+def mcnemar_test(first_right: Truths, second_right: Truths) -> McNemar:
     """Test exactly whether one of two classifiers is right more often on the same examples.
 
     Source: Dietterich 1998, https://doi.org/10.1162/089976698300017197.
     """
     from scipy.stats import binomtest
 
-    first_right, second_right = first == labels, second == labels
     first_only = int((first_right & ~second_right).sum())
     second_only = int((second_right & ~first_right).sum())
     disagreements = first_only + second_only

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple, Self
 
+from finetune.config import RunConfig
 from finetune.metrics import catalog
 from finetune.metrics.catalog import Metric
 from finetune.runs import events
@@ -182,6 +183,13 @@ class RunSummary(JobState):
         if self.validation and self.paused:
             return self.paused / len(self.validation)
         return self.curve[-1].seconds if self.curve else 0.0
+
+    def resolved_settings(self, config: RunConfig) -> dict[str, int]:
+        """Return what automatic settings came to, as far as it is known."""
+        per_epoch = self.prepared.steps_per_epoch if self.prepared else 0
+        if config.num_train_epochs or config.max_steps > 0 or not per_epoch:
+            return {}
+        return {"num_train_epochs": round(self.total_steps / per_epoch)}
 
     @property
     def seconds_left(self) -> float | None:

@@ -118,6 +118,10 @@ class Answers(NamedTuple):
     probabilities: NDArray[np.float32]  # of shape (pairs, classes)
     values: NDArray[np.int64]  # class indices, of shape (pairs,)
 
+    def probability_of(self, values: Indices) -> NDArray[np.float32]:
+        """Return the probability of one class for each pair, of shape (pairs,)."""
+        return self.probabilities[np.arange(len(values)), values]
+
 
 class Task(Protocol):
     """A kind of problem to learn. Arrays of answers and of truth have the shape (examples,)."""
@@ -192,6 +196,9 @@ class Task(Protocol):
 
     # Answering and scoring
 
+    def check_targets(self, targets: NDArray[Any], target: Target) -> None:
+        """Raise ValueError unless saved targets are of this target."""
+
     def answers(
         self,
         logits: Logits,
@@ -237,3 +244,24 @@ class Task(Protocol):
         self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, Interval]:
         """Return the same with their 95% intervals."""
+
+    def right(self, answers: Indices, truth: Indices) -> NDArray[np.bool_]:
+        """Return which answers are right."""
+
+    def difference(
+        self, first: Indices, second: Indices, truth: Indices, target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, Interval]:  # fmt: skip
+        """Return the metrics of the first answers minus those of the second, by name, with their
+        95% intervals."""
+
+    def details(
+        self, logits: Logits, answers: Answers, truth: Indices, target: Target,
+        groups: Integers | None,
+    ) -> Any:  # fmt: skip
+        """Return what an evaluation shows besides scores; it has the number of wrong answers as
+        `errors`, and the only answer as `always`.
+
+        Args:
+            groups: of examples that share a sentence; None if the texts are unknown.
+        """

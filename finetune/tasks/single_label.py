@@ -33,6 +33,7 @@ from finetune.tasks.base import (
     PredictOptions,
     Target,
 )
+from finetune.tasks.class_details import ClassDetails, measure_details
 from finetune.tasks.classes import Classes, LabelEncoder, make_classes
 from finetune.text_hashes import Integers
 
@@ -131,6 +132,12 @@ class SingleLabel:
         names = (str(name) for _, name in sorted(config.id2label.items()))
         return Target(tuple(map(text_hashes.replace_surrogates, names)), task=self.name)
 
+    def check_targets(self, targets: NDArray[Any], target: Target) -> None:
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            raise ValueError("an index is no whole number")
+        if not ((targets >= 0) & (targets < target.size)).all():
+            raise ValueError(f"an index is not from 0 to {target.size - 1}")
+
     def answers(
         self,
         logits: Logits,
@@ -192,3 +199,21 @@ class SingleLabel:
     ) -> dict[str, Interval]:
         confusion = confusion_matrix(truth, answers, target.size)
         return intervals.bootstrap_intervals(confusion, target.positive, metrics)
+
+    def right(self, answers: Indices, truth: Indices) -> NDArray[np.bool_]:
+        return np.asarray(answers == truth)
+
+    def difference(
+        self, first: Indices, second: Indices, truth: Indices, target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, Interval]:  # fmt: skip
+        return intervals.paired_bootstrap(
+            truth, second, first, target.size, target.positive, metrics
+        )
+
+    def details(
+        self, logits: Logits, answers: Answers, truth: Indices, target: Target,
+        groups: Integers | None,
+    ) -> ClassDetails:  # fmt: skip
+        shares, values = answers
+        return measure_details(logits, shares, values, truth, target, groups)

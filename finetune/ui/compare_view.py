@@ -68,7 +68,6 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         expected=[expected for *_, expected in compared],
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
-        value_text=run_table.value_text,
         hyperparameters=config.hyperparameters(),
         columns=_differing_columns(rows, classes),
         cell=run_view.cell_text,

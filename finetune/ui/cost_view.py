@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -10,16 +13,21 @@ from markupsafe import Markup
 
 from finetune import arguments
 from finetune import config as run_config
-from finetune.config import RunConfig
+from finetune.config import BUNDLED_DATASET, RunConfig
+from finetune.data import catalog
 from finetune.data.check_report import CheckReport
 from finetune.environment import devices
 from finetune.errors import DataError
 from finetune.evaluation import baselines
+from finetune.findings import Example
+from finetune.jobs import check
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
+from finetune.training import schedule
 from finetune.ui import theme
 from finetune.ui.html import render
+from finetune.ui.i18n import gettext
 from finetune.ui.run_view import duration
 
 SCRIPT = theme.asset("costs.js")
@@ -47,11 +55,32 @@ def costs(
             for name, field in run_config.hyperparameters().items()
             if (ends := field.usual_range) and not ends[0] <= getattr(config, name) <= ends[1]
         ],
+        automatic=_automatic(estimate, config),
         trained_on=_trained_on(config, files or {}),
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=rough_duration,
     )
+
+
+def _automatic(estimate: Estimate, config: RunConfig) -> dict[str, str]:
+    """Placeholders of the boxes whose automatic value is known: `Automatic (4)`."""
+    steps, resolved = estimate.steps, {}
+    if steps is not None and not config.num_train_epochs and config.max_steps < 0:
+        resolved["num_train_epochs"] = round(steps.epochs)
+    if steps is not None and config.eval_steps < 0 and estimate.report is not None:
+        splits = estimate.report.splits
+        rows = next((split.rows for split in splits if split.name == "validation"), 0)
+        rows = min(rows, config.max_eval_samples or rows)
+        resolved["eval_steps"] = schedule.eval_every(
+            config, steps.per_epoch, steps.total, config.num_processes, rows
+        )
+    return {
+        name: gettext("Automatic ({value})", value=resolved[name])
+        if name in resolved
+        else gettext("Automatic")
+        for name in ("num_train_epochs", "eval_steps")
+    }
 
 
 def _trained_on(config: RunConfig, files: Mapping[str, str]) -> str:
@@ -60,21 +89,39 @@ def _trained_on(config: RunConfig, files: Mapping[str, str]) -> str:
     return f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} \u00b7 {dataset}"
 
 
-def pairs_card(report: CheckReport | None, store: RunStore) -> Markup:
-    """Draw three pairs, their classes and the baselines to beat; empty until checked."""
-    if report is None or not report.corpus or not report.splits:
-        return Markup()
+def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Markup:
+    """Draw three pairs, their classes and the baselines to beat; until they are checked, say so."""
+    rows = _first_rows(report, store) if report is not None and report.splits else []
+    remark = None
+    if report is not None:
+        scores = {MAJORITY: report.majority, **report.baselines}
+        remark = baselines.why_no_training(scores, len(report.labels))
+    return render(
+        "pairs_card.html", report=report if rows else None, rows=rows, remark=remark,
+        dataset=dataset,
+    )  # fmt: skip
+
+
+def bundled_card(store: RunStore) -> Markup:
+    """The card of the bundled pairs, for the page's first paint, in English."""
+    return pairs_card(check.report_known_beforehand(RunConfig()), store, BUNDLED_DATASET)
+
+
+def _first_rows(report: CheckReport, store: RunStore) -> list[Example]:
+    """The first three training pairs of a check; empty if they are gone."""
+    if not report.corpus:  # known beforehand
+        with (catalog.BUNDLED_PAIRS / "train.csv").open(encoding="utf-8", newline="") as file:
+            rows = enumerate(islice(csv.reader(file), 1, 4), 1)
+            return [
+                Example("train", line, first, second, report.labels[int(label)])
+                for line, (first, second, label) in rows
+            ]
     from finetune.data import dataset_cache
 
     origin = next(split.origin for split in report.splits if split.name == "train")
-    try:
-        rows = dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
-    except DataError:
-        return Markup()
-    remark = baselines.why_no_training(
-        {MAJORITY: report.majority, **report.baselines}, len(report.labels)
-    )
-    return render("pairs_card.html", report=report, rows=rows, remark=remark)
+    with suppress(DataError):
+        return dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
+    return []
 
 
 def rough_duration(seconds: float) -> str:

@@ -46,9 +46,10 @@ def view(
         test_set: HTML about the test set.
     """
     analysis, order = study.analysis, study.analysis.order
-    by_support = sorted(range(len(analysis.labels)), key=lambda n: -analysis.classes[n].support)
+    details = analysis.details
+    by_support = sorted(range(len(analysis.labels)), key=lambda n: -details.classes[n].support)
     classes = sorted(by_support[:MOST_CLASSES])
-    answered, occurring = analysis.confusion.sum(axis=0), analysis.confusion.sum(axis=1)
+    answered, occurring = details.confusion.sum(axis=0), details.confusion.sum(axis=1)
     # If all get one answer, the verdict says so.
     several = np.count_nonzero(answered) > 1
     never = [analysis.labels[n] for n in by_support if several and occurring[n] and not answered[n]]
@@ -112,10 +113,10 @@ def _weak_first(slices: Sequence[Slice], never: Sequence[str]) -> list[tuple[Sli
 
 def _ranking_charts(analysis: Analysis) -> list[Markup]:
     """ROC and precision-recall curve; none unless there are two classes and both occur."""
-    roc, precision_recall = analysis.roc, analysis.precision_recall
+    roc, precision_recall = analysis.details.roc, analysis.details.precision_recall
     if roc is None or precision_recall is None:
         return []
-    share = analysis.classes[analysis.positive].support / analysis.examples
+    share = analysis.details.classes[analysis.positive].support / analysis.examples
     title = gettext("ROC, area {n:.3f}", n=roc.area)
     across = gettext("false positive rate")
     look = gettext(
@@ -147,7 +148,7 @@ def _curve_chart(
 
 def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     """Data of the threshold slider; empty for more than two classes."""
-    sweep = analysis.sweep
+    sweep = analysis.details.sweep
     if sweep is None:
         return {}
     now = 0.5 if decision.threshold is None else decision.threshold
@@ -171,7 +172,7 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")
     chart = charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), cursor=now, look=look)
-    of_positive = analysis.classes[analysis.positive]
+    of_positive = analysis.details.classes[analysis.positive]
     at_now = {
         name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
         for name in values
@@ -186,9 +187,9 @@ def _rounded(scores: ArrayLike) -> list[float | None]:
 
 def _calibration_chart(analysis: Analysis) -> Markup:
     lines = []
-    bins = [(gettext("as trained"), "run1", analysis.reliability)]
-    if analysis.calibration.after is not None:
-        bins.append((gettext("calibrated"), "run0", analysis.calibration.after))
+    bins = [(gettext("as trained"), "run1", analysis.details.reliability)]
+    if analysis.details.calibration.after is not None:
+        bins.append((gettext("calibrated"), "run0", analysis.details.calibration.after))
     for name, style, reliability in bins:
         # Draw bins of at least five examples, or the fullest if none has five.
         enough = reliability.counts >= min(5, reliability.counts.max(initial=1))

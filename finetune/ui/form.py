@@ -15,7 +15,6 @@ from finetune import owners
 from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.findings import shorten
-from finetune.messages import message
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
 from finetune.tasks.registry import tasks
@@ -32,18 +31,6 @@ _SUGGESTED = {
     "encoding": ("utf-8", "utf-16", "cp1252", "cp1250", "cp1251", "cp1254", "mac_roman", "cp932",
                  "euc_jp", "cp949", "gb18030", "big5"),
 }  # fmt: skip
-# Field -> the value shown as an empty box, and the placeholder of that box.
-_EMPTY = {
-    "num_train_epochs": (0, message("Automatic")),
-    "max_steps": (-1, message("No limit")),
-    "warmup_steps": (0, message("By the warmup ratio")),
-    "max_grad_norm": (0.0, message("Off")),
-    "dropout": (-1.0, message("As in the checkpoint")),
-    "eval_steps": (-1, message("Automatic")),
-    "save_steps": (0, message("Automatic")),
-    "early_stopping_patience": (0, message("Off")),
-    "pad_to_multiple_of": (-1, message("Automatic")),
-}
 UPLOADS = 10  # the newest, offered by a dataset chooser
 Controls = dict[str, gr.components.Component]  # by field name
 
@@ -167,8 +154,10 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         names = " ".join(metric.name for metric in OPTIONAL) if name == "metrics" else None
         return gr.Textbox(max_lines=1, placeholder=names, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
-    placeholder = gettext(_EMPTY[name][1]) if name in _EMPTY else None
-    return elements.number_box(**common | {"value": _shown(name, default)}, placeholder=placeholder)
+    word = next(iter(field.words.values()), "")  # of an empty box
+    return elements.number_box(
+        **common | {"value": _shown(name, default)}, placeholder=gettext(word) or None
+    )
 
 
 def _hidden() -> tuple[str, ...]:
@@ -179,9 +168,10 @@ def _hidden() -> tuple[str, ...]:
 
 def _shown(name: str, value: Any) -> Any:
     """Return a field's value as its control shows it."""
-    if run_config.hyperparameters()[name].kind not in (int, float):
+    field = run_config.hyperparameters()[name]
+    if field.kind not in (int, float):
         return value
-    return "" if name in _EMPTY and value == _EMPTY[name][0] else str(value)
+    return "" if value == next(iter(field.words), None) else str(value)
 
 
 def choosing_preset() -> str:
@@ -223,9 +213,10 @@ def read(values: Sequence[Any], names: Sequence[str] = NAMES) -> RunConfig:
 
 def _given(name: str, value: Any) -> Any:
     """Return a field's value from its control's value, the reverse of `_shown`."""
-    if name in _EMPTY and not str(value).strip():
-        return _EMPTY[name][0]
-    return elements.decimal(value) if run_config.hyperparameters()[name].kind is float else value
+    field = run_config.hyperparameters()[name]
+    if field.words and not str(value).strip():
+        return next(iter(field.words))
+    return elements.decimal(value) if field.kind is float else value
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:

@@ -164,11 +164,13 @@ def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
 def configuration(run: Run) -> Markup:
     """Every hyperparameter of the run, or the error in reading them."""
     try:
-        values = run.config().to_dict()
+        settings = run.config()
     except StoreError as error:
         return feedback.show_errors(error)
-    draw = macro("run_details.html", "configuration")
-    return draw(values, RunConfig().to_dict(), config.hyperparameters())
+    resolved, values = run.state().resolved_settings(settings), settings.to_dict()
+    texts = {name: setting_text(name, value, resolved.get(name)) for name, value in values.items()}
+    changed = {name for name, value in values.items() if value != getattr(RunConfig(), name)}
+    return macro("run_details.html", "configuration")(texts, changed, config.hyperparameters())
 
 
 def rows(store: RunStore) -> list[RunRow]:
@@ -256,7 +258,22 @@ def cell_text(row: RunRow, column: str) -> str:
         return fixed(value, 2 if column == "best_epoch" else 3)
     if column == "seconds":
         return duration(value)
-    return when(value) if column == "created" else run_table.value_text(value)
+    if column == "created":
+        return when(value)
+    return setting_text(column, value, row.resolved.get(column))
+
+
+def setting_text(name: str, value: object, resolved: object = None) -> str:
+    """Text of a setting's value, in words if it is no amount.
+
+    Args:
+        resolved: what an automatic one came to.
+    """
+    field = config.hyperparameters().get(name)
+    word = field.words.get(value) if field and field.kind in (int, float) else None
+    if word is not None and resolved is not None:
+        return gettext("{value} (auto)", value=run_table.value_text(resolved))
+    return gettext(word) if word is not None else run_table.value_text(value)
 
 
 def _status_text(row: RunRow) -> str:

@@ -54,11 +54,12 @@ def draw() -> SearchForm:
                 boxes += [_box(name) for name in FIELDS[start : start + 3]]
         with gr.Row():
             trials = elements.number_box(
-                20, label=gettext("Trials at most"), elem_id="search-trials", min_width=130
-            )
+                20, label=gettext("Trials at most"), elem_id="search-trials", min_width=130,
+                placeholder=gettext("No limit"),
+            )  # fmt: skip
             minutes = elements.number_box(
-                0, label=gettext("Minutes of training"), elem_id="search-minutes",
-                info=gettext("0 for no limit."), min_width=130,
+                "", label=gettext("Minutes of training"), elem_id="search-minutes", min_width=130,
+                placeholder=gettext("No limit"),
             )  # fmt: skip
             parallel = elements.number_box(
                 1, label=gettext("At a time"), elem_id="search-parallel", min_width=100

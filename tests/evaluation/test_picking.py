@@ -17,7 +17,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.search import driver, results, winner
 from finetune.search.space import Budget
-from finetune.tasks.base import DecisionRule
+from finetune.tasks.base import DecisionRule, Target
 from finetune.ui import compare_view, evaluation_view, run_view, search_view
 from tests.support.picked_runs import picked_run
 
@@ -71,7 +71,7 @@ def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:
     once, twice = picked_run(store, 1), picked_run(store, 2)
     best = twice.state().best
     assert best is not None
-    kept = saved_predictions.read_logits(twice, best.step)
+    kept = saved_predictions.read_logits(twice, best.step, Target(("no", "yes")))
     saved_predictions.save_logits(twice, 3 - best.step, -kept.logits, kept.labels)
     for run in (once, twice):
         for text in texts(store, run).values():

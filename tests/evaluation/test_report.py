@@ -55,9 +55,9 @@ def test_the_figures_are_those_of_independent_code(store: RunStore) -> None:
     answers, score = logits.argmax(1), np.exp(logits[:, 1]) / np.exp(logits).sum(1)
     assert analysis.scores["accuracy"].value == pytest.approx(sk.accuracy_score(labels, answers))
     assert analysis.scores["f1"].value == pytest.approx(sk.f1_score(labels, answers))
-    assert analysis.matthews == pytest.approx(sk.matthews_corrcoef(labels, answers))
-    np.testing.assert_array_equal(analysis.confusion, sk.confusion_matrix(labels, answers))
-    curves = analysis.roc, analysis.precision_recall
+    assert analysis.details.matthews == pytest.approx(sk.matthews_corrcoef(labels, answers))
+    np.testing.assert_array_equal(analysis.details.confusion, sk.confusion_matrix(labels, answers))
+    curves = analysis.details.roc, analysis.details.precision_recall
     areas = [curve.area for curve in curves if curve is not None]
     expected = [sk.roc_auc_score(labels, score), sk.average_precision_score(labels, score)]
     assert areas == pytest.approx(expected)

@@ -79,7 +79,8 @@ def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Ru
     # Scored from the saved model: what the loop saw, read the other way round.
     swapped = saved_predictions.read_swapped_logits(run)
     assert swapped is not None
-    best = saved_predictions.read_logits(run, summary.best.step)
+    assert summary.prepared is not None
+    best = saved_predictions.read_logits(run, summary.best.step, summary.prepared.target)
     np.testing.assert_allclose(swapped.given, best.logits, atol=0.05)
 
 

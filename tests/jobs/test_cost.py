@@ -5,25 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from finetune.config import PRESETS, RunConfig
-from finetune.data import checks, splits
+from finetune.data import checks, dataset_cache, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
-from finetune.engines.base import Ticket, write_ticket
-from finetune.environment import devices
+from finetune.engines.base import HERE, Ticket, write_ticket
+from finetune.environment import devices, pace
 from finetune.errors import ConfigError
-from finetune.jobs import check, cost, memory, pipeline, service
+from finetune.jobs import background, check, cost, memory, pipeline, service
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import accelerator, model, schedule
 from finetune.ui import cost_view
 from finetune.ui.engine_form import Choice, EngineForm
-from tests.support import training
+from tests.support import bundled_report, training
 
 PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3)
 
@@ -31,6 +33,7 @@ PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3)
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "list_accelerators", lambda: ())
+    monkeypatch.setattr(pace, "known_pace", lambda: None)
 
 
 @pytest.fixture
@@ -113,6 +116,57 @@ def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
         steps = cost.count_steps(config, pairs)
         batches = math.ceil(math.ceil(pairs / config.per_device_train_batch_size) / processes)
         assert (steps.per_epoch, steps.total) == schedule.count_steps(config, batches, processes)
+
+
+def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.001, 1e10, 4e10))
+
+    def time(place: str = HERE, **values: Any) -> cost.Time:
+        config = RunConfig(checkpoint="somebody/model", dropout=0.1).changed(**values)
+        (found,) = filter(None, [cost.estimate_cost(store, config, place).time])
+        return found
+
+    # Three passes of BERT base, 40 tokens a pair, forward, and two times that backward.
+    forward = 12 * pace.layer_flops(768, 3072, 40, 40)
+    first = time()
+    assert first.rate == pytest.approx(4e10 / (3 * forward))
+    assert (first.run, first.same_pairs) == ("", False)
+    assert first.device == devices.processor_name()
+    assert first.seconds > 4 * 2038 / first.rate  # the evaluations take time too
+    assert time(mixed_precision="no").rate == pytest.approx(first.rate / 4)
+    assert time(frozen_layers=12).rate == pytest.approx(3 * first.rate)
+    assert time(max_length=20).rate > 1.9 * first.rate
+    assert time(padding="max_length").rate < 0.4 * first.rate
+    assert time(num_processes=2).seconds < first.seconds
+    assert cost.estimate_cost(store, RunConfig(), "elsewhere").time is None
+    text = cost_view.costs(cost.estimate_cost(store, RunConfig()), RunConfig())
+    assert "measured when the app started" in text
+    monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(1.0, 1e10, 4e10))
+    slow = time(checkpoint=RunConfig().checkpoint, per_device_train_batch_size=2)
+    assert slow.rate == pytest.approx(2 / 6)  # six layers take no less than that a batch
+    timed(store, RunConfig())
+    assert time(checkpoint=RunConfig().checkpoint, dropout=0.0).run == "bundled-1"
+
+
+def test_the_check_of_the_bundled_pairs_is_known_beforehand(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "choose_offline", lambda *names: None)
+    known = check.report_known_beforehand(RunConfig())
+    anew = bundled_report.made_anew(tmp_path)
+    assert known is not None
+    assert replace(known, baselines={}) == replace(anew, baselines={})
+    for name, scores in anew.baselines.items():
+        assert known.baselines[name] == pytest.approx(scores, abs=0.02)
+    rows = dataset_cache.preview_rows(
+        dataset_cache.read_dataset(RunConfig(), tmp_path).folder, "train"
+    )[:3]
+    card = cost_view.bundled_card(store)
+    for row in rows:
+        assert all(escape(text) in card for text in (row.sentence1, row.sentence2, row.label))
+    assert check.report_known_beforehand(RunConfig(max_train_samples=9)) is None
 
 
 def test_pairs_are_known_from_the_catalogue(store: RunStore) -> None:
@@ -265,9 +319,9 @@ def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> Non
         return cost_view.costs(cost.estimate_cost(store, config), config, **values)
 
     text = shown(PAIRS.changed(checkpoint="somebody/model"))
-    assert text.count("unknown") == 4 + 3  # in lines and in one
-    assert "until the pairs are counted" in text
-    assert "until the first steps" in shown(RunConfig())
+    assert "steps and time known once the pairs are read" in text
+    assert "known once the pairs are counted" in text
+    assert "known after the first steps" in shown(RunConfig())
     timed(store, PAIRS, rate=50.0)
     others = PAIRS.changed(dataset="somebody/others")
     checked(store, others, 200)

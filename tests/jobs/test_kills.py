@@ -29,6 +29,7 @@ from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
 from finetune.search.study import Study
+from finetune.tasks.base import Target
 from tests.support import toys
 from tests.support.browser import App
 from tests.support.engines import steps, weights
@@ -201,7 +202,7 @@ def test_an_evaluation_is_whole_or_made_again(
     assert again is not None
     assert np.array_equal(again.swapped, whole.swapped)
     assert len({str(opened.metrics) for opened in run.state().opened}) == 1
-    assert len(saved_predictions.read_logits(run, 0, "test").logits) == 8
+    assert len(saved_predictions.read_logits(run, 0, Target(("no", "yes")), "test").logits) == 8
 
 
 def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(

@@ -140,10 +140,10 @@ def test_mcnemar_equals_statsmodels(n: int) -> None:
     labels, first, second = drawn(n, 3, seed=n)
     a, b = first == labels, second == labels
     table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
-    test = intervals.mcnemar_test(labels, first, second)
+    test = intervals.mcnemar_test(a, b)
     assert (test.first_only, test.second_only) == (table[0][1], table[1][0])
     assert test.p == pytest.approx(min(1.0, mcnemar(table, exact=True).pvalue))
-    assert intervals.mcnemar_test(labels, first, first) == intervals.McNemar(0, 0, 1.0)
+    assert intervals.mcnemar_test(a, a) == intervals.McNemar(0, 0, 1.0)
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 1), (17, 30), (99_990, 100_000)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import json
 import re
 import shlex
 import shutil
@@ -119,6 +120,17 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     wrong = train.on_costs(NOBODY, "0", "high", "", "", *values)
     for words in ("from 1 to 100, got 0", "got &#39;high&#39;"):
         assert words in wrong[train.costs]
+
+
+def test_what_an_empty_box_comes_to_is_told_for_these_pairs(train: TrainTab) -> None:
+    def told(**values: Any) -> dict[str, str]:
+        shown = html.unescape(costs(train, RunConfig(**values)))
+        return dict(json.loads(shown.split('data-automatic="')[1].split('">')[0]))
+
+    assert told() == {"num_train_epochs": "Automatic (4)", "eval_steps": "Automatic (171)"}
+    assert told(max_steps=30)["num_train_epochs"] == "Automatic"
+    unread = told(dataset="somebody/pairs")
+    assert set(unread.values()) == {"Automatic"}
 
 
 def test_the_command_starts_the_same_from_where_the_page_keeps_it(

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from matplotlib.image import imread
 from playwright.sync_api import Browser, Page, expect
 
 from finetune.runs import events
@@ -163,13 +164,16 @@ def bare(browser: Browser) -> Page:
     page = new_page(browser, viewport={"width": 600, "height": 800})
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)
     guess = Series("guess", "guess", [(0.0, 0.0), (1.0, 1.0)], latest=False, straight=True)
-    roc = charts.chart("ROC", [curve, guess], 1, "", "rate", reach=(0.0, 1.0))
     sheet = theme.asset("palette.css") + theme.CSS.read_text(encoding="utf-8")
+    roc = charts.chart("ROC", [curve, guess], 1, "", "rate", reach=(0.0, 1.0))
+    scripts = (f"<script>{theme.asset(name)}</script>" for name in ("page.js", "charts.js"))
+    many = [Series(f"trial {n}", "accuracy", [(1.0, n / 10)], latest=False) for n in range(10)]
     page.set_content(
         f"<style>{sheet}</style><main><div id='loss'>"
         f"{run_charts.loss_chart(RunSummary().fold(story()))}</div>"
-        f"<div id='roc'>{roc}</div>"
-        f"<p>elsewhere</p></main><script>{theme.asset('page.js')}{theme.asset('charts.js')}</script>"
+        f"<div id='roc'>{roc}</div><p>elsewhere</p>"
+        f"<div id='many'>{charts.chart('All', many, 1, '', legend=False)}</div></main>"
+        + "".join(scripts)
     )
     return page
 
@@ -206,4 +210,32 @@ def test_values_are_read_by_the_arrow_keys(bare: Page) -> None:
     expect(plot.locator(".ft-readout")).to_have_count(1)
     plot.press("Escape")
     expect(plot.locator(".ft-readout")).to_have_count(0)
+    bare.close()
+
+
+def test_of_many_lines_the_one_at_the_pointer_is_named(bare: Page) -> None:
+    plot, readout = bare.locator("#many .ft-plot"), bare.locator("#many .ft-readout")
+    plot.hover(position={"x": 5, "y": 2})
+    expect(readout).to_have_text("step 1trial 90.9000")
+    plot.press("Home")
+    expect(readout).to_contain_text("trial 9")
+    expect(readout.locator("span span")).to_have_count(8)
+    bare.close()
+
+
+def test_a_chart_is_opened_large_and_saved_as_a_picture(bare: Page) -> None:
+    bare.get_by_role("button", name="Open it large: Loss").click()
+    large = bare.get_by_role("dialog")
+    expect(large.locator(".ft-plot")).to_be_visible()
+    bare.evaluate("() => { const box = document.querySelector('#loss'); box.innerHTML += ''; }")
+    large.locator(".ft-plot").hover()
+    expect(large.locator(".ft-readout")).to_contain_text("training loss")
+    with bare.expect_download() as taken:
+        large.get_by_role("button", name="Save as PNG: Loss").click()
+    assert taken.value.suggested_filename == "Loss.png"
+    picture = imread(taken.value.path(), format="png")
+    assert picture.shape == (1120, 2000, 4)
+    assert picture.std() > 0.01
+    bare.keyboard.press("Escape")
+    expect(large).to_have_count(0)
     bare.close()

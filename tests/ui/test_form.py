@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from finetune.config import PRESETS, RunConfig, preset
+from finetune.config import PRESETS, RunConfig, hyperparameters, preset
 from finetune.runs.store import RunStore
-from finetune.ui import form
+from finetune.ui import form, run_view
 
 
 def shown(store: RunStore, config: RunConfig) -> dict[str, object]:
@@ -32,3 +33,14 @@ def test_no_box_shows_a_number_that_stands_for_automatic(tmp_path: Path) -> None
     assert {values[name] for name in automatic} == {""}
     assert "-1" not in values.values()
     assert form.read(list(values.values())).dropout == -1
+
+
+@pytest.mark.parametrize("name", [n for n, f in hyperparameters().items() if f.words])
+def test_a_value_that_is_no_amount_is_shown_in_words(name: str) -> None:
+    field = hyperparameters()[name]
+    for value, word in field.words.items():
+        assert run_view.setting_text(name, value) == word
+        assert not re.search(r"(?<![\w.])-1\b", field.help)
+    empty = next(iter(field.words))
+    assert form._shown(name, empty) == ""
+    assert getattr(form.read([""], [name]), name) == empty

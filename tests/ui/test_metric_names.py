@@ -97,7 +97,7 @@ def test_the_log_names_it_too(capsys: pytest.CaptureFixture[str], store: RunStor
 def test_a_score_of_no_example_is_a_dash(store: RunStore) -> None:
     run = recorded(store, [*"abcd"])
     summary = run.state()
-    row = report.evaluate_run(run, summary).analysis.classes[3]
+    row = report.evaluate_run(run, summary).analysis.details.classes[3]
     assert (row.precision, row.recall, row.f1) == (None, None, None)
     assert "| `d` | 0 | 0 | 0 | 0 | – |" in model_card.card_text(run, summary, "ada/texts")
 

@@ -17,7 +17,7 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, named_run
-from finetune.ui import form, run_view
+from finetune.ui import compare_view, form, run_view
 from finetune.ui.tabs import runs
 from tests.support import toys
 from tests.support.browser import App, choose_bundled, fill_toy, press_train
@@ -97,6 +97,23 @@ def test_what_differs_stands_in_columns_and_no_column_is_the_same_in_all(
     assert "ft-spark" not in drawn  # of one evaluation there is no curve
     sorted_by_rate = str(run_view.table(rows, "learning_rate", True))
     assert sorted_by_rate.index("my own") < sorted_by_rate.index("bundled-1")
+
+
+def test_what_is_automatic_is_not_a_number(store: RunStore, toy_checkpoint: Path) -> None:
+    other: dict[str, Any] = {"num_train_epochs": 5, "dropout": -1, "eval_steps": 0}
+    for values in ({}, other):
+        finished(store, toy_checkpoint, **values)
+    chosen, automatic = run_view.rows(store)
+    epochs = automatic.resolved["num_train_epochs"]
+    assert run_view.cell_text(automatic, "num_train_epochs") == f"{epochs} (auto)"
+    cells = [run_view.cell_text(chosen, name) for name in other]
+    assert cells == ["5", "As in the checkpoint", "Each epoch"]
+    table = str(run_view.table([chosen, automatic], "created", True))
+    compared = str(compare_view.comparison(store, [chosen.id, automatic.id]))
+    listed = str(run_view.configuration(store.get(automatic.id)))
+    for drawn in (table, compared, listed):
+        assert f"{epochs} (auto)</td>" in drawn
+        assert not re.findall(r"<td[^>]*>(?:<b>)?-1(?:\.0)?<", drawn)
 
 
 def test_a_run_has_one_name_wherever_it_is_shown(store: RunStore, toy_checkpoint: Path) -> None:

@@ -20,11 +20,11 @@ from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.tasks.base import PredictOptions
+from finetune.tasks.base import PredictOptions, Target
 from finetune.ui import compare_view, evaluation_view, model_chooser, run_view
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
-from tests.support.evaluated_runs import FILTERS, evaluated
+from tests.support.evaluated_runs import FILTERS, LABELS, evaluated
 from tests.support.tabs import NOBODY
 
 
@@ -41,7 +41,7 @@ def part(store: RunStore) -> Evaluation:
 def run(part: Evaluation, toy_checkpoint: Path) -> Run:
     """Its model calls too few pairs equivalent."""
     run = evaluated(part, toy_checkpoint, 1, 2.0)
-    scored = saved_predictions.read_logits(run, 16)
+    scored = saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
     logits = scored.logits - np.array([0, 1.7], np.float32)
     saved_predictions.save_logits(run, 16, logits, scored.labels)
     scores = scores_at(run, 0.5)
@@ -51,7 +51,7 @@ def run(part: Evaluation, toy_checkpoint: Path) -> Run:
 
 def scores_at(run: Run, threshold: float) -> dict[str, float]:
     """By independent code."""
-    scored = saved_predictions.read_logits(run, 16)
+    scored = saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
     called = 1 / (1 + np.exp(scored.logits[:, 0] - scored.logits[:, 1])) >= threshold
     return {
         "accuracy": float(metrics.accuracy_score(scored.labels, called)),
@@ -107,7 +107,7 @@ def test_after_the_click_every_place_is_at_the_threshold(
 def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_threshold(
     part: Evaluation, run: Run
 ) -> None:
-    summary, scored = run.state(), saved_predictions.read_logits(run, 16)
+    summary, scored = run.state(), saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
     given = scored.logits
     swapped = saved_predictions.SwappedLogits(16, np.arange(60), given, given[:, ::-1])
     saved_predictions.save_swapped_logits(run, swapped)
@@ -115,7 +115,7 @@ def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_thresho
     study = report.evaluate_run(run, summary)
     negatives = int((scored.labels == 0).sum())
     assert study.answers.tolist() == [1] * 60
-    assert study.analysis.confusion.tolist() == [[0, negatives], [0, 60 - negatives]]
+    assert study.analysis.details.confusion.tolist() == [[0, negatives], [0, 60 - negatives]]
     classes = {part.value: part for part in study.analysis.slices if part.trait == "class"}
     assert classes["not_equivalent"].accuracy.value == 0
     assert len(examples.select_examples(study, "wrong")) == negatives

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -84,7 +85,10 @@ class TrainTab:
                     self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
                 self.message = elements.notice("train-message")
                 self.planned = elements.notice("planned")
-                self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
+                self.pairs = gr.HTML(
+                    cost_view.bundled_card(self.store), elem_id="pairs-card",
+                    js_on_load=elements.TAB_LINKS,
+                )  # fmt: skip
         self.moved = elements.browser_value()  # id of a run to resume elsewhere
         self.cost_asked = elements.browser_value()  # changes whenever the costs may change
         self.unmeasured = elements.browser_value()  # changes when lengths are to be measured
@@ -250,7 +254,8 @@ class TrainTab:
                 files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.policy.owner_asks and root != _DEFAULT_RUNS else ""
         costs = cost_view.costs(estimates[0], config, count, total, files, folder)
-        pairs = cost_view.pairs_card(estimates[0].report, store)
+        name = ", ".join(Path(file).name for file in files.values()) or config.dataset
+        pairs = cost_view.pairs_card(estimates[0].report, store, name)
         shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
         if estimates[0].measurable:
             shown[self.unmeasured] = str(time.time())

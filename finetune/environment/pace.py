@@ -1,0 +1,107 @@
+"""How fast this machine trains: measured in a worker, for estimates before the first run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+
+from finetune import disk
+from finetune.environment import devices, project
+from finetune.errors import StoreError
+
+_SECONDS = 0.1  # of each of the three measurements
+_LEAST = 3  # passes of each
+_HEADS = 12
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The time of an encoder layer's forward and backward pass: the FLOPs over a rate, and no less
+    than `overhead`."""
+
+    overhead: float  # seconds of the smallest batch
+    full: float  # FLOP/s in fp32
+    half: float  # FLOP/s in the 16 bits that `mixed_precision="auto"` chooses, else as `full`
+
+
+def known_pace() -> Pace | None:
+    """Return what was measured on this machine; None if nothing was."""
+    with contextlib.suppress(KeyError, TypeError):
+        return Pace(**disk.read_json(devices.measurements_file())[_key()])
+    return None
+
+
+def measure_pace() -> None:
+    """Measure this machine and keep the best of its measurements: it may be busy now. Takes 0.3 s;
+    on a GPU in a process of its own, since a CUDA context would stay, and only once."""
+    if devices.list_accelerators():
+        if known_pace() is not None:
+            return
+        subprocess.Popen(
+            [sys.executable, "-m", "finetune.environment.pace"], cwd=project.ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    else:
+        _record(_measure("cpu"))
+
+
+def _key() -> str:
+    name = devices.accelerator_name() if devices.list_accelerators() else devices.processor_name()
+    return f"training, {name}, {os.cpu_count()} cores, torch {version('torch')}"
+
+
+def _record(pace: Pace) -> None:
+    file, former = devices.measurements_file(), known_pace() or pace
+    pace = Pace(
+        min(pace.overhead, former.overhead),
+        max(pace.full, former.full),
+        max(pace.half, former.half),
+    )
+    with contextlib.suppress(OSError, StoreError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        measured = disk.read_json(file) | {_key(): asdict(pace)}
+        disk.write_atomically(file, json.dumps(measured, indent=1))
+
+
+def layer_flops(hidden: int, wide: int, tokens: int, length: int) -> float:
+    """Count the operations of a layer's forward pass over tokens in rows of a length."""
+    return tokens * (2.0 * (4 * hidden**2 + 2 * hidden * wide) + 4.0 * length * hidden)
+
+
+def _measure(kind: str) -> Pace:
+    """Time a layer of BERT's kind: of one row for the overhead, of a batch for the rate."""
+    import torch
+
+    hidden, rows, length = (384, 16, 32) if kind == "cpu" else (768, 32, 64)
+    layer = torch.nn.TransformerEncoderLayer(
+        hidden, _HEADS, 4 * hidden, dropout=0.0, activation="gelu", batch_first=True, device=kind
+    )
+
+    def seconds(rows: int, half: bool) -> float:
+        """The least of a pass's times: the machine may be busy."""
+        batch = torch.ones((rows, length, hidden), device=kind, requires_grad=True)
+        taken: list[float] = []
+        ends = time.perf_counter() + _SECONDS
+        while (began := time.perf_counter()) < ends or len(taken) < _LEAST:
+            with torch.autocast(kind, torch.bfloat16, enabled=half):
+                answer = layer(batch)
+            answer.float().sum().backward()
+            if kind != "cpu":
+                torch.accelerator.synchronize()
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    prefers = devices.prefers_bf16()
+    flops = 3 * layer_flops(hidden, 4 * hidden, length * rows, length)
+    rates = {half: flops / seconds(rows, half) for half in {False, prefers}}
+    return Pace(seconds(1, prefers), rates[False], rates[prefers])
+
+
+if __name__ == "__main__":
+    _record(_measure("cuda"))
