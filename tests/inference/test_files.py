@@ -251,6 +251,7 @@ def test_a_batch_is_a_process_of_its_own(
     cancelled.cancel()
     until(lambda: cancelled.state().status != "running", 60)
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job sets it
     job = start("mine.csv", 300)
     assert job.carry_out() == 0
     state = job.state()
