@@ -31,6 +31,7 @@ HEAVY_MODULES = {
     "finetune.training.head", "finetune.hub.onnx", "finetune.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer", "finetune.training.token_batches",
+    "finetune.training.cuda_graphs", "finetune.training.step",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from finetune.tasks.registry import task_of
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
@@ -42,21 +43,20 @@ def is_symmetric(pairs: Pairs) -> bool:
     )
     if first != second or any(map(_INFERENCE.search, pairs.target.names)):
         return False
-    return not tells_order(
-        train["sentence1"][:], train["sentence2"][:], np.array(train["label"][:])
-    )
+    strata = task_of(pairs.target).strata(np.array(train["label"][:]))
+    return not tells_order(train["sentence1"][:], train["sentence2"][:], strata)
 
 
-def tells_order(first: Sequence[str], second: Sequence[str], labels: Integers) -> bool:
+def tells_order(first: Sequence[str], second: Sequence[str], strata: Integers) -> bool:
     """True if a linear model of words and lengths learns which sentence is the first, among the
-    pairs of any class, or if a class has too few pairs.
+    pairs of any stratum, such as a class, or if one has too few pairs.
 
     Source: Lopez-Paz and Oquab 2017, Revisiting Classifier Two-Sample Tests,
     https://arxiv.org/abs/1610.06545.
     """
     draw = np.random.default_rng(0)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
+    for stratum in np.unique(strata):
+        rows = np.flatnonzero(strata == stratum)
         if len(rows) < _FEWEST:
             return True
         rows = draw.permutation(rows)[:_SAMPLE]

@@ -19,8 +19,10 @@ from finetune import disk
 from finetune.data import checkpoint_files
 from finetune.errors import FinetuneError
 from finetune.messages import message as _
-from finetune.metrics.catalog import ACCURACY, F1, STANDARD, Metric, metric_name, tallied_scores
+from finetune.metrics.catalog import ACCURACY, F1, STANDARD, Metric, metric_name
 from finetune.runs.summary import MAJORITY
+from finetune.tasks.base import Target
+from finetune.tasks.registry import task_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,14 +39,14 @@ WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _BATCH = 64
 _VERSION = 1  # of how they are measured
 
-Labels = NDArray[np.int64]
+Targets = NDArray[Any]
 Similarities = NDArray[np.float32]
 
 
 class _Texts(NamedTuple):
     first: list[str]
     second: list[str]  # empty for single sentences
-    labels: Labels
+    targets: Targets
 
 
 def measure_baselines(
@@ -64,7 +66,8 @@ def measure_baselines(
         metrics: those that answers suffice for are measured.
     """
     paired = "sentence2" in pairs.splits["train"].column_names
-    folder = _sentence_encoder(checkpoint) if paired and pairs.target.size == 2 else None
+    compared = paired and task_of(pairs.target).uses_similarity(pairs.target)
+    folder = _sentence_encoder(checkpoint) if compared else None
     baselines = {TFIDF: measure_tfidf(pairs, metrics)}
     if folder is not None:
         weights = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
@@ -84,10 +87,10 @@ def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = STANDARD) -> dict[st
     def measure() -> dict[str, float]:
         train, validation = (_draw(pairs.splits[name], MOST) for name in ("train", "validation"))
         try:
-            answers = predict_by_tfidf(train, validation)
+            answers = predict_by_tfidf(train, validation, pairs.target)
         except ValueError:  # the vocabulary is empty
             return {}
-        return _scores(answers, validation.labels, pairs, metrics)
+        return _scores(answers, validation.targets, pairs, metrics)
 
     return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), measure, metrics)
 
@@ -130,10 +133,10 @@ def _measured_once(
 
 
 def _scores(
-    answers: Labels, labels: Labels, pairs: Pairs, metrics: Sequence[Metric]
+    answers: Targets, truth: Targets, pairs: Pairs, metrics: Sequence[Metric]
 ) -> dict[str, float]:
-    scores = tallied_scores(labels, answers, pairs.target.size, pairs.target.positive, metrics)
-    return {**scores, "examples": float(len(labels))}
+    scores = task_of(pairs.target).scores(answers, truth, pairs.target, metrics)
+    return {**scores, "examples": float(len(truth))}
 
 
 def _measure_cosine(
@@ -147,34 +150,34 @@ def _measure_cosine(
     cosine = cosine_similarity(folder, first, second, max_length, half, stop)
     if cosine is None:
         return {}
-    tuned_on, similarity = np.split(cosine, [len(train.labels)])
-    answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.target.positive)
-    return _scores(answers, validation.labels, pairs, metrics)
+    tuned_on, similarity = np.split(cosine, [len(train.targets)])
+    task = task_of(pairs.target)
+    answers = task.by_similarity(tuned_on, train.targets, similarity, pairs.target)
+    return _scores(answers, validation.targets, pairs, metrics)
 
 
 def _draw(split: Dataset, most: int) -> _Texts:
-    """Draw texts and labels of a split, or of a number of its pairs, with a seed."""
+    """Draw texts and targets of a split, or of a number of its pairs, with a seed."""
     if len(split) > most:
         rows = np.random.default_rng(0).choice(len(split), most, replace=False)
         split = split.select(np.sort(rows))
     second = split["sentence2"][:] if "sentence2" in split.column_names else []
-    return _Texts(split["sentence1"][:], second, np.asarray(split["label"][:], np.int64))
+    return _Texts(split["sentence1"][:], second, np.asarray(split["label"][:]))
 
 
-def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
-    """Predict the classes of the validation pairs by logistic regression.
+def predict_by_tfidf(train: _Texts, validation: _Texts, target: Target) -> Targets:
+    """Predict the targets of the validation pairs by a linear model.
 
     A pair is the elementwise product and absolute difference of its two TF-IDF vectors, as
     InferSent joins sentence vectors (https://arxiv.org/abs/1705.02364), and their cosine.
     """
     from scipy.sparse import csr_array, hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
 
     # One-letter words count too, and characters replace words in scripts without spaces.
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), token_pattern=r"(?u)[\u3040-\u9fff]|\w+", sublinear_tf=True,
-        max_features=min(50_000, WEIGHTS // (2 * len(np.unique(train.labels)))),
+        max_features=min(50_000, WEIGHTS // (2 * target.size)),
     )  # fmt: skip
     vectorizer.fit(train.first + train.second)
 
@@ -189,24 +192,8 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
 
     with warnings.catch_warnings():  # of many classes, and of steps that do not suffice
         warnings.simplefilter("ignore")
-        model = LogisticRegression(max_iter=200).fit(features(train), train.labels)
+        model = task_of(target).word_model().fit(features(train), train.targets)
     return np.asarray(model.predict(features(validation)))
-
-
-def predict_by_threshold(
-    tuned_on: Similarities, labels: Labels, similarity: Similarities, positive: int
-) -> Labels:
-    """Predict classes by a threshold of a similarity. Threshold and direction are those most often
-    right on the tuning pairs. All arrays have shape (pairs,)."""
-    values = np.unique(tuned_on).astype(np.float64)
-    edges = np.array([-np.inf, *(values[1:] + values[:-1]) / 2, np.inf])
-    right = ((tuned_on >= edges[:, None]) == (labels == positive)).sum(axis=1)
-    high, low = int(right.argmax()), int(right.argmin())
-    if right[high] >= len(labels) - right[low]:
-        called = similarity >= edges[high]
-    else:  # the positive class is that of unlike sentences
-        called = similarity < edges[low]
-    return np.where(called, positive, 1 - positive).astype(np.int64)
 
 
 def _sentence_encoder(checkpoint: str) -> Path | None:

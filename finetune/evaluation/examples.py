@@ -75,7 +75,10 @@ def select_examples(
 
 def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
     """Return the examples of some rows, in the order of `rows`."""
-    names, traits = study.analysis.labels, study.traits
+    target, traits = study.analysis.target, study.traits
+    spelled = (
+        task_of(target).spell(values[list(rows)], target) for values in (study.truth, study.answers)
+    )
     texts: list[dict[str, str]] = [{}] * len(rows)
     if study.table is not None:
         texts = study.table.take(pa.array(rows, pa.int64())).to_pylist()
@@ -84,13 +87,13 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
             row=int(row),
             sentence1=text.get("sentence1", ""),
             sentence2=text.get("sentence2", ""),
-            label=names[study.truth[row]],
-            answer=names[study.answers[row]],
+            label=label,
+            answer=answer,
             confidence=float(study.confidence[row]),
             words=int(traits.words[row]) if traits else 0,
             overlap=float(traits.overlap[row]) if traits and "sentence2" in text else None,
         )
-        for row, text in zip(rows, texts, strict=True)
+        for row, text, label, answer in zip(rows, texts, *spelled, strict=True)
     ]
 
 
@@ -107,18 +110,16 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     rule = decision_rule.read_rule(run.best)
     answers = task_of(target).answers(scored.logits, target, rule).values
     right = task_of(target).right(answers, scored.labels).tolist()
-    ranked = []
+    ranked, strata = [], task_of(target).strata(scored.labels)
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right
     for row in random.sample(range(len(right)), len(right)):
-        kind = int(scored.labels[row]), right[row]
+        kind = int(strata[row]), right[row]
         ranked.append((taken[kind], not right[row], row))
         taken[kind] += 1
     rows = [row for _, _, row in sorted(ranked)[:most]]
+    labels = task_of(target).spell(scored.labels[rows], target)
     texts = table.take(pa.array(rows, pa.int64())).to_pylist()
-    names = summary.prepared.labels
     return [
-        SampledPair(
-            text["sentence1"], text.get("sentence2", ""), names[scored.labels[row]], right[row]
-        )
-        for row, text in zip(rows, texts, strict=True)
+        SampledPair(text["sentence1"], text.get("sentence2", ""), label, right[row])
+        for row, text, label in zip(rows, texts, labels, strict=True)
     ]

@@ -30,7 +30,7 @@ from finetune.training import schedule
 PACE_FIELDS = (
     "checkpoint", "mixed_precision", "use_lora", "gradient_checkpointing", "torch_compile",
     "padding", "group_by_length", "frozen_layers", "freeze_embeddings", "attn_implementation",
-    "optim", "num_processes", "accelerate_config", "dropout", "max_length",
+    "optim", "num_processes", "accelerate_config", "dropout", "max_length", "cuda_graphs",
 )  # fmt: skip
 # All fields that an estimate depends on: a form asks again when one of them changes.
 INPUT_FIELDS = (

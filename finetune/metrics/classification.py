@@ -155,3 +155,19 @@ def best_threshold(scores: Floats, positives: Truths) -> float:
     thresholds = np.where(between > below, between, cuts)  # two neighbouring floats have no middle
     equals = thresholds[np.isclose(f1, f1.max(), rtol=1e-12, atol=0)]
     return float(equals[np.argmin(np.abs(equals - 0.5))])
+
+
+def predict_by_threshold(
+    tuned_on: NDArray[Any], labels: Indices, similarity: NDArray[Any], positive: int
+) -> Indices:
+    """Predict classes by a threshold of a similarity. Threshold and direction are those most often
+    right on the tuning pairs. All arrays have shape (pairs,)."""
+    values = np.unique(tuned_on).astype(np.float64)
+    edges = np.array([-np.inf, *(values[1:] + values[:-1]) / 2, np.inf])
+    right = ((tuned_on >= edges[:, None]) == (labels == positive)).sum(axis=1)
+    high, low = int(right.argmax()), int(right.argmin())
+    if right[high] >= len(labels) - right[low]:
+        called = similarity >= edges[high]
+    else:  # the positive class is that of unlike sentences
+        called = similarity < edges[low]
+    return np.where(called, positive, 1 - positive).astype(np.int64)

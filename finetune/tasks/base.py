@@ -13,7 +13,7 @@ from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Indices
+from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.text_hashes import Integers
@@ -194,7 +194,26 @@ class Task(Protocol):
     def target_of(self, config: Any) -> Target:
         """Return the target of a saved model from its transformers configuration."""
 
+    def word_model(self) -> Any:
+        """Return a scikit-learn estimator of targets from the features of words."""
+
+    def uses_similarity(self, target: Target) -> bool:
+        """Return True if the similarity of two sentences can answer."""
+
+    def by_similarity(
+        self, tuned_on: NDArray[Any], truth: NDArray[Any], similarity: NDArray[Any], target: Target
+    ) -> NDArray[Any]:
+        """Answer by the similarity of two sentences.
+
+        Args:
+            tuned_on, truth: the similarities of training pairs, shape (pairs,), and their targets.
+            similarity: of the pairs to answer, shape (pairs,).
+        """
+
     # Answering and scoring
+
+    def spell(self, values: NDArray[Any], target: Target) -> list[str]:
+        """Return targets or answers as a person reads them."""
 
     def check_targets(self, targets: NDArray[Any], target: Target) -> None:
         """Raise ValueError unless saved targets are of this target."""
@@ -217,6 +236,12 @@ class Task(Protocol):
             swapped: logits of the sentences in the other order; None for single sentences.
         """
 
+    def margins(
+        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float32] | None:
+        """Return how far each answer is from another one, from 0 to 1, shape (pairs,); None if the
+        task does not tell. The arguments are those of `answers` and what it returned."""
+
     def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
         """Answer by logits or probabilities alone, of shape (pairs, target.size)."""
 
@@ -232,8 +257,8 @@ class Task(Protocol):
     ) -> torch.Tensor:
         """Return the loss that is trained on: the model's own unless it is changed."""
 
-    def mean_loss(self, logits: Logits, labels: Indices) -> float:
-        """Return the mean loss of many examples, as evaluations report it."""
+    def losses(self, logits: Logits, labels: Indices) -> Floats:
+        """Return the loss of each example, whose mean evaluations report; shape (examples,)."""
 
     def scores(
         self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]

@@ -29,8 +29,14 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
     """
     import torch
     from accelerate import Accelerator
-    from accelerate.utils import DataLoaderConfiguration, TorchDynamoPlugin, set_seed
+    from accelerate.utils import (
+        AutocastKwargs,
+        DataLoaderConfiguration,
+        TorchDynamoPlugin,
+        set_seed,
+    )
 
+    on_gpu = torch.cuda.is_available()
     compiled = TorchDynamoPlugin(backend="inductor", dynamic=True) if config.torch_compile else None
     try:
         accelerator = Accelerator(
@@ -40,7 +46,9 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
             mixed_precision=choose_precision(config.mixed_precision),
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             dynamo_plugin=compiled,
-            dataloader_config=DataLoaderConfiguration(non_blocking=torch.cuda.is_available()),
+            # A model uses each weight once, and a recorded step may not read casts from a cache.
+            kwargs_handlers=[AutocastKwargs(cache_enabled=False)] if on_gpu else [],
+            dataloader_config=DataLoaderConfiguration(non_blocking=on_gpu),
         )
     except ValueError as error:
         problem = _(

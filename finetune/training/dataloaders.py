@@ -20,6 +20,7 @@ from finetune.config import RunConfig
 from finetune.data import checkpoints, symmetry, truncation
 from finetune.data.splits import Pairs
 from finetune.errors import DataError, ModelError
+from finetune.training import cuda_graphs
 from finetune.training.accelerator import choose_precision
 from finetune.training.token_batches import Padding, TokenizedSplit
 
@@ -44,7 +45,11 @@ def build_loaders(
 ) -> Loaders:
     """Build the loaders of one run, which trains on `device`."""
     either_order = reads_either_order(pairs, config)
-    multiple = padding_multiple(config, choose_precision(config.mixed_precision), config.max_length)
+    if device is not None and device.type == "cuda" and config.cuda_graphs != "off":
+        multiple: int | None = cuda_graphs.width_multiple(config)
+    else:
+        precision = choose_precision(config.mixed_precision)
+        multiple = padding_multiple(config, precision, config.max_length)
     padding = Padding(config.max_length, config.padding == "max_length", multiple or 1)
 
     def split(texts: Dataset) -> TokenizedSplit:

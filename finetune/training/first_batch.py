@@ -9,7 +9,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, count, groupby
 from typing import Any
 
+import numpy as np
+
 from finetune.runs import events
+from finetune.tasks.base import Target
+from finetune.tasks.registry import task_of
 
 EXAMPLES = 4
 HEAD, TAIL = 48, 16  # tokens shown of a longer row: its beginning and its padded end
@@ -17,14 +21,11 @@ _LENGTHS = 64  # examples whose lengths are listed
 _TOKEN_CHARACTERS = 40  # characters shown of a token
 
 
-def describe_batch(
-    batch: Mapping[str, Any], tokenizer: Any, labels: Sequence[str]
-) -> events.FirstBatch:
+def describe_batch(batch: Mapping[str, Any], tokenizer: Any, target: Target) -> events.FirstBatch:
     """Describe a batch. Draws no random number and waits for the device once.
 
     Args:
-        batch: tensors of shape (examples, tokens) by name, `labels` of shape (examples,).
-        labels: names of the classes, by index.
+        batch: tensors of shape (examples, tokens) by name, `labels` of shape (examples, ...).
     """
     rows = {name: tensor.tolist() for name, tensor in batch.items()}
     ids = rows["input_ids"]
@@ -49,7 +50,7 @@ def describe_batch(
         ids=part(ids),
         token_type_ids=part(rows.get("token_type_ids", [])),
         attention_mask=part(mask),
-        labels=[labels[index] for index in rows["labels"][:EXAMPLES]],
+        labels=task_of(target).spell(np.array(rows["labels"][:EXAMPLES]), target),
         special=_names(tokenizer, sorted(added.intersection(chain(*ids[:EXAMPLES])))),
         form=_form(tokenizer, first, added),
     )

@@ -30,6 +30,7 @@ from finetune.tasks.base import Task
 from finetune.training import schedule
 from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
+from finetune.training.step import Step
 
 Logits = NDArray[np.float32]  # of shape (examples, classes)
 Labels = NDArray[np.int64]  # of shape (examples,)
@@ -177,8 +178,9 @@ class _Loop:
             config, self.per_epoch, self.total, accelerator.num_processes, validation_pairs
         )
         self.scheduler = build_scheduler(self.optimizer, config, self.total)
-        weights = batches.class_weights
-        self.class_weights = None if weights is None else weights.to(accelerator.device)
+        self.compute = Step(
+            config, accelerator, self.model, self.optimizer, task, batches.class_weights
+        )
         self.progress = LoopProgress(batches.train.generator)
         self.rate = 0.0  # of the step just taken, and
         self.norm: Any = None  # its gradient's norm, if it was clipped
@@ -217,29 +219,20 @@ class _Loop:
         progress.batch += 1
         with accelerator.accumulate(self.model):
             self.rate = self.scheduler.get_last_lr()[0]
-            loss = self._loss(batch)
             # Accelerate divides by `gradient_accumulation_steps`, but the last step of an epoch may
             # have fewer batches; its gradient is their mean, as in `Trainer`.
             size = config.gradient_accumulation_steps
             before = (progress.batch - 1) // size * size
-            accelerator.backward(loss * (size / min(size, len(self.train) - before)))
-            if accelerator.sync_gradients and config.max_grad_norm > 0:
-                parameters = self.model.parameters()
-                self.norm = accelerator.clip_grad_norm_(parameters, config.max_grad_norm)
-            self.optimizer.step()
+            share = size / min(size, len(self.train) - before)
+            loss, *norm = self.compute.add_gradient(batch, share, accelerator.sync_gradients)
+            self.norm = norm[0] if norm else self.norm
             stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
             if stepped and not self.plateau:
                 self.scheduler.step()
-            self.optimizer.zero_grad()
-        self.losses.append(loss.detach().float())
+        self.losses.append(loss)
         self.examples += len(batch["labels"])
         progress.step += bool(accelerator.sync_gradients)
         return bool(accelerator.sync_gradients)
-
-    def _loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the model's own loss, unless smoothed labels or class weights are requested."""
-        smoothing = self.config.label_smoothing_factor
-        return self.task.loss(self.model(**batch), batch["labels"], self.class_weights, smoothing)
 
     def report(self) -> Event:
         """Return the mean loss and the speed of all ranks since the last report. Waits for the
@@ -312,7 +305,7 @@ class _Loop:
 
     def _scores(self, logits: Logits, labels: Labels) -> dict[str, float]:
         """Return the metric of the batches it was given, and the mean loss."""
-        return {**self.metric.compute(), LOSS.name: self.task.mean_loss(logits, labels)}
+        return {**self.metric.compute(), LOSS.name: float(self.task.losses(logits, labels).mean())}
 
     def _score(self) -> Generator[Event, None, bool]:
         """Evaluate and keep the best model. Returns False if a stop interrupted it."""
@@ -348,9 +341,8 @@ class _Loop:
         self.model.eval()
         batches = []
         for batch in self.validation:
-            with torch.no_grad():
-                logits = self.model(**batch).logits.float()
-            gathered = self.accelerator.gather_for_metrics((logits, batch["labels"]))
+            (predicted,) = self.compute.predict(batch)
+            gathered = self.accelerator.gather_for_metrics((predicted, batch["labels"]))
             predictions, references = (tensor.cpu().numpy() for tensor in gathered)
             self.metric.add_batch(predictions=predictions, references=references)
             batches.append((predictions, references))

@@ -15,7 +15,9 @@ from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import checkpoints
 from finetune.evaluation import baselines
 from finetune.evaluation.baselines import COSINE, TFIDF
+from finetune.metrics import classification
 from finetune.runs.summary import MAJORITY
+from finetune.tasks.base import Target
 from tests.support import toys
 
 
@@ -25,7 +27,7 @@ def test_the_threshold_is_the_one_most_often_right(size: int, positive: int) -> 
     draw = np.random.default_rng(0)
     similarity = draw.normal(0, 1, size).astype(np.float32).round(1)
     labels = draw.integers(0, 2, size)
-    answers = baselines.predict_by_threshold(similarity, labels, similarity, positive)
+    answers = classification.predict_by_threshold(similarity, labels, similarity, positive)
     best = max(
         accuracy_score(labels, np.where(similarity >= edge, side, 1 - side))
         for edge in [*similarity, np.inf]
@@ -63,8 +65,9 @@ def test_single_sentences_and_many_classes_have_a_baseline(tmp_path: Path) -> No
 def test_as_many_classes_as_rows_give_no_warning() -> None:
     """scikit-learn takes such classes for a regression."""
     texts = [f"text of the kind k{n}" for n in range(40)]
-    split: Any = SimpleNamespace(first=texts, second=[], labels=np.arange(40))
-    assert baselines.predict_by_tfidf(split, split).tolist() == list(range(40))
+    split: Any = SimpleNamespace(first=texts, second=[], targets=np.arange(40))
+    target = Target(tuple(texts))
+    assert baselines.predict_by_tfidf(split, split, target).tolist() == list(range(40))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.runs import events
+from finetune.tasks.base import Target
 from finetune.training import first_batch
 from tests.support import toys
 from tests.support.families import write
@@ -30,7 +31,7 @@ def first(config: RunConfig, pairs: splits.Pairs) -> tuple[events.FirstBatch, di
 
     def describe(batch: dict[str, Any]) -> list[events.Event]:
         batches.append({name: tensor.clone() for name, tensor in batch.items()})
-        return [first_batch.describe_batch(batch, tokenizer, LABELS)]
+        return [first_batch.describe_batch(batch, tokenizer, Target(tuple(LABELS)))]
 
     happened, _ = fit(config.changed(max_steps=2), pairs, first_batch=describe)
     (event,) = [event for event in happened if isinstance(event, events.FirstBatch)]
@@ -65,7 +66,7 @@ def test_a_long_batch_is_told_in_part(toy_checkpoint: Path) -> None:
         "labels": torch.zeros(examples, dtype=torch.long),
     }
     tokenizer = AutoTokenizer.from_pretrained(toy_checkpoint)
-    event = first_batch.describe_batch(batch, tokenizer, LABELS)
+    event = first_batch.describe_batch(batch, tokenizer, Target(tuple(LABELS)))
     assert event.shapes["input_ids"] == [examples, width]
     assert (event.positions[0], event.positions[-1]) == (0, width - 1)
     assert len(event.positions) < 100

@@ -343,7 +343,8 @@ class TrainTab:
             case "advice":
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
-                return self._refilled(store, config.changed(name="", **advised.changes))
+                filled = self._refilled(store, config.changed(name="", **advised.changes))
+                return filled | {self.several[0]: str(advised.seeds)}
         return {}
 
     @handler

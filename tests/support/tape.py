@@ -1,0 +1,96 @@
+"""A stand-in for CUDA graphs on a processor: operations are taped, and replayed in place.
+
+As with a graph, recording changes no tensor, a replay reads and writes the same memory each time,
+and what would wait for a GPU cannot be recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from finetune.training.cuda_graphs import Outputs
+
+WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique")
+
+
+def tensors(values: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+
+
+def memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+class _Tape(TorchDispatchMode):
+    def __init__(self, fails_after: int) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.own: dict[int, Tensor] = {}  # memory that was taken while recording
+        self.before: dict[int, tuple[Tensor, Tensor]] = {}  # other memory, as it was
+        self._fails_after = fails_after
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.name.removeprefix("aten::") in WAITS:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        if 0 <= self._fails_after <= len(self.calls):
+            raise RuntimeError("out of memory")
+        if func._schema.is_mutable:
+            for tensor in tensors((args, kwargs)):
+                if memory(tensor) not in self.own and memory(tensor) not in self.before:
+                    self.before[memory(tensor)] = tensor, tensor.detach().clone()
+        result = func(*args, **kwargs)
+        known = {memory(tensor) for tensor in tensors((args, kwargs))}
+        self.own |= {memory(t): t for t in tensors(result) if memory(t) not in known}
+        self.calls.append((func, args, kwargs, result))
+        return result
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for tensor, value in self.before.values():
+                tensor.detach().copy_(value)
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for func, args, kwargs, result in self.calls:
+                new = func(*args, **kwargs)
+                for old, value in zip(tensors(result), tensors(new), strict=True):
+                    if memory(old) != memory(value):
+                        old.detach().copy_(value)
+
+
+class TapeRecorder:
+    """A `Recorder`, whose recordings fail after so many operations from a given one on."""
+
+    def __init__(self, fails_from: int = -1, fails_after: int = 0) -> None:
+        self.recorded = self.replayed = 0
+        self._fails_from, self._fails_after = fails_from, fails_after
+
+    def warm_up(self, work: Callable[[], object]) -> None:
+        with torch.random.fork_rng([]):
+            work()
+
+    def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
+        fails = 0 <= self._fails_from <= self.recorded
+        tape = _Tape(self._fails_after if fails else -1)
+        name = "is_current_stream_capturing"
+        capturing = mock.patch.object(torch.cuda, name, return_value=True)
+        try:
+            with torch.random.fork_rng([]), capturing, tape:
+                outputs = work()
+        finally:
+            tape.restore()
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            tape.replay()
+
+        return replay, outputs

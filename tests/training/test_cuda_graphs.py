@@ -1,0 +1,225 @@
+"""Recorded steps: the same training as step by step, or a reason in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from finetune.config import RunConfig
+from finetune.data import splits
+from finetune.runs import events
+from finetune.tasks.base import Target
+from finetune.training import cuda_graphs, model
+from finetune.training.cuda_graphs import Recorded, RecordedStep
+from tests.support.tape import TapeRecorder
+from tests.support.training import evaluations, fit, losses
+
+Record = Callable[..., TapeRecorder]
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Let the following runs be recorded, on a tape."""
+
+    def record(*args: int) -> TapeRecorder:
+        recorder = TapeRecorder(*args)
+        monkeypatch.setattr(cuda_graphs, "recorder_for", lambda *_: recorder)
+        return recorder
+
+    return record
+
+
+@pytest.fixture
+def short(toy_config: RunConfig) -> RunConfig:
+    """Six batches an epoch, of which the last is smaller."""
+    return toy_config.changed(
+        optim="adamw_torch_fused", max_grad_norm=1.0, per_device_train_batch_size=12,
+        max_steps=10, eval_steps=4,
+    )  # fmt: skip
+
+
+def norms(happened: list[events.Event]) -> list[float]:
+    return [event.grad_norm or 0 for event in happened if isinstance(event, events.Stepped)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"dropout": 0.2},
+        {"gradient_accumulation_steps": 4},  # the last step of an epoch has two batches
+        {"gradient_accumulation_steps": 4, "dropout": 0.2, "max_grad_norm": 0.0},
+        {"use_lora": True},
+        {"class_weights": "balanced", "label_smoothing_factor": 0.1},
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 0.1},
+        {"freeze_embeddings": True, "dropout": 0.0},
+        {"mixed_precision": "bf16"},
+        {"deterministic": True},
+    ],
+    ids=str,
+)
+def test_a_recorded_run_learns_the_same(
+    short: RunConfig, toy_pairs: splits.Pairs, record: Record, values: dict[str, Any]
+) -> None:
+    config = short.changed(**values)
+    expected, plain = fit(config, toy_pairs)
+    recorder = record()
+    happened, recorded = fit(config, toy_pairs)
+    torch.use_deterministic_algorithms(False)
+    assert recorder.replayed > recorder.recorded >= 2
+    assert [type(event) for event in happened] == [type(event) for event in expected]
+    # The device reads rates in fp32.
+    close = 2e-2 if config.mixed_precision == "bf16" else 1e-4
+    assert losses(happened) == pytest.approx(losses(expected), abs=close)
+    assert norms(happened) == pytest.approx(norms(expected), rel=100 * close)
+    for one, other in zip(evaluations(happened), evaluations(expected), strict=True):
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=close)
+    for name, weights in plain.state_dict().items():
+        assert torch.allclose(recorded.state_dict()[name], weights, atol=10 * close), name
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_resumed_run_is_bit_identical(
+    short: RunConfig, toy_pairs: splits.Pairs, record: Record, tmp_path: Path, together: int
+) -> None:
+    config = short.changed(
+        dropout=0.2, save_steps=5, max_steps=9, gradient_accumulation_steps=together
+    )
+    record()
+    whole, expected = fit(config, toy_pairs)
+    folder = tmp_path / "checkpoint"
+    fit(
+        config, toy_pairs, save_checkpoint=lambda step, write: step == 5 and write(folder),
+        should_stop=lambda: folder.exists(),
+    )  # fmt: skip
+    record()
+    rest, resumed = fit(config, toy_pairs, resume=folder)
+    assert losses(rest) == losses(whole)[5:]
+    for name, weights in expected.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], weights), name
+
+
+@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize(("fails_from", "fails_after"), [(0, 0), (1, 40), (2, 150), (2, 250)])
+def test_what_cannot_be_recorded_is_done_step_by_step_from_the_same_state(
+    short: RunConfig, toy_pairs: splits.Pairs, record: Record, capfd: pytest.CaptureFixture[str],
+    together: int, fails_from: int, fails_after: int,
+) -> None:  # fmt: skip
+    config = short.changed(dropout=0.2, gradient_accumulation_steps=together)
+    expected, plain = fit(config, toy_pairs)
+    record(fails_from, fails_after)
+    happened, model = fit(config, toy_pairs)
+    assert losses(happened) == pytest.approx(losses(expected), abs=1e-4)
+    for name, weights in plain.state_dict().items():
+        assert torch.allclose(model.state_dict()[name], weights, atol=1e-3), name
+    assert "going on without CUDA graphs: RuntimeError: out of memory" in capfd.readouterr().out
+
+
+def test_a_step_that_would_wait_for_the_device_is_not_recorded(
+    short: RunConfig, toy_pairs: splits.Pairs, record: Record, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from finetune.tasks.single_label import SingleLabel
+
+    def looking(self: Any, outputs: Any, *_: Any) -> Tensor:
+        return outputs.loss * (2.0 if outputs.loss > 100 else 1.0)  # type: ignore[no-any-return]
+
+    expected = losses(fit(short, toy_pairs)[0])
+    monkeypatch.setattr(SingleLabel, "loss", looking)
+    record()
+    assert losses(fit(short, toy_pairs)[0]) == pytest.approx(expected, abs=1e-4)
+    assert "without CUDA graphs: RuntimeError: operation not permitted" in capfd.readouterr().out
+
+
+def test_a_shape_and_the_constants_make_a_graph() -> None:
+    recorder = TapeRecorder()
+    work = Recorded(lambda batch, factor: (batch["x"] * factor,), recorder)
+    for size, factor in ((2, 3.0), (2, 3.0), (4, 3.0), (2, 1.0), (4, 3.0)):
+        batch = {"x": torch.rand(size)}
+        (product,) = work(batch, factor)
+        assert torch.equal(product, batch["x"] * factor)
+    assert (recorder.recorded, recorder.replayed) == (3, 5)
+
+
+def test_results_are_not_overwritten_by_the_next_replay() -> None:
+    work = Recorded(lambda batch: (batch["x"] + 1,), TapeRecorder())
+    first, second = (work({"x": torch.full((3,), value)})[0] for value in (1.0, 5.0))
+    assert (first[0].item(), second[0].item()) == (2.0, 6.0)
+
+
+def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale() -> None:
+    """As in fp16. The second batch overflows."""
+
+    def train(recorded: bool) -> tuple[list[float], list[float]]:
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 1)
+        adamw = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+        optimizer = Accelerator(cpu=True).prepare(adamw)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+        def loss(batch: dict[str, Tensor]) -> Tensor:
+            return layer(batch["x"]).square().mean()  # type: ignore[no-any-return]
+
+        def work(batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
+            value = loss(batch)
+            scaler.scale(value).backward()
+            scaler.unscale_(adamw)
+            norm = nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+            scaler.step(adamw)
+            scaler.update()
+            adamw.zero_grad()
+            return value.detach(), norm
+
+        step: Any = work
+        if recorded:
+            step = RecordedStep(work, TapeRecorder(), loss, optimizer, scaler, False)
+        scales, weights = [], []
+        for factor in (1.0, 1e30, 1.0):
+            step({"x": factor * torch.ones(2, 4)})
+            scales.append(scaler.get_scale())
+            weights.append(layer.weight[0, 0].item())
+        return scales, weights
+
+    scales, weights = train(recorded=True)
+    assert scales == [2.0**10, 2.0**9, 2.0**9]
+    assert weights[0] == weights[1] != weights[2]
+    assert weights == pytest.approx(train(recorded=False)[1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ""),
+        ({"cuda_graphs": "off"}, "cuda_graphs is off"),
+        ({"torch_compile": True}, "torch_compile is on"),
+        ({"optim": "adamw_torch"}, "optim is adamw_torch, and only adamw_torch_fused"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing is on"),
+        ({"pad_to_multiple_of": 0, "max_length": 128}, "batches of 128 widths"),
+        ({"pad_to_multiple_of": 8, "max_length": 128}, ""),
+        ({"max_length": 8192}, ""),
+    ],
+)
+def test_why_steps_are_not_recorded(
+    toy_config: RunConfig, values: dict[str, Any], words: str
+) -> None:
+    _, classifier, _ = model.load_classifier(toy_config.checkpoint, Target(("no", "yes")), 32)
+    config = RunConfig(**{"optim": "adamw_torch_fused"} | values)
+    reason = cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
+    assert reason.startswith(words) if not words else words in reason
+    assert bool(reason) == bool(words)
+    classifier.config.encoder_layerdrop = 0.1
+    assert cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
+
+
+@pytest.mark.parametrize("max_length", [8, 32, 100, 128, 512, 8192])
+def test_a_gpu_reads_batches_of_few_widths(max_length: int) -> None:
+    multiple = cuda_graphs.width_multiple(RunConfig(max_length=max_length))
+    assert multiple >= 16
+    assert multiple % 8 == 0
+    assert max_length / multiple <= 16
