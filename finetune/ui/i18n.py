@@ -33,8 +33,11 @@ COOKIE = "finetune-language"  # set by `assets/page.js`
 # A typed word may be a key; the browser translates only keys with this prefix.
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
-_OUTER = re.compile(  # the content of an outermost element that is not hidden
-    r"\s*<(?P<tag>\w+)(?![^>]*aria-hidden)[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL
+_OUTER = (
+    re.compile(  # the content of an outermost element that is neither hidden nor English
+        r"\s*<(?P<tag>\w+)(?![^>]*(?:aria-hidden|lang=))[^>]*>(?P<inner>.+)</(?P=tag)>\s*",
+        re.DOTALL,
+    )
 )
 # Texts of Gradio's own that it lacks in a language: its key -> the text.
 _GRADIO = {
@@ -144,7 +147,7 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
     """Yield the texts of the initial page: block, attribute, text. For HTML, the text is the
-    content of the outermost element, unless hidden or with a marker."""
+    content of the outermost element, unless hidden, marked as English, or with a marker."""
     for block in page.blocks.values():
         if isinstance(block, Api):  # an argument of an endpoint; its name is part of a program
             continue

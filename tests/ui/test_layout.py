@@ -36,6 +36,8 @@ def test_train_stays_in_sight_whatever_is_unfolded(
     expect(costs).to_contain_text("steps")
     first_screen(page, "#train")
     first_screen(page, "#train-how")
+    choose_bundled(page)
+    expect(page.locator("#pairs-card table")).to_be_visible()
     if width > 740:
         for selector in ("#pairs-card table", "#pairs-card .ft-classes"):
             first_screen(page, selector)
