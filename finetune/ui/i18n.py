@@ -33,11 +33,9 @@ COOKIE = "finetune-language"  # set by `assets/page.js`
 # A typed word may be a key; the browser translates only keys with this prefix.
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
-_OUTER = (
-    re.compile(  # the content of an outermost element that is neither hidden nor English
-        r"\s*<(?P<tag>\w+)(?![^>]*(?:aria-hidden|lang=))[^>]*>(?P<inner>.+)</(?P=tag)>\s*",
-        re.DOTALL,
-    )
+_OUTER = re.compile(  # the content of an outermost element that is neither hidden nor English
+    r"\s*<(?P<tag>\w+)(?![^>]*(?:aria-hidden|lang=))[^>]*>(?P<inner>.+)</(?P=tag)>\s*",
+    re.DOTALL,
 )
 # Texts of Gradio's own that it lacks in a language: its key -> the text.
 _GRADIO = {

@@ -33,9 +33,7 @@ def draw(how: gr.Radio) -> list[Any]:
     """Draw the controls of seeds and a grid, and show those of the choice. Returns all, in the
     order in which events send their values, before the form's."""
     with gr.Column(elem_id="grid", elem_classes=HIDDEN) as grid:
-        elements.note(
-            gettext("Values with commas between; an empty box leaves it as in the form.")
-        )
+        elements.note(gettext("Values with commas between; an empty box leaves it as in the form."))
         with gr.Row():
             boxes = [
                 gr.Textbox(

@@ -42,11 +42,11 @@ def test_train_stays_in_sight_whatever_is_unfolded(
         for selector in ("#pairs-card table", "#pairs-card .ft-classes"):
             first_screen(page, selector)
     for kind, button in (("Grid", "#train"), ("Search", "#begin-search"), ("Once", "#train")):
-        page.locator("#train-how").get_by_text(kind).click()
+        page.locator("#train-how").get_by_role("radio", name=kind).check()
         expect(page.locator("#grid")).to_be_visible(visible=kind == "Grid")
         expect(page.locator("#search")).to_be_visible(visible=kind == "Search")
         first_screen(page, button)
-    page.locator("#train-how").get_by_text("Seeds").click()
+    page.locator("#train-how").get_by_role("radio", name="Seeds").check()
     expect(page.locator("#planned")).to_contain_text("Train queues 3 runs")
     expect(page.locator("#knob-num_train_epochs input")).to_have_attribute(
         "placeholder", re.compile(r"Automatic \(\d+\)")
