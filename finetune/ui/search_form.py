@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune.engines import spending
+from finetune.search.results import ENOUGH
 from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.ui import elements, feedback
 from finetune.ui.cost_view import rough_duration
@@ -56,6 +57,7 @@ def draw() -> SearchForm:
             trials = elements.number_box(
                 20, label=gettext("Trials at most"), elem_id="search-trials", min_width=130,
                 placeholder=gettext("No limit"),
+                info=gettext("From {n} finished ones on it says what matters.", n=ENOUGH),
             )  # fmt: skip
             minutes = elements.number_box(
                 "", label=gettext("Minutes of training"), elem_id="search-minutes", min_width=130,
