@@ -44,6 +44,12 @@ def _installed() -> tuple[str, ...]:
     return tuple(line.strip() for line in done.stdout.splitlines() if line.strip().isdecimal())
 
 
+def choose_tokenizer_threads() -> None:
+    """Let tokenizers of this process use all cores if a GPU computes the rest, or else one."""
+    parallel = "true" if list_accelerators() else "false"
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", parallel)
+
+
 @cache
 def accelerator_name() -> str:
     """The name of the first CUDA device; "" if there is none."""

@@ -15,7 +15,7 @@ import numpy as np
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SavedLogits
-from finetune.metrics import calibration, catalog, selection
+from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import LOSS
 from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
@@ -139,7 +139,8 @@ def _bias(
                 if np.array_equal(read.labels, own.labels):  # otherwise they are of other pairs
                     place = len(answers) if candidate == kept else place
                     answers.append(task_of(target).plain_answers(read.logits))
-                    losses += [_losses(read)] if metric == LOSS.name else []
+                    if metric == LOSS.name:
+                        losses.append(task_of(target).losses(read.logits, read.labels))
         if len(answers) > 1:
             labels, predictions = own.labels, np.stack(answers)
             classes, positive = target.size, target.positive
@@ -153,12 +154,6 @@ def _bias(
 
 def _read(candidate: Candidate, target: Target) -> SavedLogits:
     return saved_predictions.read_logits(Run(candidate.folder), candidate.step, target)
-
-
-def _losses(scored: SavedLogits) -> Floats:
-    """Return the cross-entropy of each example."""
-    likely = calibration.probabilities(scored.logits)[np.arange(len(scored.labels)), scored.labels]
-    return -np.log(np.maximum(likely, np.finfo(np.float32).tiny))
 
 
 def _leading(candidates: Sequence[Candidate], kept: Candidate, most: int) -> list[Candidate]:

@@ -223,7 +223,11 @@ def _label_doubts(
     never_right, total, count = np.ones(len(truth), bool), np.zeros(len(truth)), 0
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
-            saved = best if step == best.step else _read_alike(run, step, best, target)
+            saved = best
+            if step != best.step:
+                saved = saved_predictions.read_logits(run, step, target)
+            if not np.array_equal(saved.labels, truth):  # it is of other examples
+                continue
             answers = task_of(target).answers(saved.logits, target, rule)
             never_right &= ~task_of(target).right(answers.values, truth)
             total += answers.probability_of(truth)
@@ -246,14 +250,6 @@ def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
     if np.unique(groups, return_counts=True)[1].max(initial=0) * cross_fitting.FOLDS > len(groups):
         return text_hashes.unordered_pair_hash(hashes[0], hashes[-1])
     return groups
-
-
-def _read_alike(run: Run, step: int, best: SavedLogits, target: Target) -> SavedLogits:
-    """Read an evaluation of the same examples. Raises a StoreError if there is none."""
-    saved = saved_predictions.read_logits(run, step, target)
-    if not np.array_equal(saved.labels, best.labels):
-        raise StoreError("Step {step} was evaluated on other examples.", step=step)
-    return saved
 
 
 def _order_consistency(

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from finetune import disk
-from finetune.errors import StoreError
+from finetune.errors import StoreError, first_line
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.tasks.base import Target
@@ -113,7 +113,9 @@ def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits 
         rows = arrays["rows"]
         _check(given.shape == swapped.shape, "the orders differ in number")
         _check(rows.shape == given.shape[:1], "rows and logits differ in number")
-        _check_indices(rows, examples or 2**31)
+        _check(rows.dtype.kind in "iu", "an index is no whole number")
+        inside = (rows >= 0) & (rows < (examples or 2**31))
+        _check(bool(inside.all()), "an index is of no example")
         return SwappedLogits(int(arrays["step"].item()), rows, given, swapped)
 
 
@@ -165,7 +167,7 @@ def _reading(run: Run, path: Path, remedy: str) -> Iterator[None]:
             remedy,
             name=path.name,
             id=run.id,
-            reason=(str(error).strip().splitlines() or [type(error).__name__])[0][:200],
+            reason=first_line(error),
         ) from error
 
 
@@ -181,11 +183,6 @@ def _arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
 def _check(right: bool, problem: str) -> None:
     if not right:
         raise ValueError(problem)
-
-
-def _check_indices(values: NDArray[Any], end: int) -> None:
-    _check(values.dtype.kind in "iu", "an index is no whole number")
-    _check(bool(((values >= 0) & (values < end)).all()), f"an index is not from 0 to {end - 1}")
 
 
 def files_version(run: Run) -> tuple[tuple[str, int], ...]:

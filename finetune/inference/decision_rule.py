@@ -27,8 +27,11 @@ _LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
 def read_rule(folder: Path) -> DecisionRule:
     """Read the rule of the model in a folder; the defaults if it cannot be read."""
     notes = _notes(disk.read_json(folder / "config.json"))
-    numbers = {name: notes.get(name) for name in _LIMITS}
-    usable = {name: value for name, value in numbers.items() if _is_within(value, _LIMITS[name])}
+    usable = {
+        name: notes[name]
+        for name, limit in _LIMITS.items()
+        if type(notes.get(name)) in (int, float) and 0 < notes[name] < limit
+    }
     positive = notes.get("positive")
     return DecisionRule(**usable, positive=positive if isinstance(positive, str) else "")
 
@@ -36,10 +39,6 @@ def read_rule(folder: Path) -> DecisionRule:
 def _notes(config: dict[str, Any]) -> dict[str, Any]:
     notes = config.get(NOTES)
     return notes if isinstance(notes, dict) else {}
-
-
-def _is_within(value: Any, limit: float) -> bool:
-    return type(value) in (int, float) and 0 < value < limit
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:

@@ -23,17 +23,21 @@ from finetune.inference import bf16_layers, onnx_layers
 from finetune.inference.onnx_session import OnnxSession
 from finetune.inference.quantized import MODEL
 from finetune.inference.threads import default_threads, lower_priority, set_own_threads
-from finetune.training import layers, model
+from finetune.training import cuda_graphs, layers, model
 from finetune.training.layers import MaskFunction
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Row = tuple[str, str | None]
 Tokens = dict[str, list[list[int]]]  # name of an input -> its values for each row
-Batch = tuple[list[int], Future[NDArray[np.float32]]]  # indices of its pairs, and their logits
+# The indices of its pairs, and their logits: a tensor as long as a GPU may still compute it.
+Batch = tuple[list[int], Future[Any]]
 WINDOW = 1024  # pairs sorted by length at a time; enough for hardly any padding
 _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 # Tokens of a batch: on a GPU; for each thread if all share it; at most and at least for a thread
 # that computes it alone (a core is slower below that).
+# A GPU's batches of at most so many tokens are recorded when their shape is seen again: more take
+# longer to compute than to launch.
+_RECORDED = 4096
 _GPU_BATCH, _SHARED_BATCH, _OWN_BATCH, _LEAST_BATCH = 16_384, 512, 1024, 384
 _THREAD_BATCHES = 4  # at least for such a thread, so that all end together and little is padded
 _USUAL = 32  # tokens of the pair whose time decides on layers and threads
@@ -105,6 +109,9 @@ class Scorer:
         self.labels = list(self.target.names)
         self.precision: Precision = precision
         self._session: OnnxSession | None = None  # of a model in int8
+        recorder = cuda_graphs.recorder_of(self.device)
+        self._recorded = None if recorder is None else cuda_graphs.Recorded(self._logits, recorder)
+        self._seen: set[tuple[int, ...]] = set()  # shapes of batches that may be recorded
         own = list(layers.layer_stack(self._model))
         self._path = _Path(own, lambda mask: mask, self.threads)
         if precision == "int8":
@@ -231,9 +238,10 @@ class Scorer:
     def free(self) -> None:
         """Free the model and its device's memory, after all pending requests are computed."""
         self._pool.shutdown()
-        self._model = self._session = None
+        self._model = self._session = self._recorded = None
         if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+            with cuda_graphs.CudaRecorder.recording:  # which a wait for the device would spoil
+                torch.cuda.empty_cache()
 
     def _begin(self, block: list[Any]) -> tuple[list[Batch], NDArray[np.int64], NDArray[np.int64]]:
         """Start computing a block. Returns its batches, and the lengths and cut tokens of its
@@ -260,7 +268,8 @@ class Scorer:
     ) -> ScoredPairs:
         logits = np.empty((len(tokens), self.target.size), np.float32)
         for places, future in batches:
-            logits[places] = future.result()
+            result = future.result()
+            logits[places] = result.cpu() if isinstance(result, torch.Tensor) else result
         if not np.isfinite(logits).all():
             raise ModelError(
                 "The model's answers are not finite numbers: its file is damaged.",
@@ -298,7 +307,7 @@ class Scorer:
                 cut[at] = texts[0] if single else texts
         return cut
 
-    def _compute(self, rows: Tokens, threads: int) -> NDArray[np.float32]:
+    def _compute(self, rows: Tokens, threads: int) -> Any:
         inputs, mask = self._padded(rows)
         if self._session is not None:
             arrays = {name: values.numpy() for name, values in inputs.items()}
@@ -306,13 +315,33 @@ class Scorer:
         if self._on_cpu and torch.get_num_threads() != threads:
             set_own_threads(threads)
         with torch.inference_mode():
-            mask = self._path.mask(mask.to(self.device))
-            logits = self._model(**inputs, attention_mask=mask).logits
-        return logits.float().cpu().numpy()  # type: ignore[no-any-return]
+            batch = inputs | {"attention_mask": self._path.mask(self._moved(mask))}
+            (logits,) = self._work_for(mask)(batch)
+        logits = logits[: len(rows["input_ids"])]
+        return logits.numpy() if self._on_cpu else logits
+
+    def _logits(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return (self._model(**batch).logits.float(),)
+
+    def _work_for(self, mask: torch.Tensor) -> cuda_graphs.Work:
+        """Return what computes a batch with this mask."""
+        shape = rows, width = tuple(mask.shape)
+        if self._recorded is None or rows & (rows - 1) or rows * width > _RECORDED:
+            return self._logits
+        seen = shape in self._seen
+        self._seen.add(shape)
+        return self._recorded if seen else self._logits
+
+    def _moved(self, values: torch.Tensor) -> torch.Tensor:
+        """Copy values to the device, without waiting for a GPU."""
+        if self.device.type == "cuda":
+            values = values.pin_memory()
+        return values.to(self.device, non_blocking=self.device.type == "cuda")
 
     def _padded(self, rows: Tokens) -> tuple[dict[str, Any], torch.Tensor]:
         """Pad rows to tensors of shape (batch, longest) on the device, and make the mask on the
-        CPU. `tokenizer.pad` would take twenty times as long."""
+        CPU. `tokenizer.pad` would take twenty times as long. If batches are recorded, shapes are
+        rounded up, the rows with copies of the first one."""
         largest = max(itertools.chain.from_iterable(rows["input_ids"]), default=0)
         if largest >= self._vocabulary_size:  # a GPU would be unusable afterwards
             raise ModelError(
@@ -323,7 +352,16 @@ class Scorer:
                 vocabulary_size=self._vocabulary_size,
             )
         lengths = np.array([len(ids) for ids in rows["input_ids"]])
-        mask = np.arange(lengths.max()) < lengths[:, None]
+        width = int(lengths.max())
+        if self._recorded is not None:
+            multiple = cuda_graphs.WIDTH
+            width = max(width, min(self._max_length, -(-width // multiple) * multiple))
+            count = 1 << (len(lengths) - 1).bit_length()
+            if count * width <= _RECORDED:
+                more = count - len(lengths)
+                rows = {name: column + column[:1] * more for name, column in rows.items()}
+                lengths = np.append(lengths, lengths[:1].repeat(more))
+        mask = np.arange(width) < lengths[:, None]
         if self._tokenizer.padding_side == "left":
             mask = mask[:, ::-1].copy()
         fill = {"input_ids": self._tokenizer.pad_token_id or 0}
@@ -332,7 +370,7 @@ class Scorer:
         for name, column in rows.items():
             padded = np.full(mask.shape, fill.get(name, 0), np.int64)
             padded[mask] = np.fromiter(itertools.chain.from_iterable(column), np.int64)
-            inputs[name] = torch.from_numpy(padded).to(self.device)
+            inputs[name] = self._moved(torch.from_numpy(padded))
         return inputs, torch.from_numpy(mask).long()
 
 

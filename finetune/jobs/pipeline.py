@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
-from finetune.environment import logs
+from finetune.environment import devices, logs
 from finetune.environment.usage import UsageMeter
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
@@ -136,7 +136,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
 
 def _set_environment(config: RunConfig) -> None:
     """Set variables that the Hugging Face libraries read once, on import."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    devices.choose_tokenizer_threads()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")

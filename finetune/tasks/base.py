@@ -13,7 +13,7 @@ from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Indices
+from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.text_hashes import Integers
@@ -257,8 +257,8 @@ class Task(Protocol):
     ) -> torch.Tensor:
         """Return the loss that is trained on: the model's own unless it is changed."""
 
-    def mean_loss(self, logits: Logits, labels: Indices) -> float:
-        """Return the mean loss of many examples, as evaluations report it."""
+    def losses(self, logits: Logits, labels: Indices) -> Floats:
+        """Return the loss of each example, whose mean evaluations report; shape (examples,)."""
 
     def scores(
         self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]

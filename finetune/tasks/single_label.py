@@ -19,7 +19,7 @@ from finetune.messages import message
 from finetune.metrics import catalog, classification, intervals
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Indices, confusion_matrix
+from finetune.metrics.classification import Floats, Indices, confusion_matrix
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.tasks import class_findings, classes
@@ -219,11 +219,11 @@ class SingleLabel:
         logits = outputs.logits.float()
         return cross_entropy(logits, labels, class_weights, label_smoothing=smoothing)
 
-    def mean_loss(self, logits: Logits, labels: Indices) -> float:
-        import torch
-
-        scores, truth = torch.from_numpy(logits).double(), torch.from_numpy(labels)
-        return torch.nn.functional.cross_entropy(scores, truth).item()
+    def losses(self, logits: Logits, labels: Indices) -> Floats:
+        scores = logits.astype(np.float64)
+        scores -= scores.max(axis=1, keepdims=True)
+        own = scores[np.arange(len(labels)), labels]
+        return np.asarray(np.log(np.exp(scores).sum(axis=1)) - own)
 
     def scores(
         self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]

@@ -2,6 +2,7 @@
 
 __all__ = [
     "accelerator",
+    "cuda_graphs",
     "dataloaders",
     "distributed",
     "first_batch",

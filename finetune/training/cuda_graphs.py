@@ -28,7 +28,7 @@ Batch = dict[str, Tensor]
 Outputs = tuple[Tensor, ...]
 Work = Callable[..., Outputs]  # on a batch and constants
 
-_WIDTH, _WIDTHS = 16, 16  # widths of batches: multiples of so many tokens, and how many widths
+WIDTH, _WIDTHS = 16, 16  # widths of batches: multiples of so many tokens, and how many widths
 _MOST_WIDTHS = 32  # if a configuration decides on them; each takes a graph
 _WARM_UPS = 3  # runs before the first recording, as PyTorch's notes do
 
@@ -238,6 +238,11 @@ class RecordedStep(Recorded):
                 self._optimizer.optimizer.__dict__.pop(name, None)
 
 
+def recorder_of(device: torch.device) -> Recorder | None:
+    """Return a recorder for a GPU; None for another device."""
+    return CudaRecorder(device) if device.type == "cuda" else None
+
+
 def recorder_for(config: RunConfig, accelerator: Accelerator, model: Any) -> Recorder | None:
     """Return the recorder of a run; None without a GPU, or if its steps cannot be recorded, which
     the log then says."""
@@ -246,7 +251,7 @@ def recorder_for(config: RunConfig, accelerator: Accelerator, model: Any) -> Rec
     if reason := obstacle(config, accelerator, model):
         print(f"training without CUDA graphs: {reason}", flush=True)
         return None
-    return CudaRecorder(accelerator.device)
+    return recorder_of(accelerator.device)
 
 
 def obstacle(config: RunConfig, accelerator: Accelerator, model: Any) -> str:
@@ -280,4 +285,4 @@ def width_multiple(config: RunConfig) -> int:
         return config.max_length
     if config.pad_to_multiple_of >= 0:
         return max(1, config.pad_to_multiple_of)
-    return max(_WIDTH, 8 * math.ceil(config.max_length / (8 * _WIDTHS)))
+    return max(WIDTH, 8 * math.ceil(config.max_length / (8 * _WIDTHS)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,13 @@ def test_products_in_fp32_are_exact_only_if_the_courses_loop_is_asked_for_exactl
     assert accelerator.choose_tf32(course.changed(seed=1, max_length=64)) == "highest"
     assert accelerator.choose_tf32(course.changed(per_device_train_batch_size=32)) == "high"
     assert accelerator.choose_tf32(RunConfig(mixed_precision="no")) == "high"
+
+
+@pytest.mark.parametrize(("gpus", "parallel"), [("0", "true"), ("", "false")])
+def test_tokenizers_use_all_cores_beside_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, gpus: str, parallel: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    devices.choose_tokenizer_threads()
+    assert os.environ["TOKENIZERS_PARALLELISM"] == parallel

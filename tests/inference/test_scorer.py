@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,13 +19,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.environment import devices
 from finetune.errors import ModelError
+from finetune.inference import onnx_layers
 from finetune.inference import scorer as scoring
 from finetune.inference.micro_batcher import MicroBatcher
 from finetune.inference.scorer import Row, Scorer
 from finetune.inference.threads import set_own_threads
-from finetune.training import layers
+from finetune.training import cuda_graphs, layers
 from tests.support import toys
 from tests.support.families import FAMILIES, lively, write
+from tests.support.tape import TapeRecorder
 
 LONG = "the cat sees a dog . " * 6
 PAIRS = [(one, two) for one, two, _ in toys.rows(40)] + [(LONG, "a dog"), ("cat", LONG), ("a", "b")]
@@ -116,7 +118,7 @@ def test_layers_and_threads_are_those_measured_to_be_fastest(
     used: list[int] = []
     compute = scorer._compute
 
-    def counted(rows: scoring.Tokens, threads: int) -> NDArray[np.float32]:
+    def counted(rows: scoring.Tokens, threads: int) -> Any:
         used.append(threads)
         return compute(rows, threads)
 
@@ -257,3 +259,23 @@ def test_what_was_asked_before_the_close_is_answered(batcher: MicroBatcher) -> N
     assert len(last.result(0).tokens) == 1
     with pytest.raises(ModelError, match="not loaded any more"):
         batcher.submit("cat", "dog")
+
+
+def test_small_batches_are_recorded_and_give_the_same_logits(
+    checkpoint: Path, expected: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, but of operations of the processor: shapes are rounded up, and recorded when
+    they are seen again."""
+    recorder = TapeRecorder()
+    monkeypatch.setattr(cuda_graphs, "recorder_of", lambda device: recorder)
+    monkeypatch.setattr(onnx_layers, "build", lambda model, threads: [])
+    scorer = Scorer(checkpoint, 32, "fp32", threads=1)
+    for count in (1, 2, 3, len(PAIRS), 3, len(PAIRS), 1, 4):
+        logits = scorer.scores(FIRST[:count], SECOND[:count])
+        np.testing.assert_allclose(logits, expected[:count], atol=1e-4)
+    assert recorder.replayed >= recorder.recorded >= 3
+    shapes = recorder.recorded
+    for _ in range(2):
+        scorer.scores(FIRST[:3], SECOND[:3])
+    assert recorder.recorded == shapes
+    scorer.free()

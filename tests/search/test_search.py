@@ -681,7 +681,7 @@ def test_how_long_and_how_much_is_said_as_it_is_known() -> None:
     def said(seconds: float | None, price: float = 0, **budget: float) -> str:
         return str(search_form.expected(seconds, Budget(**budget), price))  # type: ignore[arg-type]
 
-    assert "by the speed of an earlier run" in said(600.0, trials=5)
+    assert "All trials: about 10 min of training" in said(600.0, trials=5)
     assert "known after a run like it" in said(None, trials=5)
     assert "No trial begins after 30 min of training." in said(None, trials=0, minutes=30)
     assert "earlier run" not in said(1800.0, trials=50, minutes=30)

@@ -45,7 +45,7 @@ from tests.support.tabs import NOBODY, draw_train, form_values, predict_tab, pub
 from tests.support.toys import story
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ONE_RUN = (1, "", "", "")  # neither seeds nor a grid
+ONE_RUN = ("once", "3", "1e-5, 2e-5", "", "")  # whatever stands in the boxes of the others
 Tabs = tuple[TrainTab, PredictTab, PublishTab]
 MARKUP = "<script>alert(1)</script>"
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -112,12 +112,13 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     assert train.unmeasured not in train.on_costs(NOBODY, *ONE_RUN, *values)
     assert train.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, words in (
-        (("3", "", "", ""), "Train queues 3 runs."),
-        (("2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
-        (("", "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
+        (("seeds", "3", "1e-5, 2e-5", "", ""), "Train queues 3 runs."),
+        (("grid", "2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
+        (("grid", "", "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
     ):
         assert words in train.on_costs(NOBODY, *several, *values)[train.planned]
-    wrong = train.on_costs(NOBODY, "0", "high", "", "", *values)
+    assert train.on_costs(NOBODY, *ONE_RUN, *values)[train.planned] == ""
+    wrong = train.on_costs(NOBODY, "grid", "0", "high", "", "", *values)
     for words in ("from 1 to 100, got 0", "got &#39;high&#39;"):
         assert words in wrong[train.costs]
 

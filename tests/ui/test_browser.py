@@ -50,7 +50,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     shown = page.locator("#cards .ft-card b").first
     before = shown.inner_text()
     expect(shown).not_to_have_text(before)  # the loss streams in
-    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    expect(page.locator("#loss-plot path.ft-loss:not(.ft-raw)")).to_have_count(1)
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator("#run-phase")).to_have_text("Stopped")
     assert run.has_model()
@@ -68,7 +68,7 @@ def test_train_watch_try_and_publish(
     cards = page.locator("#cards .ft-card")
     intervals = r"accuracy, best model\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\."
     expect(cards.nth(1)).to_contain_text(re.compile(intervals))
-    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    expect(page.locator("#loss-plot path.ft-loss:not(.ft-raw)")).to_have_count(1)
     summary = app.store.runs()[0].state()
     expect(page.locator("#score-plot .ft-dot")).to_have_count(2 * len(summary.curve))
     assert summary.best is not None
