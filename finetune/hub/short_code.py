@@ -72,9 +72,7 @@ def _loading(config: RunConfig, store: RunStore) -> str:
         suffix = Path(next(iter(files.values()))).suffix.lower()
         separator = ', sep="\\t"' if suffix == ".tsv" else ""
         return f"load_dataset({_BUILDERS.get(suffix, 'csv')!r}, data_files={files!r}{separator})"
-    entry = catalog.find_dataset(config.dataset)
-    name = entry.repo if entry and entry.repo else config.dataset
-    part = entry.config if entry and entry.config else config.dataset_config_name
+    name, part = catalog.repo_and_config(config)
     return f"load_dataset({name!r}, {part!r})" if part else f"load_dataset({name!r})"
 
 
