@@ -163,7 +163,7 @@ def visit_predict(page: Page) -> list[str]:
     expect(page.locator("#batch-file")).to_contain_text("tickets")
     page.locator("#batch-start").click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="The file with predictions").click()
+        page.get_by_role("link", name="Download predictions").click()
     assert download.value.suggested_filename == "tickets-predicted.csv"
     assert len(Path(download.value.path()).read_text().splitlines()) == 42
     expect(page.locator("#batch-view")).to_contain_text("1 could not be judged")
