@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -20,7 +19,6 @@ from finetune.text_hashes import Integers
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 RARE = 5  # a class of fewer training rows is asked about
-_MOST_CHANGES = 300  # the longest `label_map`, in characters
 _EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
 
 
@@ -131,8 +129,8 @@ def _change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Re
     """Return a button that adds label changes to a configuration; no button if the resulting
     `label_map` would be too long."""
     changed = config.changed_labels | {classes.changeable(old): new for old, new in changes.items()}
-    value = shlex.join(f"{old}={new}" for old, new in changed.items())
-    return [Remedy("label_map", value, text)] if len(value) <= _MOST_CHANGES else []
+    value = classes.label_map(changed)
+    return [Remedy("label_map", value, text)] if len(value) <= classes.MOST_CHANGES else []
 
 
 def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
