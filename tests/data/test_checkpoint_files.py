@@ -98,7 +98,7 @@ def is_damaged(toy: Path, secret: Path) -> None:
 HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
     (names_the_secret, "points outside the checkpoint: vocab is"),
     (links_to_the_secret, "vocab.txt in the checkpoint .* is a link to a place outside its folder"),
-    (links_its_configuration, "config.json in the checkpoint .* is a link to a place outside its folder"),
+    (links_its_configuration, "config.json in the checkpoint .* is a link to a place outside its"),
     (has_an_adapter, "is an adapter: it changes another model"),
     (has_code, "needs code of its own, which is never run"),
     (indexes_the_secret, "points outside the checkpoint: weight_map is"),
