@@ -26,7 +26,7 @@ from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import SINGLE_LABEL, Target
 from finetune.tasks.classes import class_key, label_text
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import measured, task_of
 
 WINDOW = 4096  # rows sorted by length together, and held at once
 FIRST = 64  # rows of the first window, to be predicted soon; each has four times as many
@@ -198,7 +198,7 @@ class _RowPredictor:
         positive = labels.index(positive) if positive in labels else default
         task = prepared.task if prepared else SINGLE_LABEL
         self._target = Target(tuple(labels), positive, task)
-        self._metrics = run.config().measured
+        self._metrics = measured(run.config(), self._target)
         self._number_of = {class_key(name): number for number, name in enumerate(labels)}
         self._number_of |= {name: number for number, name in enumerate(labels)}
         if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # unless a number is a name

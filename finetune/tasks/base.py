@@ -128,6 +128,8 @@ class Task(Protocol):
 
     name: str
     title: str  # for a person
+    metrics: tuple[Metric, ...]  # measured of every run
+    headline: Metric  # of these, the one by which models are told apart
     has_own_loss: bool  # True if the loss is not the one that transformers computes for its head
 
     # Reading

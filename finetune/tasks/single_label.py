@@ -46,6 +46,8 @@ class SingleLabel:
 
     name = SINGLE_LABEL
     title = message("One class for each row")
+    metrics: tuple[Metric, ...] = catalog.STANDARD
+    headline = catalog.HEADLINE
     has_own_loss = False
 
     def recognises(self, cells: Sequence[Any]) -> bool:
