@@ -10,6 +10,7 @@ from finetune.evaluation.report import Verdict
 from finetune.metrics import catalog
 from finetune.metrics.catalog import LOSS
 from finetune.runs.summary import RunSummary
+from finetune.tasks.registry import deciding_metric
 
 Kind = Literal["resume", "perfect", "below", "once", "longer", "falls", "level"]
 # What its button does: fill the form with another run, list the errors, lead to the test set.
@@ -48,9 +49,11 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     Args:
         verdict: on the kept model.
     """
+    best, prepared = summary.best, summary.prepared
     metric = config.metric_for_best_model
+    if prepared is not None:
+        metric = deciding_metric(config, prepared.target)
     curve = [scored for scored in summary.validation if metric in scored.metrics]
-    best = summary.best
     if summary.status != "finished" or best is None or not curve:
         return Advice("resume")
     last = curve[-1]

@@ -22,7 +22,7 @@ from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
 from finetune.metrics import intervals
-from finetune.metrics.catalog import ACCURACY, F1, STANDARD
+from finetune.metrics.catalog import ACCURACY, F1
 from finetune.runs.run import Run
 from finetune.tasks.base import DecisionRule, Target
 from finetune.tasks.registry import task_of
@@ -135,7 +135,7 @@ def _compare(
 ) -> QuantizationReport:  # fmt: skip
     after = _answers(small, rows, target, rule)
     task = task_of(target)
-    scores = [task.scores(answers, labels, target, STANDARD) for answers in (before, after)]
+    scores = [task.scores(answers, labels, target, task.metrics) for answers in (before, after)]
 
     def seconds(scorer: Scorer) -> float:
         began = time.perf_counter()

@@ -214,10 +214,9 @@ def find(name: str) -> Metric:
     return METRICS.get(name) or Metric(name, name, name, range=(float("-inf"), float("inf")))
 
 
-def measured(names: Iterable[str] = ()) -> list[Metric]:
-    """Return the metrics to measure: the standard ones, and others by name."""
-    added = [find(name) for name in names if name != LOSS.name]
-    return list(dict.fromkeys((*STANDARD, *added)))
+def named(names: Iterable[str]) -> list[Metric]:
+    """Return metrics by name, the loss left out."""
+    return [find(name) for name in names if name != LOSS.name]
 
 
 def tallied_scores(

@@ -46,6 +46,8 @@ class SingleLabel:
 
     name = SINGLE_LABEL
     title = message("One class for each row")
+    metrics: tuple[Metric, ...] = catalog.STANDARD
+    headline = catalog.HEADLINE
     has_own_loss = False
 
     def recognises(self, cells: Sequence[Any]) -> bool:
@@ -176,7 +178,7 @@ class SingleLabel:
     def _above_threshold(
         self, shares: Logits, target: Target, rule: DecisionRule, options: PredictOptions
     ) -> NDArray[np.float64] | None:
-        """Return how far each positive probability is above the threshold; None without one."""
+        """Return the positive class's probabilities minus the threshold; None if there is none."""
         level = rule.threshold_for(target.names) if options.threshold else None
         if level is None:
             return None

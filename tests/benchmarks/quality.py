@@ -194,7 +194,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
         config.checkpoint, loaded.target, config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)
-    batches = dataloaders.build_loaders(loaded, tokenizer, config)
+    batches = dataloaders.build_loaders(loaded, tokenizer, config, accelerator.device)
     logits: list[loop.Logits] = []
 
     def keep(step: int, scored: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
@@ -205,7 +205,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     interval = 0 if side == "course" else -(-len(batches.train) // 5)
     hooks = loop.Hooks(save_predictions=keep)
     task = task_of(loaded.target)
-    metric = task.score_modules(loaded.target, config.measured)
+    metric = task.score_modules(loaded.target, task.metrics)
     for event in loop.fit(
         config, accelerator, classifier, batches, task, metric, hooks, interval=interval
     ):

@@ -46,10 +46,11 @@ class PredictTab:
         self.empty = elements.no_model("predict-empty")
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):
-            self.run = gr.Dropdown(
-                [], label=gettext("Model"), elem_id="predict-run", interactive=True,
-                allow_custom_value=True, min_width=320,
-            )  # fmt: skip
+            with gr.Column(min_width=320):
+                self.run = gr.Dropdown(
+                    [], label=gettext("Model"), elem_id="predict-run", interactive=True,
+                    allow_custom_value=True,
+                )  # fmt: skip
             self._draw_options()
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
