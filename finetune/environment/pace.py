@@ -83,13 +83,16 @@ def _measure(kind: str) -> Pace:
         hidden, _HEADS, 4 * hidden, dropout=0.0, activation="gelu", batch_first=True, device=kind
     )
 
-    def seconds(rows: int, half: bool) -> float:
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    precision = halves.get(devices.trains_in())
+
+    def seconds(rows: int, dtype: torch.dtype | None) -> float:
         """The least of a pass's times: the machine may be busy."""
         batch = torch.ones((rows, length, hidden), device=kind, requires_grad=True)
         taken: list[float] = []
         ends = time.perf_counter() + _SECONDS
         while (began := time.perf_counter()) < ends or len(taken) < _LEAST:
-            with torch.autocast(kind, torch.bfloat16, enabled=half):
+            with torch.autocast(kind, dtype, enabled=dtype is not None):
                 answer = layer(batch)
             answer.float().sum().backward()
             if kind != "cpu":
@@ -97,10 +100,9 @@ def _measure(kind: str) -> Pace:
             taken.append(time.perf_counter() - began)
         return min(taken)
 
-    prefers = devices.prefers_bf16()
     flops = 3 * layer_flops(hidden, 4 * hidden, length * rows, length)
-    rates = {half: flops / seconds(rows, half) for half in {False, prefers}}
-    return Pace(seconds(1, prefers), rates[False], rates[prefers])
+    rates = {dtype: flops / seconds(rows, dtype) for dtype in {None, precision}}
+    return Pace(seconds(1, precision), rates[None], rates[precision])
 
 
 if __name__ == "__main__":
