@@ -8,20 +8,24 @@ element.addEventListener('click', (event) => {
 
 // The boxes are this page's own: a table that is drawn anew is ticked as the old one was.
 const ticked = new Set(finetune.compared());
-const offer = () => { // to compare what is ticked
+const offer = () => { // to compare or delete what is ticked
   const n = ticked.size, words = element.querySelector('[data-runs]').dataset;
-  const value = n > 1 ? words.compareN.replace('{n}', n) : words.compare;
-  finetune.ticked = [[...ticked].join(' '), {__type__: 'update', value, interactive: n > 1}];
+  const change = (few, many, least, most) => ({__type__: 'update', interactive: n >= least && n <= most,
+    value: n >= least ? many.replace('{n}', n) : few});
+  finetune.ticked = [[...ticked].join(' '), change(words.compare, words.compareN, 2, props.most),
+    change(words.delete, words.deleteN, 1, Infinity)];
   trigger('select', {});
 };
 element.addEventListener('change', (event) => {
+  if (event.target.dataset.column) {
+    const chosen = [...element.querySelectorAll('[data-column]:checked')];
+    const what = chosen.map((one) => one.dataset.column).join(' ');
+    trigger('click', {do: 'columns', what, at: sent += 1});
+  }
   const box = event.target.closest('input[data-do=choose]');
   if (!box) return;
-  const full = box.checked && ticked.size >= props.most;
-  if (full) box.checked = false;
-  else if (box.checked) ticked.add(box.dataset.what);
+  if (box.checked) ticked.add(box.dataset.what);
   else ticked.delete(box.dataset.what);
-  element.querySelector('[data-full]').hidden = !full;
   offer();
 });
 watch('value', () => {
@@ -33,6 +37,17 @@ watch('value', () => {
   for (const box of element.querySelectorAll('input[data-do=choose]')) {
     box.checked = ticked.has(box.dataset.what);
   }
+});
+
+// The chooser of columns stays open while the table is drawn anew.
+let choosing = false;
+element.addEventListener('toggle', ({target}) => {
+  if (target.matches('.ft-picker') && target.isConnected) choosing = target.open;
+}, true);
+watch('value', () => {
+  const picker = element.querySelector('.ft-picker');
+  if (picker) picker.open = choosing;
+  for (const box of element.querySelectorAll('[data-column]')) box.checked = box.hasAttribute('checked');
 });
 
 // Keeps the keyboard's focus and the place scrolled to when the table is drawn anew.

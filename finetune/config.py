@@ -27,8 +27,7 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics.catalog import HEADLINE, LOSS, METRICS, OPTIONAL, STANDARD, Metric
-from finetune.metrics.catalog import measured as measured_metrics
+from finetune.metrics.catalog import HEADLINE, LOSS, METRICS, OPTIONAL, STANDARD
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -370,11 +369,6 @@ class RunConfig(BaseModel):
         """`label_map` as label -> new label, "" to leave its rows out."""
         entries = [entry.rpartition("=") for entry in shlex.split(self.label_map)]
         return {old: new for old, _, new in entries}
-
-    @property
-    def measured(self) -> list[Metric]:
-        """The metrics of a run, the loss left out."""
-        return measured_metrics([*self.added_metrics, self.metric_for_best_model])
 
     @property
     def added_metrics(self) -> list[str]:

@@ -53,6 +53,11 @@ def hub() -> Iterator[LoopbackHub]:
     HUB.reset()
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than processors: tests wait for the processes that they start."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_sessionfinish() -> None:
     HUB.__exit__()
     shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)

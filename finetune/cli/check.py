@@ -15,9 +15,10 @@ from finetune.data import check_report
 from finetune.data.check_report import CheckReport
 from finetune.evaluation import baselines
 from finetune.jobs.check import check_config
-from finetune.metrics.catalog import STANDARD, metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs.store import default_root
 from finetune.runs.summary import MAJORITY
+from finetune.tasks.registry import find_task
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,7 +49,8 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
-    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in STANDARD}
+    metrics = find_task(report.task).metrics
+    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in metrics}
     for name, scores in report.baselines.items():
         values = ", ".join(f"{title} {scores[metric]:.3f}" for metric, title in titles.items())
         print(f"  to beat, {name}: {values}")

@@ -18,6 +18,7 @@ from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, hub_access
 from finetune.findings import Example, Finding
 from finetune.messages import Text
+from finetune.tasks.base import SINGLE_LABEL
 
 MAX_LINES = 1000
 
@@ -55,6 +56,7 @@ class CheckReport:
     corpus: str = ""  # folder of the cached dataset; empty if the source could not be read
     choices: dict[str, Text] = field(default_factory=dict)  # column -> why it cannot be used, or ""
     columns: dict[str, str] = field(default_factory=dict)  # sentence1, sentence2, label -> column
+    task: str = SINGLE_LABEL
     labels: list[str] = field(default_factory=list)  # names of the classes, by index
     positive_label: str = ""  # the class whose F1 is reported
     read: dict[str, int] = field(default_factory=dict)  # split of the source -> rows read

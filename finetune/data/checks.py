@@ -26,7 +26,6 @@ from finetune.errors import DataError, ModelError, some
 from finetune.findings import Example, Finding, Remedy
 from finetune.messages import message as _
 from finetune.metrics import intervals
-from finetune.metrics.catalog import STANDARD
 from finetune.runs.events import Phase
 from finetune.tasks.base import MISSING_LABEL
 from finetune.tasks.registry import find_task
@@ -82,7 +81,8 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     if not blocks and not any(finding.severity == "blocks" for finding in findings):
         target = task.target(assigned.labels, config)
         positive = task.facts(target, config).get("positive_label", "")
-        majority = task.constant_scores(train, assigned.of("validation").label, target, STANDARD)
+        validation = assigned.of("validation").label
+        majority = task.constant_scores(train, validation, target, task.metrics)
         fingerprint = assigned.fingerprint(target)
     report = CheckReport(
         source=dataset.source,
@@ -90,6 +90,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         corpus=dataset.folder.name,
         choices=dataset.choices,
         columns=asdict(dataset.columns),
+        task=task.name,
         labels=assigned.names,
         positive_label=positive,
         read=dataset.rows,

@@ -31,7 +31,12 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
     said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
     guess = column_guess.guess_columns(list(source.columns), sample, said)
-    findings = list(_questions(guess, source.name))
+    findings = []  # a question about each role in doubt, the texts first
+    for role in guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]:
+        text, remedy = columns.question(guess, role, source.name)
+        kind = "single-or-pair" if role == "sentence2" else "columns"
+        answers = _answers(guess, role)
+        findings.append(Finding(kind, "blocks", text, 0, remedy, remedies=answers))
     if not findings or not columns.are_usable(said, source.columns):
         findings = [Finding("columns", "blocks", error.fact, 0, error.remedy)]
     first = findings[0]
@@ -49,16 +54,6 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         notes=source.notes,
         sheets=source.sheets,
     )
-
-
-def _questions(guess: Guess, source: str) -> Iterator[Finding]:
-    """Ask about each role in doubt, the texts first."""
-    empty = not any(guess.doubts.values())
-    for role in list(guess.doubts)[:1] if empty else guess.doubts:
-        text, remedy = columns.question(guess, role, source)
-        kind = "single-or-pair" if role == "sentence2" else "columns"
-        remedies = _answers(guess, role)
-        yield Finding(kind, "blocks", text, 0, remedy, remedies=remedies)
 
 
 def _answers(guess: Guess, role: Role) -> list[Remedy]:

@@ -10,12 +10,18 @@ from finetune.evaluation.report import Verdict
 from finetune.metrics import catalog
 from finetune.metrics.catalog import LOSS
 from finetune.runs.summary import RunSummary
+from finetune.tasks.registry import deciding_metric
 
 Kind = Literal["resume", "perfect", "below", "once", "longer", "falls", "level"]
+# What its button does: fill the form with another run, list the errors, lead to the test set.
+Action = Literal["train", "errors", "test"]
 
 _LOSS_NOISE = 0.05  # of the best loss; a worse one within this is chance
 _WIDTH = 3.92  # standard errors in a 95% interval
 _PATIENCE = 3  # evaluations
+_SEEDS = 3  # runs that show what is chance
+_FEW_ERRORS = 20  # that are soon read
+_WIDE = 0.15  # an interval with which little can be told
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Advice:
     kind: Kind
     # Fields of the run's configuration to change in the next one; empty if there are none.
     changes: dict[str, Any] = field(default_factory=dict)
+    action: Action = "train"
+    seeds: int = 1  # runs to start, with as many seeds
     best_step: int = 0  # optimizer steps
     last_step: int = 0  # of the last evaluation
 
@@ -41,19 +49,24 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     Args:
         verdict: on the kept model.
     """
+    best, prepared = summary.best, summary.prepared
     metric = config.metric_for_best_model
+    if prepared is not None:
+        metric = deciding_metric(config, prepared.target)
     curve = [scored for scored in summary.validation if metric in scored.metrics]
-    best = summary.best
     if summary.status != "finished" or best is None or not curve:
         return Advice("resume")
-    last, steps = curve[-1], {"best_step": best.step, "last_step": curve[-1].step}
+    last = curve[-1]
+    steps: dict[str, Any] = {"best_step": best.step, "last_step": last.step}
     rising = len(curve) > 1 and best.step == last.step
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
-    another_seed = {"seed": config.seed + 1}
     if not verdict.errors:
-        return Advice("perfect", another_seed, **steps)
+        return _of_perfect(summary, config, steps)
     if verdict.always is not None or (verdict.gain is not None and verdict.gain.high < 0):
-        return Advice("below", longer, **steps)
+        weights = {"class_weights": "balanced"}
+        weighted = verdict.always is not None and config.class_weights == "none"
+        changes = longer or (weights if weighted else {})
+        return Advice("below", changes, "train" if changes else "errors", **steps)
     if len(curve) < 2:
         return Advice("once", {"eval_steps": max(1, summary.total_steps // 10)}, **steps)
     if rising:
@@ -67,7 +80,27 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         shorter = _of_steps(summary, config, best.step)
         patience = {"early_stopping_patience": _PATIENCE}
         return Advice("falls", shorter or patience, **steps)
-    return Advice("level", another_seed, **steps)
+    return _of_level(summary, config, verdict, steps)
+
+
+def _of_perfect(summary: RunSummary, config: RunConfig, steps: dict[str, Any]) -> Advice:
+    facts = summary.prepared.data if summary.prepared else {}
+    if "test" in facts.get("rows", {}) and not summary.opened:
+        return Advice("perfect", action="test", **steps)
+    return Advice("perfect", {"seed": config.seed + 1}, seeds=_SEEDS, **steps)
+
+
+def _of_level(
+    summary: RunSummary, config: RunConfig, verdict: Verdict, steps: dict[str, Any]
+) -> Advice:
+    if verdict.errors <= _FEW_ERRORS:
+        return Advice("level", action="errors", **steps)
+    facts = summary.prepared.data if summary.prepared else {}
+    larger = min(0.5, 2 * config.validation_share)
+    cut = "validation" not in facts.get("splits", {"validation": ""})
+    if cut and larger > config.validation_share and verdict.score.high - verdict.score.low > _WIDE:
+        return Advice("level", {"validation_share": larger}, **steps)
+    return Advice("level", {"seed": config.seed + 1}, seeds=_SEEDS, **steps)
 
 
 def _of_steps(summary: RunSummary, config: RunConfig, steps: int) -> dict[str, Any]:

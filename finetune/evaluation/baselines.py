@@ -19,7 +19,7 @@ from finetune import disk
 from finetune.data import checkpoint_files
 from finetune.errors import FinetuneError
 from finetune.messages import message as _
-from finetune.metrics.catalog import ACCURACY, F1, STANDARD, Metric, metric_name
+from finetune.metrics.catalog import ACCURACY, F1, Metric, metric_name
 from finetune.runs.summary import MAJORITY
 from finetune.tasks.base import Target
 from finetune.tasks.registry import task_of
@@ -55,7 +55,7 @@ def measure_baselines(
     max_length: int,
     half: bool = False,
     stop: Callable[[], bool] = lambda: False,
-    metrics: Sequence[Metric] = STANDARD,
+    metrics: Sequence[Metric] = (),
 ) -> dict[str, dict[str, float]]:
     """Return the scores of each baseline, and the number of `examples` it was measured on.
 
@@ -63,7 +63,7 @@ def measure_baselines(
         checkpoint: the model before any tuning; compared only if it is a sentence encoder.
         half: True to encode in bf16.
         stop: asked between two batches; the baselines measured by then are returned.
-        metrics: those that answers suffice for are measured.
+        metrics: those that answers suffice for are measured; the task's own by default.
     """
     paired = "sentence2" in pairs.splits["train"].column_names
     compared = paired and task_of(pairs.target).uses_similarity(pairs.target)
@@ -81,7 +81,7 @@ def measure_baselines(
     return {name: scores for name, scores in baselines.items() if scores}
 
 
-def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = STANDARD) -> dict[str, float]:
+def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = ()) -> dict[str, float]:
     """Return the scores of TF-IDF; empty if no text has a word. Takes seconds and no torch."""
 
     def measure() -> dict[str, float]:
@@ -123,7 +123,7 @@ def _measured_once(
     metrics: Sequence[Metric],
 ) -> dict[str, float]:  # fmt: skip
     """Return the scores kept under a key of the rows and labels, measuring them if needed."""
-    added = [metric.name for metric in metrics if metric not in STANDARD]
+    added = [metric.name for metric in metrics if metric not in task_of(pairs.target).metrics]
     values = json.dumps([_VERSION, pairs.fingerprint, *key, *added])
     name = f"baseline-{hashlib.sha256(values.encode()).hexdigest()[:24]}.json"
     scores = disk.read_json(pairs.folder / name)
@@ -135,7 +135,8 @@ def _measured_once(
 def _scores(
     answers: Targets, truth: Targets, pairs: Pairs, metrics: Sequence[Metric]
 ) -> dict[str, float]:
-    scores = task_of(pairs.target).scores(answers, truth, pairs.target, metrics)
+    task = task_of(pairs.target)
+    scores = task.scores(answers, truth, pairs.target, metrics or task.metrics)
     return {**scores, "examples": float(len(truth))}
 
 

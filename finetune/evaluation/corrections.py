@@ -22,16 +22,30 @@ from finetune.data import csv_cells
 from finetune.disk import read_as, write_atomically
 from finetune.errors import DataError, StoreError
 from finetune.evaluation import saved_predictions
+from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks.base import Target
 
+_TEXTS = ("sentence1", "sentence2")
 _write_lock = threading.Lock()  # a person may correct two labels within a moment
 
 
-def read_corrections(run: Run) -> dict[int, str]:
+def read_corrections(job: JobFolder) -> dict[int, str]:
     """Read the corrected class of each row, in row order; empty if unreadable."""
-    corrections = read_as(dict[NonNegativeInt, str], run.folder / "corrections.json") or {}
+    corrections = read_as(dict[NonNegativeInt, str], job.folder / "corrections.json") or {}
     return dict(sorted(corrections.items()))
+
+
+def write_correction(job: JobFolder, row: int, label: str, before: str) -> dict[int, str]:
+    """Set the class of a row, or forget it if it was that `before`. Returns all corrections."""
+    with _write_lock:
+        corrections = read_corrections(job) | {row: label}
+        if label == before:
+            del corrections[row]
+        text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
+        write_atomically(job.folder / "corrections.json", text + "\n")
+    return corrections
 
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
@@ -40,13 +54,7 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
     examples = _examples(run).column("label").to_pylist()
     if label not in labels or not 0 <= row < len(examples):
         raise DataError("There is no such example or class.", "Open Errors again.")
-    with _write_lock:
-        corrections = read_corrections(run) | {row: label}
-        if labels.index(label) == examples[row]:
-            del corrections[row]
-        text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
-        write_atomically(run.folder / "corrections.json", text + "\n")
-    return corrections
+    return write_correction(run, row, label, labels[examples[row]])
 
 
 def corrections_csv(run: Run, labels: list[str]) -> str:
@@ -65,26 +73,62 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     """Return the configuration of a run on the corrected pairs, which become the visitor's own
     files. Raises a DataError if nothing was corrected, the pairs have changed, or there are too
     many to keep."""
-    from finetune.data import dataset_cache, splits
-
     corrections = read_corrections(run)
     if not corrections:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
+    target, tables = _pairs(run)
+    if tables["validation"].column("label") != _examples(run).column("label"):
+        raise DataError("The pairs have changed since this run.", "Examine them anew.")
+    return _uploaded(store, run, target, tables, corrections)
+
+
+def additions_upload(
+    store: RunStore, run: Run, sentences: Sequence[Sequence[str]], labels: Sequence[str]
+) -> RunConfig:
+    """Return the configuration of a run on the same pairs and further ones to train on.
+
+    Args:
+        sentences: one or two of each pair, as the run's pairs have.
+        labels: the class of each pair.
+    """
+    target, tables = _pairs(run)
+    train = tables["train"]
+    texts = [name for name in _TEXTS if name in train.column_names]
+    added = dict(zip(texts, zip(*sentences, strict=True), strict=True))
+    numbers = [list(target.names).index(label) for label in labels]
+    columns = {name: train.column(name) for name in (*texts, "label")}
+    tables["train"] = pa.table({
+        name: pa.chunked_array([*column.chunks, pa.array(cells, column.type)])
+        for (name, column), cells in zip(
+            columns.items(), (*added.values(), numbers), strict=True
+        )
+    })  # fmt: skip
+    return _uploaded(store, run, target, tables, {})
+
+
+def _pairs(run: Run) -> tuple[Target, dict[str, pa.Table]]:
+    """Read the pairs of a run anew."""
+    from finetune.data import dataset_cache, splits
+
     config = run.pinned_config()
     dataset_cache.ensure_cached(config, run.folder.parent)
     pairs = splits.load_pairs(config, run.folder.parent)
-    target = pairs.target
-    tables = {name: split.with_format("arrow")[:] for name, split in pairs.splits.items()}
-    if tables["validation"].column("label") != _examples(run).column("label"):
-        raise DataError("The pairs have changed since this run.", "Examine them anew.")
+    return pairs.target, {
+        name: split.with_format("arrow")[:] for name, split in pairs.splits.items()
+    }
+
+
+def _uploaded(
+    store: RunStore, run: Run, target: Target, tables: dict[str, pa.Table],
+    corrections: dict[int, str],
+) -> RunConfig:  # fmt: skip
+    """Keep the tables as the visitor's own files, `corrections` made in the validation split."""
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / f"{name}.csv" for name in tables}
         for name, table in tables.items():
             changed = corrections if name == "validation" else {}
             labels = pa.array(_corrected_labels(table, target.names, changed))
-            texts = table.select(
-                [name for name in ("sentence1", "sentence2") if name in table.column_names]
-            )
+            texts = table.select([name for name in _TEXTS if name in table.column_names])
             # Plain CSV: `safe_csv` would change a text for a spreadsheet.
             csv.write_csv(texts.append_column("label", labels), files[name])
         dataset = store.uploads.add(files)
@@ -96,7 +140,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
         "label_column": "label",
         "positive_label": target.names[target.positive] if target.size == 2 else "",
     }
-    return config.changed(**defaults | columns | {"dataset": dataset})
+    return run.pinned_config().changed(**defaults | columns | {"dataset": dataset})
 
 
 def _corrected_labels(

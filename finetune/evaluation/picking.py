@@ -15,14 +15,14 @@ import numpy as np
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SavedLogits
-from finetune.metrics import calibration, catalog, selection
+from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import LOSS
 from finetune.metrics.classification import Floats, Indices
 from finetune.metrics.intervals import Interval
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 from finetune.tasks.base import Target
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import deciding_metric, measured, task_of
 
 _MOST_PREDICTIONS = 4_000_000  # read; if there are more, of the best evaluations
 
@@ -67,19 +67,21 @@ def run_picking(
     best, prepared = summary.best, summary.prepared
     if best is None or prepared is None:
         return None
-    metric, own = run.config().metric_for_best_model, run_candidates(run, summary)
+    metric, own = deciding_metric(run.config(), prepared.target), run_candidates(run, summary)
     rest = [each for other in others if other[0].id != run.id for each in run_candidates(*other)]
     top = max((each.score for each in own), default=0.0)
     is_best = all(each.score <= top for each in rest)
     candidates = own + rest if is_best else own
-    measured = tuple(metric.name for metric in run.config().measured)
+    names = tuple(each.name for each in measured(run.config(), prepared.target))
     kept = run.folder, best.step
-    return measure_picking(kept, candidates, metric, prepared.target, measured)
+    return measure_picking(kept, candidates, metric, prepared.target, names)
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
     """Return the evaluations of a run in order, from its first step on."""
-    metric = run.config().metric_for_best_model
+    if summary.prepared is None:
+        return []
+    metric = deciding_metric(run.config(), summary.prepared.target)
     rank = catalog.find(metric).rank
     return [
         Candidate(run.folder, scored.step, rank(scored.metrics[metric]))
@@ -101,7 +103,7 @@ def difference(
 
 def measure_picking(
     kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, target: Target,
-    measured: tuple[str, ...],
+    names: tuple[str, ...],
 ) -> Picking | None:  # fmt: skip
     """Return the selection bias of a kept model, named by its run's folder and its step. None
     unless it was picked among several with saved logits."""
@@ -110,7 +112,7 @@ def measure_picking(
         return None
     runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
     version = tuple(saved_predictions.files_version(run) for run in runs)
-    bias = _bias(found[0], tuple(candidates), metric, target, measured, version)
+    bias = _bias(found[0], tuple(candidates), metric, target, names, version)
     return Picking(len(candidates), bias) if bias else None
 
 
@@ -120,12 +122,12 @@ def _bias(
     candidates: tuple[Candidate, ...],
     metric: str,
     target: Target,
-    measured: tuple[str, ...],
+    names: tuple[str, ...],
     version: object,  # of the files, for the cache
 ) -> dict[str, float]:
     """Return the selection bias. Empty if fewer than two candidates can be read, or answers do not
     suffice for the metric."""
-    tallied = [*filter(lambda found: found.of_tally, map(catalog.find, measured))]
+    tallied = [*filter(lambda found: found.of_tally, map(catalog.find, names))]
     if metric not in (LOSS.name, *(found.name for found in tallied)):
         return {}
     with contextlib.suppress(StoreError):
@@ -139,7 +141,8 @@ def _bias(
                 if np.array_equal(read.labels, own.labels):  # otherwise they are of other pairs
                     place = len(answers) if candidate == kept else place
                     answers.append(task_of(target).plain_answers(read.logits))
-                    losses += [_losses(read)] if metric == LOSS.name else []
+                    if metric == LOSS.name:
+                        losses.append(task_of(target).losses(read.logits, read.labels))
         if len(answers) > 1:
             labels, predictions = own.labels, np.stack(answers)
             classes, positive = target.size, target.positive
@@ -153,12 +156,6 @@ def _bias(
 
 def _read(candidate: Candidate, target: Target) -> SavedLogits:
     return saved_predictions.read_logits(Run(candidate.folder), candidate.step, target)
-
-
-def _losses(scored: SavedLogits) -> Floats:
-    """Return the cross-entropy of each example."""
-    likely = calibration.probabilities(scored.logits)[np.arange(len(scored.labels)), scored.labels]
-    return -np.log(np.maximum(likely, np.finfo(np.float32).tiny))
 
 
 def _leading(candidates: Sequence[Candidate], kept: Candidate, most: int) -> list[Candidate]:

@@ -22,7 +22,7 @@ from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
 from finetune.metrics import intervals
-from finetune.metrics.catalog import ACCURACY, F1, STANDARD
+from finetune.metrics.catalog import ACCURACY, F1
 from finetune.runs.run import Run
 from finetune.tasks.base import DecisionRule, Target
 from finetune.tasks.registry import task_of
@@ -51,7 +51,10 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, device="cpu", low_priority=True)
     calibration = plain.inputs(rows[:_CALIBRATING])
-    report = _decided_before(run, step)
+    report = quantized.read_report(run.best)
+    before = (step, devices.processor_name())
+    if report and (report.kind not in get_args(Kind) or (report.step, report.processor) != before):
+        report = None
     kinds: list[Kind] = [kind for kind in get_args(Kind) if report is None or kind == report.kind]
     folder = run.best / Path(quantized.MODEL).parent
     folder.mkdir(exist_ok=True)
@@ -76,14 +79,6 @@ def _draw_pairs(run: Run) -> tuple[_Rows, NDArray[np.int64]]:
     first = table.column("sentence1").to_pylist()
     rows: _Rows = list(zip(first, second or [None] * table.num_rows, strict=True))
     return rows, saved_predictions.targets_of(table)
-
-
-def _decided_before(run: Run, step: int | None) -> QuantizationReport | None:
-    report = quantized.read_report(run.best)
-    if report is None or report.kind not in get_args(Kind):
-        return None
-    same = (report.step, report.processor) == (step, devices.processor_name())
-    return report if same else None
 
 
 def _measure(
@@ -140,7 +135,7 @@ def _compare(
 ) -> QuantizationReport:  # fmt: skip
     after = _answers(small, rows, target, rule)
     task = task_of(target)
-    scores = [task.scores(answers, labels, target, STANDARD) for answers in (before, after)]
+    scores = [task.scores(answers, labels, target, task.metrics) for answers in (before, after)]
 
     def seconds(scorer: Scorer) -> float:
         began = time.perf_counter()

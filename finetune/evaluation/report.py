@@ -25,13 +25,13 @@ from finetune.evaluation.saved_predictions import Rows, SavedLogits, Targets
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
 from finetune.metrics import catalog, cross_fitting, intervals
-from finetune.metrics.catalog import HEADLINE, Metric
+from finetune.metrics.catalog import Metric
 from finetune.metrics.cross_fitting import CrossFittedThreshold
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 from finetune.tasks.base import DecisionRule, Target
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import deciding_metric, measured, task_of
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
@@ -152,8 +152,8 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         tuple(sorted(steps)),
         summary.prepared.target,
         rule,
-        run.config().metric_for_best_model,
-        tuple(metric.name for metric in run.config().measured),
+        deciding_metric(run.config(), summary.prepared.target),
+        tuple(metric.name for metric in measured(run.config(), summary.prepared.target)),
         tuple(candidates),
         version,
     )
@@ -168,20 +168,20 @@ def _evaluate(
     target: Target,
     rule: DecisionRule,
     metric: str,
-    measured: tuple[str, ...],  # the names of all metrics
+    names: tuple[str, ...],  # of all metrics
     candidates: tuple[Candidate, ...],
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
     scored = saved_predictions.read_logits(run, best_step, target, split)
     truth = scored.labels
-    metrics, task = [*map(catalog.find, measured)], task_of(target)
+    metrics, task = [*map(catalog.find, names)], task_of(target)
     answers = task.answers(scored.logits, target, rule)
     right = task.right(answers.values, truth)
     table, traits = saved_predictions.read_examples(run, split, truth), None
     if table is not None:
-        names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
-        traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
+        texts = [name for name in ("sentence1", "sentence2") if name in table.column_names]
+        traits = slices.pair_traits(*(table.column(name).to_pylist() for name in texts))
     doubt, never_right = _label_doubts(run, scored, other_steps, target, rule)
     analysis = Analysis(
         step=scored.step,
@@ -193,7 +193,7 @@ def _evaluate(
         most_probable=task.scores(
             task.plain_answers(answers.probabilities), truth, target, metrics
         ),
-        picking=picking.measure_picking((folder, best_step), candidates, metric, target, measured),
+        picking=picking.measure_picking((folder, best_step), candidates, metric, target, names),
         details=task.details(scored.logits, answers, truth, target, _sentence_groups(table)),
         order=(
             _order_consistency(run, scored, target, rule, metrics)
@@ -223,7 +223,11 @@ def _label_doubts(
     never_right, total, count = np.ones(len(truth), bool), np.zeros(len(truth)), 0
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
-            saved = best if step == best.step else _read_alike(run, step, best, target)
+            saved = best
+            if step != best.step:
+                saved = saved_predictions.read_logits(run, step, target)
+            if not np.array_equal(saved.labels, truth):  # it is of other examples
+                continue
             answers = task_of(target).answers(saved.logits, target, rule)
             never_right &= ~task_of(target).right(answers.values, truth)
             total += answers.probability_of(truth)
@@ -246,14 +250,6 @@ def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
     if np.unique(groups, return_counts=True)[1].max(initial=0) * cross_fitting.FOLDS > len(groups):
         return text_hashes.unordered_pair_hash(hashes[0], hashes[-1])
     return groups
-
-
-def _read_alike(run: Run, step: int, best: SavedLogits, target: Target) -> SavedLogits:
-    """Read an evaluation of the same examples. Raises a StoreError if there is none."""
-    saved = saved_predictions.read_logits(run, step, target)
-    if not np.array_equal(saved.labels, best.labels):
-        raise StoreError("Step {step} was evaluated on other examples.", step=step)
-    return saved
 
 
 def _order_consistency(
@@ -327,7 +323,7 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
     with contextlib.suppress(StoreError):
         target = prepared.target
         scored = saved_predictions.read_logits(run, best.step, target)
-        task, metrics = task_of(target), run.config().measured
+        task, metrics = task_of(target), measured(run.config(), target)
         answers = task.answers(scored.logits, target, rule).values
         return best.metrics | task.scores(answers, scored.labels, target, metrics)
     return dict(best.metrics)
@@ -342,7 +338,7 @@ def run_verdict(run: Run, summary: RunSummary) -> Verdict:
 def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Verdict:
     """Test whether the model beats the best baseline by more than chance, and suggest what would
     improve it."""
-    metric = HEADLINE.name
+    metric = task_of(analysis.target).headline.name
     score, examples = analysis.scores[metric], analysis.examples
     expected = analysis.expected.get(metric)
     levels = {name: scores[metric] for name, scores in baselines.items() if metric in scores}
@@ -376,6 +372,7 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
 class PairedComparison:
     """Two runs on the same validation examples."""
 
+    metric: str  # the headline of their task
     # The metrics of the first minus the second, both without selection bias.
     difference: dict[str, Interval]
     mcnemar: McNemar
@@ -386,7 +383,7 @@ class PairedComparison:
     @property
     def is_better(self) -> bool:
         """True if both tests find the first run better by more than chance."""
-        return self.difference[HEADLINE.name].low > 0 and self.mcnemar.p < 0.05
+        return self.difference[self.metric].low > 0 and self.mcnemar.p < 0.05
 
 
 @lru_cache(maxsize=6)
@@ -404,6 +401,7 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
         [catalog.find(name) for name in first.analysis.scores if name in second.analysis.scores],
     )  # fmt: skip
     return PairedComparison(
+        metric=task_of(target).headline.name,
         difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
         mcnemar=intervals.mcnemar_test(first.right, second.right),
         same_answers=np.array_equal(first.answers, second.answers),

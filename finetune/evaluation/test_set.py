@@ -16,7 +16,7 @@ from finetune.inference import decision_rule
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.tasks.base import PredictOptions
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import measured, task_of
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
@@ -60,19 +60,19 @@ def open_test_set(run: Run) -> None:
     labels = saved_predictions.targets_of(table)
     step = run.state().saved_step or 0
     saved_predictions.save_logits(run, step, logits, labels, "test")
-    rule, measured = decision_rule.read_rule(run.best), run.config().measured
+    rule, metrics = decision_rule.read_rule(run.best), measured(run.config(), pairs.target)
     task = task_of(pairs.target)
 
-    def metrics(options: PredictOptions) -> dict[str, float]:
+    def scores(options: PredictOptions) -> dict[str, float]:
         answers = task.answers(logits, pairs.target, rule, options).values
-        return task.scores(answers, labels, pairs.target, measured)
+        return task.scores(answers, labels, pairs.target, metrics)
 
     run.append(
         events.TestSetOpened(
             step=step,
-            metrics=metrics(PredictOptions(threshold=False)),
+            metrics=scores(PredictOptions(threshold=False)),
             threshold=rule.threshold,
-            at_threshold=metrics(PredictOptions()) if rule.threshold else {},
+            at_threshold=scores(PredictOptions()) if rule.threshold else {},
         )
     )
 

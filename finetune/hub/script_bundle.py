@@ -24,7 +24,7 @@ from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import measured, task_of
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
 _LIBRARIES = (
@@ -136,7 +136,7 @@ def _script_config(
     classes, entry = len(prepared.labels), catalog.find_dataset(config.dataset)
     scores = {
         metric.name: [metric.sklearn, metric.sklearn_options(classes, prepared.target.positive)]
-        for metric in config.measured
+        for metric in measured(config, prepared.target)
         if metric.sklearn
     }
     # GLUE's own module, which `evaluate` fetches, if it computes these very scores.

@@ -9,4 +9,5 @@ __all__ = [
     "quantized",
     "result_files",
     "scorer",
+    "shown_rows",
 ]

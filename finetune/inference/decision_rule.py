@@ -27,8 +27,11 @@ _LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
 def read_rule(folder: Path) -> DecisionRule:
     """Read the rule of the model in a folder; the defaults if it cannot be read."""
     notes = _notes(disk.read_json(folder / "config.json"))
-    numbers = {name: notes.get(name) for name in _LIMITS}
-    usable = {name: value for name, value in numbers.items() if _is_within(value, _LIMITS[name])}
+    usable = {
+        name: notes[name]
+        for name, limit in _LIMITS.items()
+        if type(notes.get(name)) in (int, float) and 0 < notes[name] < limit
+    }
     positive = notes.get("positive")
     return DecisionRule(**usable, positive=positive if isinstance(positive, str) else "")
 
@@ -38,10 +41,6 @@ def _notes(config: dict[str, Any]) -> dict[str, Any]:
     return notes if isinstance(notes, dict) else {}
 
 
-def _is_within(value: Any, limit: float) -> bool:
-    return type(value) in (int, float) and 0 < value < limit
-
-
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
     """Change fields of the rule of the model in a folder; None or "" resets a choice. DataError
     names an invalid value."""
@@ -49,15 +48,15 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
         value = values.get(name)
         if value is not None and not 0 < value < limit:
             raise DataError(
-                "The {name} is {threshold:g}.",
+                "The {name} {value:g} is out of range.",
                 "Choose one between 0 and {limit}.",
                 name=name,
-                threshold=value,
+                value=value,
                 limit=limit,
             )
     config = disk.read_json(folder / "config.json")
     if not config:
-        raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
+        raise StoreError("This run has no saved model.", "One is saved at the first evaluation.")
     rule = replace(read_rule(folder), **values)
     notes = _notes(config) | asdict(rule)
     config.pop(NOTES, None)

@@ -31,6 +31,7 @@ class PredictionRequest:
     both_orders: bool = False
     threshold: bool = True  # use the saved threshold
     calibrated: bool = False
+    ending: str = field(default="", kw_only=True)  # of the result; empty for the file's own
     # The fields of `ReadOptions`.
     sheet: str = field(default="", kw_only=True)
     delimiter: str = field(default="", kw_only=True)

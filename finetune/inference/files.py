@@ -4,7 +4,8 @@ class's probability and, if it cannot be predicted, the reason."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -19,19 +20,19 @@ from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import TRAINED_ON, ColumnTypes, Line
 from finetune.inference.scorer import Precision, Scorer
+from finetune.inference.shown_rows import UNSURE, ShownRow, ShownRows
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import SINGLE_LABEL, Target
 from finetune.tasks.classes import class_key, label_text
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import measured, task_of
 
 WINDOW = 4096  # rows sorted by length together, and held at once
-FIRST = 64  # rows of the first window, to be predicted soon; each has four times as many
-CHARACTERS = 2**22  # of a window's cells, at most
-HEAD, _SHOWN = 100, 500  # rows shown to a person, and characters of their cells
-ENOUGH = 30  # labelled rows for separate scores; with fewer, intervals are 30 points wide or more
-InputRow = tuple[Line, str]  # a row, and why it cannot be predicted
+FIRST = 64  # rows of the first window, small to show results soon; each next has four times as many
+CHARACTERS = 2**22  # a window ends early when its cells reach this many
+ENOUGH = 30  # labelled rows needed for separate scores; fewer give intervals of 30 points or more
+InputRow = tuple[Line, str]  # a row, and why it cannot be predicted; "" if it can
 
 
 class PredictionStopped(BaseException):
@@ -40,7 +41,7 @@ class PredictionStopped(BaseException):
 
 @dataclass(frozen=True)
 class Window:
-    """Rows to be predicted together. Those without an error have sentences, in the same order."""
+    """Rows to predict together. `first` and `second` have the sentences of rows without error."""
 
     rows: list[InputRow]
     first: list[str]
@@ -100,17 +101,18 @@ def predict_file(
     path: Path,
     out: Path,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    on_head: Callable[[list[Line]], None] = lambda rows: None,
+    on_rows: Callable[[list[ShownRow]], None] = lambda rows: None,
     scorer: WindowScorer | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file; returns the report, and whether all rows were predicted.
 
     Args:
-        path, out: the file and the result, whose ending is one of `result_files.SUFFIXES`.
-        on_progress: called with the rows done and all rows, 0 while unknown; it may raise
-            `PredictionStopped`.
-        on_head: called with the first rows of the result.
-        scorer: of the run's model; a `LocalScorer` by default.
+        path: the file to predict.
+        out: where to write the result; its suffix is one of `result_files.SUFFIXES`.
+        on_progress: called with the number of rows done and of all rows (0 if unknown). It may
+            raise `PredictionStopped`.
+        on_rows: called with the rows of the result to show on the page.
+        scorer: scores with the run's model; a `LocalScorer` by default.
     """
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
@@ -118,20 +120,19 @@ def predict_file(
     scorer = scorer or LocalScorer(run)
     predictor = _RowPredictor(run, request, scorer.labels, [*own, *table.unusable])
     row_count = _count_rows(path, table)
-    head: list[Line] = []
-    complete = True
+    shown, complete = ShownRows(), True
     added = predictor.added
     with disk.writing(out), result_files.open_writer(out, table, own, added) as write:
         try:
             for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
-                lines = predictor.predict(window.rows, scores)
-                write(lines)
-                if len(head) < HEAD:
-                    head += map(_shorten, lines[: HEAD - len(head)])
-                    on_head(head)
+                begin, lines = predictor.rows, predictor.predict(window.rows, scores)
+                write([line for line, _ in lines])
+                if shown.add(begin, lines):
+                    on_rows(shown.rows)
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
         except PredictionStopped:
             complete = False
+    on_rows(shown.rows)
     report = {"precision": scorer.precision, "left_out": [*table.unusable]}
     return predictor.report() | report, complete
 
@@ -153,8 +154,7 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
 
 
 def _sentence(cell: Any) -> str:
-    """Convert a cell to the text that training reads and a tokenizer takes: no lone surrogates, no
-    NUL."""
+    """Convert a cell to the text that training would read, without lone surrogates or NULs."""
     if isinstance(cell, dict | list):
         return ""
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
@@ -183,12 +183,6 @@ def _as_window(rows: list[InputRow], request: PredictionRequest) -> Window:
     return Window(rows, first or [], second, request.both_orders)
 
 
-def _shorten(line: Line) -> Line:
-    """Shorten the cells of a row to show it to a person."""
-    plain = {name: to_plain_value(cell) for name, cell in line.items()}
-    return {name: cell[:_SHOWN] if isinstance(cell, str) else cell for name, cell in plain.items()}
-
-
 class _RowPredictor:
     """Adds predictions to rows, and counts them."""
 
@@ -204,13 +198,13 @@ class _RowPredictor:
         positive = labels.index(positive) if positive in labels else default
         task = prepared.task if prepared else SINGLE_LABEL
         self._target = Target(tuple(labels), positive, task)
-        self._metrics = run.config().measured
+        self._metrics = measured(run.config(), self._target)
         self._number_of = {class_key(name): number for number, name in enumerate(labels)}
         self._number_of |= {name: number for number, name in enumerate(labels)}
         if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # unless a number is a name
             self._number_of |= {str(number): number for number in range(len(labels))}
         self._pair_index = pair_index.read_pair_index(run)
-        # Numbers of rows among the run's training pairs, and of others among its validation pairs.
+        # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
         self.added: ColumnTypes = result_files.added_columns(labels, bool(self._pair_index), taken)
         *self._answered, self._error = self.added  # the last column is for errors
@@ -218,34 +212,47 @@ class _RowPredictor:
         self._examples: list[str] = []  # of errors
         # Confusion matrices of the rows that the run was not trained on, and of the others.
         self._counts = np.zeros((2, len(labels), len(labels)), np.int64)
+        self._answers: Counter[str] = Counter()
+        self._unsure = 0
 
-    def predict(self, window: list[InputRow], scores: WindowLogits) -> list[Line]:
-        """Return the rows of the result."""
+    def predict(
+        self, window: list[InputRow], scores: WindowLogits
+    ) -> list[tuple[Line, float | None]]:
+        """Return the rows of the result with their margins."""
         records = [record for record, error in window if not error]
         predictions = iter(self._predictions(records, scores) if records else ())
-        nothing = dict.fromkeys(self._answered)
+        nothing: tuple[Line, float | None] = dict.fromkeys(self._answered), None
         self.rows += len(window)
         self._errors += len(window) - len(records)
         errors = [error for _, error in window if error]
         self._examples += errors[: 10 - len(self._examples)]
-        return [
-            {**record, **(nothing if error else next(predictions)), self._error: error}
-            for record, error in window
-        ]
+        lines = []
+        for record, error in window:
+            answered, margin = nothing if error else next(predictions)
+            lines.append(({**record, **answered, self._error: error}, margin))
+        return lines
 
-    def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[Line]:
-        """Yield the added columns of the rows that can be predicted."""
+    def _predictions(
+        self, records: list[Line], scores: WindowLogits
+    ) -> Iterator[tuple[Line, float | None]]:
+        """Yield the added columns of the rows that can be predicted, and their margins."""
         request = self._request
-        shares, answers = task_of(self._target).answers(
-            scores.logits, self._target, self._rule, request.options, scores.swapped
-        )
+        task, target, options = task_of(self._target), self._target, request.options
+        answered = task.answers(scores.logits, target, self._rule, options, scores.swapped)
+        shares, answers = answered
+        margins = task.margins(answered, target, self._rule, options)
         trained_on = self._trained_on(records)
         if request.label:
             self._count_labels(records, answers, trained_on)
         rounded = shares.astype(float).round(6).tolist()
-        for answer, values, trained in zip(answers, rounded, trained_on.tolist(), strict=True):
+        sure = [None] * len(records) if margins is None else margins.tolist()
+        if margins is not None:
+            self._unsure += int((margins < UNSURE).sum())
+        columns = zip(answers, rounded, trained_on.tolist(), sure, strict=True)
+        for answer, values, trained, margin in columns:
             cells = [self._labels[answer], *values, trained]
-            yield dict(zip(self._answered, cells, strict=False))
+            self._answers[self._labels[answer]] += 1
+            yield dict(zip(self._answered, cells, strict=False)), margin
 
     def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
         """Mask of the rows that are training pairs, shape (rows,); also counts them."""
@@ -277,7 +284,7 @@ class _RowPredictor:
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
             "labels": self._labels, "positive": self._target.positive, "columns": [*self.added],
-            **self._overlap,
+            "answers": dict(self._answers), "unsure": self._unsure, **self._overlap,
         }  # fmt: skip
         if self._request.threshold and self._rule.threshold_for(self._labels):
             report["threshold"] = self._rule.threshold
@@ -299,7 +306,7 @@ class _RowPredictor:
 
 
 def _count_rows(path: Path, table: Table) -> int:
-    """The approximate number of rows; 0 if only reading the file would tell."""
+    """Return the approximate number of rows; 0 if the file would have to be parsed to know."""
     if table.row_count:
         return table.row_count
     if path.name.endswith((".gz", ".json")):
@@ -307,3 +314,17 @@ def _count_rows(path: Path, table: Table) -> int:
     with path.open("rb") as file:
         lines = sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
     return max(1, lines - 1)
+
+
+def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> list[list[str]]:
+    """Read the sentences of some rows of a file; `request` has a `PredictionRequest`'s fields."""
+    asked, wanted = PredictionRequest(**request), set(rows)
+    table = table_formats.open_table(Path(path), asked.file, asked.reading)
+    table.keep_empty_rows = True
+    names = [name for name in (asked.sentence1, asked.sentence2) if name]
+    found = {
+        number: [_sentence(record.get(name)) for name in names]
+        for number, (record, _) in enumerate(_read_rows(table, asked))
+        if number in wanted
+    }
+    return [found[row] for row in rows]

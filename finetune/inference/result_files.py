@@ -56,14 +56,13 @@ def file_columns(table: Table) -> ColumnTypes:
             if cell is not None and cell != "":
                 is_large = isinstance(cell, int) and not -(2**63) <= cell < 2**63
                 types.setdefault(name, set()).add(str if is_large else type(cell))
-    return {name: _column_type(found) for name, found in types.items()}
-
-
-def _column_type(found: set[type]) -> pa.DataType:
-    """The narrowest type that holds cells of these Python types; text holds any."""
-    kinds = ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64()))
-    exact = {frozenset([kind]): arrow for kind, arrow in kinds}
-    return (exact | {frozenset([int, float]): pa.float64()}).get(frozenset(found), pa.string())
+    narrowest = {
+        frozenset({bool}): pa.bool_(),
+        frozenset({int}): pa.int64(),
+        frozenset({float}): pa.float64(),
+        frozenset({int, float}): pa.float64(),
+    }  # text holds any
+    return {name: narrowest.get(frozenset(found), pa.string()) for name, found in types.items()}
 
 
 def added_columns(labels: Sequence[str], trained_on: bool, taken: Iterable[str]) -> ColumnTypes:

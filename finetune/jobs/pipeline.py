@@ -28,7 +28,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import deciding_metric, measured, task_of
 from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
@@ -176,7 +176,11 @@ class _Training:
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
-        self.labels, self.task = [*self.pairs.target.names], task_of(self.pairs.target)
+        target = self.pairs.target
+        self.labels, self.task = [*target.names], task_of(target)
+        self.measured = measured(self.config, target)
+        decided_by = deciding_metric(self.config, target)
+        self.config = self.config.changed(metric_for_best_model=decided_by)
         now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
@@ -228,7 +232,7 @@ class _Training:
         for name in self.config.foreign_metrics:
             print(f"warning: {name} is code, and runs on this machine with your rights", flush=True)
         with self.accelerator.main_process_first():
-            self.metric = self.task.score_modules(self.pairs.target, self.config.measured)
+            self.metric = self.task.score_modules(self.pairs.target, self.measured)
 
     def prepared(self) -> events.Prepared:
         """Describe the training data. Raises a `ConfigError` for more steps than a visitor may
@@ -257,7 +261,7 @@ class _Training:
             fingerprint=pairs.fingerprint,
             data=pairs.facts | {"either_order": self.batches.either_order},
             majority=self.task.constant_scores(
-                labels["train"], labels["validation"], pairs.target, config.measured
+                labels["train"], labels["validation"], pairs.target, self.measured
             ),
             head=self.head,
         )
@@ -275,7 +279,7 @@ class _Training:
             test_set.keep_examples(run, self.pairs, "validation")
             half = self.accelerator.mixed_precision == "bf16"
             scores = baselines.measure_baselines(
-                self.pairs, config.checkpoint, config.max_length, half, self.stop, config.measured
+                self.pairs, config.checkpoint, config.max_length, half, self.stop, self.measured
             )
             self.stop.check()  # otherwise those not measured would be missing for good
             yield events.BaselinesMeasured(baselines=scores)
@@ -299,7 +303,7 @@ class _Training:
         from finetune.training import first_batch, loop, model
 
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
-        measured, task = self.config.measured, self.task
+        metrics, task = self.measured, self.task
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
@@ -312,7 +316,7 @@ class _Training:
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
             answers = task.plain_answers(logits)
-            scores = task.intervals(answers, labels, pairs.target, measured)
+            scores = task.intervals(answers, labels, pairs.target, metrics)
             return {name: [score.low, score.high] for name, score in scores.items()}
 
         def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:

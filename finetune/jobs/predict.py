@@ -1,7 +1,7 @@
 """Prediction jobs: every row of a file, by a run's model.
 
 The folder `batches/<id>` has the file as it was brought, `input.csv`, and gets `result.csv`, its
-first 100 rows in `head.json`, and the added columns, counts and scores in `report.json`.
+rows to show in `shown.json`, and the added columns, counts and scores in `report.json`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners, uploads
+from finetune.config import RunConfig
+from finetune.environment import child_process
+from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, JobError
+from finetune.evaluation import corrections
 from finetune.inference.file_request import PredictionRequest, check_columns
+from finetune.inference.result_files import PREDICTION, SUFFIXES
 from finetune.jobs import background, workers
 from finetune.jobs.background import BackgroundJob
 from finetune.messages import message as _
@@ -30,7 +35,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 if TYPE_CHECKING:
-    pass
+    from finetune.inference.shown_rows import ShownRow
 
 KEPT = 5  # kept for each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
@@ -40,8 +45,13 @@ _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 class PredictionState(JobState):
     """Progress of a prediction job."""
 
-    head: list[dict[str, Any]] = field(default_factory=list)  # the first rows of the result
+    rows: list[ShownRow] = field(default_factory=list)  # rows of the result to show
     report: dict[str, Any] = field(default_factory=dict)  # figures; empty until the job ends
+
+    @property
+    def answer_column(self) -> str:
+        """The column of the result with the answers."""
+        return next(iter(self.report.get("columns", [])), PREDICTION)
 
 
 class PredictionJob(BackgroundJob):
@@ -74,7 +84,7 @@ class PredictionJob(BackgroundJob):
         """Return the job's state, with its first rows and figures."""
         return PredictionState(
             **vars(super().state()),
-            head=disk.read_json(self.folder / "head.json").get("rows", []),
+            rows=disk.read_json(self.folder / "shown.json").get("rows", []),
             report=disk.read_json(self.folder / "report.json"),
         )
 
@@ -104,9 +114,9 @@ class PredictionJob(BackgroundJob):
             Run(self.folder.parent.parent / request.run),
             request,
             self.input,
-            self.folder / f"result{result_suffix(self.input)}",
+            self.folder / f"result{request.ending or result_suffix(self.input)}",
             on_progress,
-            lambda rows: write("head.json", {"rows": rows}),
+            lambda rows: write("shown.json", {"rows": rows}),
         )
         seconds = time.monotonic() - began
         write("report.json", report | {"seconds": seconds})
@@ -116,6 +126,14 @@ class PredictionJob(BackgroundJob):
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
     """Predict a copy of a file."""
     run = store.get(request.run)
+    if request.ending not in ("", *SUFFIXES):
+        formats = ", ".join(SUFFIXES)
+        raise DataError(
+            "The result cannot be {ending}.",
+            "Choose one of {formats}.",
+            ending=request.ending,
+            formats=formats,
+        )
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
     trained = run.state().columns
@@ -133,6 +151,32 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     files = {f"input{uploads.file_suffix(request.file)}": path}
     job.begin(store, asdict(request), files, admit)
     return job
+
+
+def correct_answer(job: PredictionJob, row: int, label: str) -> None:
+    """Set the right class of a row that is shown, or restore the answer. DataError for another row
+    or class."""
+    state = job.state()
+    found = (shown["cells"] for shown in state.rows if shown["row"] == row)
+    answer = next(found, {}).get(state.answer_column)
+    if answer is None or label not in state.report.get("labels", []):
+        raise DataError("There is no such row or class.", "Open the file's result again.")
+    corrections.write_correction(job, row, label, answer)
+
+
+def corrected_run(store: RunStore, job: PredictionJob) -> RunConfig:
+    """Return the configuration of the run that predicted a file, on its pairs and those of the file
+    whose answers were corrected. DataError if none was, or the run or the pairs are gone."""
+    corrected = corrections.read_corrections(job)
+    if not corrected:
+        raise DataError("No answer was corrected yet.", "Choose another answer for a row first.")
+    request, file = job.prediction_request(), str(job.input)
+    sentences = child_process.call(
+        "finetune.inference.files:sentences_at", file, asdict(request), list(corrected),
+        about=request.file, confinement=Confinement((file,)),
+    )  # fmt: skip
+    run = store.get(request.run)
+    return corrections.additions_upload(store, run, sentences, [*corrected.values()])
 
 
 def _make_room(store: RunStore, size: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from finetune import config
 from finetune.config import RunConfig
+from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.evaluation import report
 from finetune.inference import decision_rule
@@ -207,6 +208,27 @@ def sort_rows(
             result.append(groups[row.group])
         groups[row.group].rows.append(row)
     return result
+
+
+def dataset_of(line: RunRow | RunGroup) -> str:
+    """Return the data of a run or a group."""
+    return line.rows[0].dataset if isinstance(line, RunGroup) else line.dataset
+
+
+def by_dataset(
+    lines: Sequence[RunRow | RunGroup], rows: Sequence[RunRow]
+) -> list[RunRow | RunGroup]:
+    """Return the lines in their order, those of the same data together, because scores of different
+    data cannot be compared. `rows` are all runs, whose newest come first."""
+    order = {name: n for n, name in enumerate(dict.fromkeys(row.dataset for row in rows))}
+    return sorted(lines, key=lambda line: order[dataset_of(line)])
+
+
+def runs_csv(rows: Sequence[RunRow]) -> str:
+    """Return all runs as CSV: results, and every hyperparameter."""
+    columns = ["id", *COLUMNS, *(name for name in _defaults() if name not in COLUMNS)]
+    cells = [[row.id, *(row.value(name) for name in columns[1:])] for row in rows]
+    return csv_cells.to_csv([columns, *cells])
 
 
 def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:

@@ -21,7 +21,7 @@ from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
 
 LIFETIME = 3600.0  # seconds without a run after which a warm worker ends
-_IMPORTED = (  # the first is what the first optimizer would import
+IMPORTED: tuple[str, ...] = (  # the first is what the first optimizer would import
     "torch._dynamo", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "finetune.data.splits", "finetune.jobs.train",
     "finetune.training.dataloaders", "finetune.training.loop", "finetune.training.model",
@@ -87,7 +87,7 @@ def main(folder: str) -> int:
         return JOBS[job.kind](job.folder)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     devices.choose_tokenizer_threads()
-    for name in _IMPORTED:
+    for name in IMPORTED:
         import_module(name)
     pace.measure_pace()
     run = wait_for_run(job.folder, job.request["parent"], confinement)

@@ -122,29 +122,9 @@ def _f1_as_share(tally: Tally, positive: int) -> Share:
     return hits, union, lambda share: 2 * share / (1 + share)
 
 
-def _precision_as_share(tally: Tally, positive: int) -> Share:
-    return int(tally.hits[positive]), int(tally.predicted[positive]), float
-
-
-def _recall_as_share(tally: Tally, positive: int) -> Share:
-    return int(tally.hits[positive]), int(tally.support[positive]), float
-
-
-def _accuracy(tally: Tally, positive: int | None) -> Floats:
-    return ratio(tally.hits.sum(axis=0), tally.support.sum(axis=0))
-
-
 def _f1(tally: Tally, positive: int | None) -> Floats:
     meant = slice(None) if positive is None else slice(positive, positive + 1)
     return mean_f1(tally.hits[meant], (tally.support + tally.predicted)[meant])
-
-
-def _precision(tally: Tally, positive: int | None) -> Floats:
-    return _mean(ratio(tally.hits, tally.predicted), tally, positive)
-
-
-def _recall(tally: Tally, positive: int | None) -> Floats:
-    return _mean(ratio(tally.hits, tally.support), tally, positive)
 
 
 def _mean(scores: Floats, tally: Tally, positive: int | None) -> Floats:
@@ -188,8 +168,8 @@ def _roc_auc(probabilities: Scores, labels: Indices, positive: int | None) -> fl
 
 
 ACCURACY = Metric(
-    "accuracy", message("Accuracy"), message("accuracy"), of_tally=_accuracy,
-    sklearn="accuracy_score",
+    "accuracy", message("Accuracy"), message("accuracy"), sklearn="accuracy_score",
+    of_tally=lambda tally, _: ratio(tally.hits.sum(axis=0), tally.support.sum(axis=0)),
 )  # fmt: skip
 F1 = Metric(
     "f1", "F1", "F1", message("Macro F1"), message("macro F1"), of_tally=_f1,
@@ -207,13 +187,15 @@ OPTIONAL = (  # may be added by name
     MATTHEWS,
     Metric(
         "precision", message("Precision"), message("precision"), message("Macro precision"),
-        message("macro precision"), of_tally=_precision, as_share=_precision_as_share,
-        sklearn="precision_score", averaged=True,
+        message("macro precision"), sklearn="precision_score", averaged=True,
+        of_tally=lambda tally, of: _mean(ratio(tally.hits, tally.predicted), tally, of),
+        as_share=lambda tally, of: (int(tally.hits[of]), int(tally.predicted[of]), float),
     ),
     Metric(
         "recall", message("Recall"), message("recall"), message("Macro recall"),
-        message("macro recall"), of_tally=_recall, as_share=_recall_as_share,
-        sklearn="recall_score", averaged=True,
+        message("macro recall"), sklearn="recall_score", averaged=True,
+        of_tally=lambda tally, of: _mean(ratio(tally.hits, tally.support), tally, of),
+        as_share=lambda tally, of: (int(tally.hits[of]), int(tally.support[of]), float),
     ),
     Metric("roc_auc", message("ROC area"), message("ROC area"), of_probabilities=_roc_auc),
     Metric(
@@ -232,10 +214,9 @@ def find(name: str) -> Metric:
     return METRICS.get(name) or Metric(name, name, name, range=(float("-inf"), float("inf")))
 
 
-def measured(names: Iterable[str] = ()) -> list[Metric]:
-    """Return the metrics to measure: the standard ones, and others by name."""
-    added = [find(name) for name in names if name != LOSS.name]
-    return list(dict.fromkeys((*STANDARD, *added)))
+def named(names: Iterable[str]) -> list[Metric]:
+    """Return metrics by name, the loss left out."""
+    return [find(name) for name in names if name != LOSS.name]
 
 
 def tallied_scores(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.environment import hub_connection
-from finetune.errors import ConfigError, DataError
+from finetune.errors import ConfigError, DataError, first_line
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import LOSS, METRICS
@@ -65,7 +65,7 @@ class ScoreModules:
             problem = _(
                 "names {name}, which cannot be loaded: {reason}",
                 name=name,
-                reason=_first_line(error),
+                reason=first_line(error),
             )
             raise ConfigError({"metrics": problem}) from error
 
@@ -94,7 +94,3 @@ class ScoreModules:
             for name, value in scores.items()
             if isinstance(value, Real) and math.isfinite(value)
         }
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -75,15 +75,10 @@ def tallied(
 
 def loss(losses: Floats) -> Statistic:
     """The mean loss, negated so that more is better; `losses` of shape (models, examples)."""
-    return _mean(-losses)
-
-
-def _mean(values: NDArray[Any]) -> Statistic:
-    """The mean of values of shape (models, examples)."""
     from scipy.sparse import csr_array
 
-    terms = csr_array(np.concatenate([values, np.ones_like(values)]))
-    return Statistic(terms, len(values), lambda sums: classification.ratio(*np.split(sums, 2)))
+    terms = csr_array(np.concatenate([-losses, np.ones_like(losses)]))
+    return Statistic(terms, len(losses), lambda sums: classification.ratio(*np.split(sums, 2)))
 
 
 def picking_bias(

@@ -12,6 +12,8 @@ from finetune.metrics import catalog
 from finetune.metrics.catalog import Metric
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
+from finetune.tasks.base import SINGLE_LABEL, Task
+from finetune.tasks.registry import find_task
 
 Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", "interrupted"]
 
@@ -173,9 +175,14 @@ class RunSummary(JobState):
 
     @property
     def measured(self) -> list[Metric]:
-        """The metrics that its evaluations have, the loss left out; the standard ones before."""
+        """The metrics that its evaluations have, the loss left out; its task's own first."""
         latest = self.curve[-1].metrics if self.curve else {}
-        return catalog.measured(latest)
+        return list(dict.fromkeys((*self.task.metrics, *catalog.named(latest))))
+
+    @property
+    def task(self) -> Task:
+        """The run's task; classes until it is known."""
+        return find_task(self.prepared.task if self.prepared else SINGLE_LABEL)
 
     @property
     def evaluation_seconds(self) -> float:

@@ -7,7 +7,10 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
+from finetune.config import RunConfig
 from finetune.errors import DataError
+from finetune.metrics import catalog
+from finetune.metrics.catalog import LOSS, Metric
 from finetune.tasks.base import SINGLE_LABEL, Target, Task
 from finetune.tasks.single_label import SingleLabel
 
@@ -37,6 +40,21 @@ def find_task(name: str) -> Task:
 def task_of(target: Target) -> Task:
     """Return the task of a target."""
     return find_task(target.task)
+
+
+def measured(config: RunConfig, target: Target) -> list[Metric]:
+    """Return the metrics of a run, the loss left out: those of its task, and those it adds."""
+    added = [*config.added_metrics, deciding_metric(config, target)]
+    return list(dict.fromkeys((*task_of(target).metrics, *catalog.named(added))))
+
+
+def deciding_metric(config: RunConfig, target: Target) -> str:
+    """Return the name of the metric by which a run chooses its best model: the configuration's, or
+    the task's if that is of another task."""
+    name, task = config.metric_for_best_model, task_of(target)
+    known = {LOSS.name, *config.added_metrics, *(metric.name for metric in task.metrics)}
+    of_classes = catalog.find(name) in catalog.STANDARD
+    return task.headline.name if of_classes and name not in known else name
 
 
 def recognise(cells: Sequence[Any]) -> Task:

@@ -19,7 +19,7 @@ from finetune.messages import message
 from finetune.metrics import catalog, classification, intervals
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Indices, confusion_matrix
+from finetune.metrics.classification import Floats, Indices, confusion_matrix
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.tasks import class_findings, classes
@@ -46,6 +46,8 @@ class SingleLabel:
 
     name = SINGLE_LABEL
     title = message("One class for each row")
+    metrics: tuple[Metric, ...] = catalog.STANDARD
+    headline = catalog.HEADLINE
     has_own_loss = False
 
     def recognises(self, cells: Sequence[Any]) -> bool:
@@ -167,16 +169,36 @@ class SingleLabel:
         shares = probabilities(logits, temperature)
         if options.both_orders and swapped is not None:
             shares = (shares + probabilities(swapped, temperature)) / np.float32(2)
-        level = rule.threshold_for(target.names) if options.threshold else None
-        if level is None:
+        above = self._above_threshold(shares, target, rule, options)
+        if above is None:
             return Answers(shares, self.plain_answers(shares))
         positive = target.names.index(rule.positive)
+        return Answers(shares, np.where(above >= 0, positive, 1 - positive))
+
+    def _above_threshold(
+        self, shares: Logits, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float64] | None:
+        """Return the positive class's probabilities minus the threshold; None if there is none."""
+        level = rule.threshold_for(target.names) if options.threshold else None
+        if level is None:
+            return None
+        temperature = (rule.temperature if options.calibrated else None) or 1.0
         if temperature != 1:  # the calibrated probability at which the plain one is the threshold
             odds = math.log(level / (1 - level))
             level = 1 / (1 + math.exp(-odds / temperature))
         # As float32 the threshold would be rounded.
-        called = shares[:, positive].astype(np.float64) >= level
-        return Answers(shares, np.where(called, positive, 1 - positive))
+        positive = target.names.index(rule.positive)
+        return np.asarray(shares[:, positive].astype(np.float64) - level)
+
+    def margins(
+        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float32] | None:
+        shares = answers.probabilities
+        above = self._above_threshold(shares, target, rule, options)
+        if above is not None:
+            return np.asarray(np.minimum(1, 2 * np.abs(above)), np.float32)
+        second, first = np.partition(shares, -2, axis=1)[:, -2:].T
+        return np.asarray(first - second, np.float32)
 
     def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
         return np.asarray(scores.argmax(axis=1), np.int64)
@@ -199,11 +221,11 @@ class SingleLabel:
         logits = outputs.logits.float()
         return cross_entropy(logits, labels, class_weights, label_smoothing=smoothing)
 
-    def mean_loss(self, logits: Logits, labels: Indices) -> float:
-        import torch
-
-        scores, truth = torch.from_numpy(logits).double(), torch.from_numpy(labels)
-        return torch.nn.functional.cross_entropy(scores, truth).item()
+    def losses(self, logits: Logits, labels: Indices) -> Floats:
+        scores = logits.astype(np.float64)
+        scores -= scores.max(axis=1, keepdims=True)
+        own = scores[np.arange(len(labels)), labels]
+        return np.asarray(np.log(np.exp(scores).sum(axis=1)) - own)
 
     def scores(
         self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]

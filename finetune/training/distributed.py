@@ -9,7 +9,7 @@ import os
 
 from finetune import owners
 from finetune.config import RunConfig
-from finetune.errors import ConfigError
+from finetune.errors import ConfigError, first_line
 from finetune.messages import message as _
 
 
@@ -43,7 +43,7 @@ def _unusable(name: str) -> str:
     try:
         load_config_from_file(name)
     except Exception as error:  # errors of YAML, JSON, or of a value unknown to Accelerate
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)
         return _(
             "is {name!r}, which `accelerate config` has not written: {reason}",
             name=name,

@@ -305,7 +305,7 @@ class _Loop:
 
     def _scores(self, logits: Logits, labels: Labels) -> dict[str, float]:
         """Return the metric of the batches it was given, and the mean loss."""
-        return {**self.metric.compute(), LOSS.name: self.task.mean_loss(logits, labels)}
+        return {**self.metric.compute(), LOSS.name: float(self.task.losses(logits, labels).mean())}
 
     def _score(self) -> Generator[Event, None, bool]:
         """Evaluate and keep the best model. Returns False if a stop interrupted it."""

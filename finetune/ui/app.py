@@ -95,7 +95,7 @@ class _Tabs:
         quick = feedback.QUICK
         restored = train.filled
         filled = [*restored, self.tabs]
-        runs.filled = runs.evaluation.filled = filled
+        runs.filled = runs.evaluation.filled = predict.files.rows.filled = filled
 
         # The newest run, the form as it was, and the Hub's default if the Hub answers.
         page.load(**train.arriving)
@@ -122,6 +122,12 @@ class _Tabs:
         )
         runs.evaluation.start.click(
             runs.evaluation.on_start, runs.view, [*filled, runs.evaluation.message],
+            show_progress="minimal", concurrency_limit=2, api_visibility="private",
+        )  # fmt: skip
+
+        rows = predict.files.rows
+        rows.start.click(
+            rows.on_start, predict.files.job_id, [*filled, rows.message],
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
 

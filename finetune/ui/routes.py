@@ -25,7 +25,7 @@ from starlette.routing import Route
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
-from finetune.jobs import predict, service
+from finetune.jobs import predict, run_table, service
 from finetune.jobs.export import ExportJob
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -64,6 +64,7 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
             *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
             Route("/finetune/watch/{run_id}", own(watch)),
             Route("/finetune/news/{run_id:path}", own(news)),
+            Route("/finetune/runs.csv", own(runs_download)),
             Route("/finetune/runs/{run_id}/{kind}", own(run_download)),
             Route("/finetune/searches/{study_id}/trials.csv", own(search_download)),
             Route("/finetune/batches/{batch_id}/result", own(batch_result)),
@@ -125,6 +126,11 @@ def run_download(store: RunStore, request: Request) -> Response:
         case _:
             raise StoreError("There is no such file.")
     return _attachment(content, f"{run.id}-{kind}")
+
+
+def runs_download(store: RunStore, request: Request) -> Response:
+    """The table of all runs."""
+    return _attachment([run_table.runs_csv(run_table.run_rows(store))], "runs.csv")
 
 
 def search_download(store: RunStore, request: Request) -> Response:

@@ -189,7 +189,12 @@ def is_everybodys(store: RunStore) -> bool:
 
 
 def table(
-    rows: Sequence[RunRow], by: str, descending: bool, text: str = "", page: int = 0
+    rows: Sequence[RunRow],
+    by: str,
+    descending: bool,
+    text: str = "",
+    page: int = 0,
+    chosen: Sequence[str] = (),
 ) -> Markup:
     """A page of the table, or a hint if it is empty; `assets/run_table.js` reports clicks.
 
@@ -197,20 +202,29 @@ def table(
         by, descending: the sort order.
         text: words that each listed run must have.
         page: from 0; the last one if there are fewer.
+        chosen: columns; empty for those in which the runs differ.
     """
     matching = run_table.filter_rows(rows, text)
     lines: list[RunRow | RunGroup] = []
     kinds = {in_words(HEADLINE.name, row.classes) for row in matching if row.scores}
-    for line in run_table.sort_rows(matching, by, descending, rows):
+    for line in run_table.by_dataset(run_table.sort_rows(matching, by, descending, rows), rows):
         lines += [line, *line.rows] if isinstance(line, RunGroup) else [line]
     page = max(0, min(page, (len(lines) - 1) // PAGE))
     columns, same = _columns(matching)
+    several = len({row.dataset for row in matching}) > 1  # their names stand above the runs
+    columns = [name for name in columns if name != "dataset" or not several]
+    if chosen:
+        columns, same = ["name", *(name for name in chosen if name != "name")], []
     return render(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
         columns=columns,
         hyperparameters=config.hyperparameters(),
         same=same,
+        choices=_choices(matching, columns),
+        chosen=chosen,
+        several_datasets=several,
+        dataset_of=run_table.dataset_of,
         by=by,
         descending=descending,
         page=page,
@@ -218,7 +232,6 @@ def table(
         ids=" ".join(row.id for row in rows),
         matching=len(matching),
         total=len(rows),
-        most=MAX_COMPARED,
         scores=[metric.name for metric in run_table.SCORES],
         cell=cell_text,
         sparkline=_sparkline(matching),
@@ -245,6 +258,19 @@ def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
         elif column in ("status", "dataset", "checkpoint"):
             same.append(texts.pop())
     return columns, same
+
+
+def all_columns() -> list[str]:
+    """The columns that the table can have and be sorted by."""
+    return list(dict.fromkeys((*COLUMNS, *config.hyperparameters())))
+
+
+def _choices(rows: Sequence[RunRow], shown: Sequence[str]) -> list[str]:
+    """The columns to choose from: those with a value other than the default, and those shown."""
+    scored = {name for row in rows for name in row.scores}
+    useful = {name for row in rows for name in row.settings} | set(shown) | scored
+    plain = {name for name in COLUMNS if name not in METRICS}
+    return [name for name in all_columns() if name in useful | plain and name != "name"]
 
 
 def cell_text(row: RunRow, column: str) -> str:

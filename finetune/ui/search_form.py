@@ -12,7 +12,7 @@ from markupsafe import Markup
 from finetune import config as run_config
 from finetune.engines import spending
 from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
-from finetune.ui import elements, feedback
+from finetune.ui import elements, feedback, several_runs
 from finetune.ui.cost_view import rough_duration
 from finetune.ui.i18n import gettext
 
@@ -22,56 +22,46 @@ COUNT = len(FIELDS) + 4  # of the controls
 
 @dataclass(frozen=True)
 class SearchForm:
-    """The controls, and what else is drawn with them."""
+    """The controls, and the part that holds them."""
 
     inputs: list[Any]
     trials: gr.Textbox
-    accordion: gr.Accordion
-    time: gr.HTML  # how long the search will take
-    begin: gr.Button
-
-    @property
-    def changes(self) -> list[Any]:
-        """Events that may change the time of the search."""
-        return [self.accordion.expand, *(control.change for control in self.inputs)]
+    part: gr.Column
 
 
 def draw() -> SearchForm:
-    """Draw the controls in the current block."""
-    with gr.Accordion(gettext("Search"), open=False, elem_id="search") as accordion:
+    """Draw the controls in the current block, hidden."""
+    with gr.Column(elem_id="search", elem_classes=several_runs.HIDDEN) as part:
         elements.note(
             gettext(
                 "Train many times with other hyperparameters; each run learns from those before "
-                "it. The worst quarter is stopped early. The first run is the form as it is. All "
-                "wait in the queue like any other run."
+                "it. The first run is the form as it is. The worst quarter is stopped early."
             )
         )
+        with gr.Row():
+            trials = elements.number_box(
+                20, label=gettext("Trials at most"), elem_id="search-trials", min_width=150,
+                placeholder=gettext("No limit"),
+                info=gettext("20 tell which settings matter."),
+            )  # fmt: skip
+            minutes = elements.number_box(
+                "", label=gettext("Minutes of training"), elem_id="search-minutes", min_width=150,
+                placeholder=gettext("No limit"), info=gettext("Afterwards no trial begins."),
+            )  # fmt: skip
         info = gettext("A range, or values with commas between; empty leaves it as in the form.")
         elements.note(info)
         boxes: list[Any] = []
-        for start in range(0, len(FIELDS), 3):
+        for start in range(0, len(FIELDS), 2):
             with gr.Row():
-                boxes += [_box(name) for name in FIELDS[start : start + 3]]
-        with gr.Row():
-            trials = elements.number_box(
-                20, label=gettext("Trials at most"), elem_id="search-trials", min_width=130,
-                placeholder=gettext("No limit"),
-            )  # fmt: skip
-            minutes = elements.number_box(
-                "", label=gettext("Minutes of training"), elem_id="search-minutes", min_width=130,
-                placeholder=gettext("No limit"),
-            )  # fmt: skip
-            parallel = elements.number_box(
-                1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
-            )
+                boxes += [_box(name) for name in FIELDS[start : start + 2]]
+        parallel = elements.number_box(
+            1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
+        )
         keep = gr.Checkbox(
             False, label=gettext("Keep the weights of trials that end early"),
             elem_id="search-keep",
         )  # fmt: skip
-        expected = gr.HTML(elem_id="search-time", elem_classes="ft-if-said")
-        button = gr.Button(gettext("Search"), elem_id="begin-search")
-    inputs = [*boxes, trials, minutes, parallel, keep]
-    return SearchForm(inputs, trials, accordion, expected, button)
+    return SearchForm([*boxes, trials, minutes, parallel, keep], trials, part)
 
 
 def _box(name: str) -> gr.Textbox:
@@ -107,9 +97,9 @@ def expected(seconds: float | None, budget: Budget, price: float, apart: str = "
         texts.append(text)
     elif seconds is not None:
         text = gettext(
-            "About {time} of training, by the speed of an earlier run; less where trials end "
-            "early.", time=rough_duration(seconds),
-        )  # fmt: skip
+            "All trials: about {time} of training, less if some end early.",
+            time=rough_duration(seconds),
+        )
         texts.append(text)
     elif budget.trials:
         texts.append(gettext("How long it takes is known after a run like it."))

@@ -205,7 +205,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     interval = 0 if side == "course" else -(-len(batches.train) // 5)
     hooks = loop.Hooks(save_predictions=keep)
     task = task_of(loaded.target)
-    metric = task.score_modules(loaded.target, config.measured)
+    metric = task.score_modules(loaded.target, task.metrics)
     for event in loop.fit(
         config, accelerator, classifier, batches, task, metric, hooks, interval=interval
     ):

@@ -171,7 +171,7 @@ def recommended(folder: Path, args: argparse.Namespace) -> float:
     engine.keep_freed_memory()
     _, _, model, batches = _prepared(folder, args, run_config)
     task = SingleLabel()
-    metric = task.score_modules(Target(("0", "1")), run_config.measured)
+    metric = task.score_modules(Target(("0", "1")), task.metrics)
     stream = loop.fit(run_config, accelerator, model, batches, task, metric)
     times = {event.step: machine.clock() for event in stream if isinstance(event, events.Stepped)}
     return int(args.batch * args.steps) / (times[WARM + args.steps] - times[WARM])

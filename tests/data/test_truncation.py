@@ -14,8 +14,8 @@ from finetune.inference.scorer import Scorer
 
 SHORT = "the cat sees a dog ."
 TEXTS = [
-    SHORT, "the cat sees a dog . " * 40, "\u732b\u72ac" * 150, "x" * 400, "\U0001f600" * 99,
-    f"{'y' * 99} " * 9, " " * 500 + SHORT, "e\u0301\u200b" * 200, "a\n\t" * 300,
+    SHORT, "the cat sees a dog . " * 20, "\u732b\u72ac" * 75, "x" * 200, "\U0001f600" * 70,
+    f"{'y' * 99} " * 3, " " * 500 + SHORT, "e\u0301\u200b" * 100, "a\n\t" * 150,
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from huggingface_hub import HfApi
 from finetune.__main__ import main as command_line
 from finetune.cli import train
 from finetune.config import RunConfig
-from finetune.engines import log_lines, registry, spending, supervisor
+from finetune.engines import hub_jobs, log_lines, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Ticket, read_ticket, write_ticket
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.registry import check_config, make_ticket
@@ -511,8 +511,13 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
 
 @pytest.mark.usefixtures("nothing_begins")
 def test_a_run_whose_bucket_is_gone_can_be_deleted(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    job: Ticket,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(hub_jobs, "PAUSE", 0.01)
     run = store.create(config)
     write_ticket(run, job.model_copy(update={"attempt": 1, "submitted": 1.0, "kept_in": ("ada",)}))
     service.delete_run(store, run)

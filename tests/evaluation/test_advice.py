@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def summary_of(
     return RunSummary().fold([*stream, end])
 
 
-def verdict(errors: int = 10, gain: float | None = 0.1, always: str | None = None) -> Verdict:
+def verdict(errors: int = 30, gain: float | None = 0.1, always: str | None = None) -> Verdict:
     """Of a model of F1 0.9, give or take 0.04."""
     around = None if gain is None else Interval(gain, gain - 0.05, gain + 0.05)
     score = Interval(0.9, 0.86, 0.94)
@@ -65,7 +66,7 @@ LONGER, SEED = {"num_train_epochs": 8}, {"seed": 43}
         ([1.0], {"errors": 0}, "perfect", SEED),
         ([0.6, 0.7, 0.8, 0.9], {"gain": -0.1}, "below", LONGER),
         ([0.6, 0.9, 0.8, 0.7], {"gain": -0.1}, "below", {}),
-        ([0.6, 0.6, 0.6, 0.6], {"always": "yes"}, "below", {}),
+        ([0.6, 0.6, 0.6, 0.6], {"always": "yes"}, "below", {"class_weights": "balanced"}),
         ([0.6, 0.7, 0.8, 0.9], {"gain": -0.04}, "longer", LONGER),  # not surely below
         ([0.6, 0.7, 0.8, 0.9], {"gain": None}, "longer", LONGER),
     ],
@@ -75,7 +76,7 @@ def test_the_advice_follows_from_the_curve(
 ) -> None:
     advice = advise(summary_of(scores), RunConfig(), verdict(**judged))
     assert (advice.kind, advice.changes) == (kind, changes)
-    assert advice.last_step == 40
+    assert (advice.last_step, advice.seeds) == (40, 3 if changes == SEED else 1)
 
 
 @pytest.mark.parametrize(
@@ -121,3 +122,34 @@ def test_a_run_that_ended_early_is_not_told_to_end_early() -> None:
 def test_a_run_that_did_not_reach_its_end_is_to_be_resumed(end: events.Event) -> None:
     advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
     assert (advice.kind, advice.changes) == ("resume", {})
+
+
+LEVEL = [0.6, 0.9, 0.9, 0.9]
+
+
+def test_few_errors_are_to_be_read() -> None:
+    advice = advise(summary_of(LEVEL), RunConfig(), verdict(errors=2))
+    assert (advice.kind, advice.action, advice.changes) == ("level", "errors", {})
+
+
+def prepared(data: dict[str, Any]) -> RunSummary:
+    """A level run without errors whose pairs have these facts."""
+    summary = summary_of(LEVEL)
+    assert summary.prepared is not None
+    summary.prepared = summary.prepared.model_copy(update={"data": data})
+    return summary
+
+
+def test_a_sealed_test_set_is_opened_once_there_is_no_error() -> None:
+    summary, none = prepared({"rows": {"test": 100}}), verdict(errors=0)
+    assert advise(summary, RunConfig(), none).action == "test"
+    summary.opened = (events.TestSetOpened(step=40, metrics={}),)
+    assert advise(summary, RunConfig(), none).seeds == 3
+
+
+def test_a_rough_score_of_pairs_cut_from_train_wants_more_of_them() -> None:
+    rough = replace(verdict(), score=Interval(0.7, 0.6, 0.8))
+    cut, own = prepared({"splits": {"train": "train"}}), prepared({"splits": {"validation": "dev"}})
+    assert advise(cut, RunConfig(), rough).changes == {"validation_share": 0.2}
+    assert advise(own, RunConfig(), rough).changes == SEED
+    assert advise(cut, RunConfig(validation_share=0.5), rough).changes == SEED

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import openpyxl  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,13 +22,15 @@ from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import Predictor
+from finetune.inference.shown_rows import UNSURE, ShownRows
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
-from finetune.tasks.base import PredictOptions
+from finetune.tasks.base import Answers, DecisionRule, PredictOptions, Target
+from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 from tests.support.judging import PAIRS, SIDES, judged, write_csv
 from tests.support.waiting import until
@@ -183,8 +186,9 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
     )
     assert (report["rows"], whole, progress) == (320, False, [(64, 900), (320, 900)])
     assert [row["sentence1"] for row in read_csv(out)] == [f"cat {n}" for n in range(320)]
-    assert [len(rows) for rows in heads] == [64, 100]
-    assert max(len(row["sentence2"]) for row in heads[-1]) == 500
+    assert [len(rows) for rows in heads] == [64, 320, 320]
+    assert [row["row"] for row in heads[-1]] == list(range(320))
+    assert max(len(row["cells"]["sentence2"]) for row in heads[-1]) == 500
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,9 @@ def test_what_cannot_be_predicted_is_refused(
 
 
 @pytest.mark.slow
-def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Path) -> None:
+def test_a_batch_is_a_process_of_its_own(
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def start(name: str, count: int) -> predict.PredictionJob:
         labels = ["equivalent", "no"] * (count // 2)
         pairs = [(f"the cat {n} .", "a dog .", label) for n, label in enumerate(labels)]
@@ -239,19 +245,25 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
         request = PredictionRequest(run.id, name, "text a", "text b", "is_same")
         return predict.start_prediction(store, request, path)
 
-    job, cancelled = start("mine.csv", 300), start("long.csv", 60_000)
-    assert predict.get_prediction(store, job.id).state().status == "running"
+    cancelled = start("long.csv", 60_000)
+    assert predict.get_prediction(store, cancelled.id).state().status == "running"
     until(lambda: cancelled.state().done > 0, 60)
     cancelled.cancel()
     until(lambda: cancelled.state().status != "running", 60)
-    until(lambda: job.state().status != "running", 60)
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job sets it
+    job = start("mine.csv", 300)
+    assert job.carry_out() == 0
     state = job.state()
     assert (state.error, state.status, state.done) == ("", "finished", 300)
-    assert len(state.head) == 100
+    assert len(state.rows) == 300
+    assert sum(state.report["answers"].values()) == 300
+    unsure = [row for row in state.rows if (row["margin"] or 0.0) < UNSURE]
+    assert state.report["unsure"] == len(unsure)
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
     assert job.result is not None
     assert len(read_csv(job.result)) == 300
-    # The other keeps what is judged.
+    # The one that was cancelled keeps what is judged.
     assert cancelled.state().status == "stopped"
     assert cancelled.result is not None
     assert 0 < len(read_csv(cancelled.result)) < 60_000
@@ -320,3 +332,26 @@ def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
     path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *lines])
     report = judged(run, path, tmp_path / "out.csv", label="label")
     assert (report["labelled"], report["unknown_labels"]) == (known, 3 - known)
+
+
+def test_the_least_sure_rows_are_shown_wherever_they_are() -> None:
+    shown = ShownRows()
+    for begin in range(0, 5000, 500):
+        numbers = range(begin, begin + 500)
+        margins = [0.01 if number == 4321 else 0.2 + number / 1e5 for number in numbers]
+        lines = [
+            ({"text": str(number)}, margin) for number, margin in zip(numbers, margins, strict=True)
+        ]
+        assert shown.add(begin, lines) == (begin < 1000)
+    assert [row["row"] for row in shown.rows] == [*range(1000), *range(1000, 1199), 4321]
+    assert shown.rows[-1]["cells"] == {"text": "4321"}
+
+
+def test_answers_near_the_threshold_are_unsure() -> None:
+    shares = np.array([[0.5, 0.5], [0.4, 0.6], [0.1, 0.9]], np.float32)
+    target, options = Target(("no", "yes")), PredictOptions()
+    answers = Answers(shares, np.array([0, 1, 1]))
+    plain = SingleLabel().margins(answers, target, DecisionRule(), options)
+    at_threshold = SingleLabel().margins(answers, target, DecisionRule(0.9, None, "yes"), options)
+    assert plain == pytest.approx([0, 0.2, 0.8])
+    assert at_threshold == pytest.approx([0.8, 0.6, 0], abs=1e-6)

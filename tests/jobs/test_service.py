@@ -15,6 +15,7 @@ from finetune.jobs import service, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from tests.support import stand_in
 from tests.support.running import start
 from tests.support.waiting import until
 
@@ -33,8 +34,16 @@ def test_a_run_goes_from_start_to_finish(
     assert run.has_model()
     assert "finished 20 steps" in run.log_tail()
     until(lambda: not psutil.pid_exists(process.pid))  # and no zombie stays
-    # One that is stopped before it trains ends too.
-    run, process = start(store, config, processes)
+
+
+def test_a_run_that_is_stopped_before_its_first_step_ends(
+    store: RunStore, processes: list[psutil.Process], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    stand_in.use(monkeypatch)
+    (tmp_path / "hold").write_text("0")
+    monkeypatch.setenv(stand_in.HOLD, str(tmp_path / "hold"))
+    run, process = start(store, RunConfig(max_steps=20), processes)
     service.stop_run(store, run)
     until(lambda: not process.is_running())
     assert run.state().status == "stopped"

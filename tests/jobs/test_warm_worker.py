@@ -12,7 +12,14 @@ from finetune.config import RunConfig
 from finetune.jobs import service, worker, workers
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
+from tests.support import stand_in
 from tests.support.waiting import until
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it import nothing, for it will not train."""
+    stand_in.use(monkeypatch)
 
 
 @pytest.fixture
@@ -47,8 +54,9 @@ def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
     until(lambda: not psutil.pid_exists(waiting.pid))
 
 
-@pytest.mark.slow
-def test_one_that_hangs_is_ended_not_waited_for(store: RunStore, waiting: psutil.Process) -> None:
+def test_one_that_hangs_is_ended_not_waited_for(
+    light: None, store: RunStore, waiting: psutil.Process
+) -> None:
     waiting.suspend()
     run = store.create(RunConfig())
     assert not workers.give_to_warm_worker(store, run, patience=0.2)

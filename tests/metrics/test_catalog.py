@@ -17,6 +17,8 @@ from finetune.errors import ConfigError
 from finetune.metrics import catalog, intervals, modules, selection
 from finetune.metrics.calibration import probabilities
 from finetune.metrics.classification import confusion_matrix
+from finetune.tasks.base import Target
+from finetune.tasks.registry import measured
 from tests.support.hub import LoopbackHub
 
 ALL = [metric for metric in catalog.METRICS.values() if metric is not catalog.LOSS]
@@ -110,7 +112,7 @@ def test_what_glue_defines_is_measured(task: str) -> None:
     if task in ("mrpc", "qqp"):
         expected["f1"] = sklearn.metrics.f1_score(y_true=labels, y_pred=answers)
     config = RunConfig(metrics="matthews_correlation" if task == "cola" else "")
-    names = [metric.name for metric in config.measured]
+    names = [metric.name for metric in measured(config, Target(("no", "yes")))]
     scored = modules.ScoreModules(names, logits.shape[1])
     scored.add_batch(predictions=logits, references=labels)
     found = scored.compute()
@@ -195,6 +197,8 @@ def test_names_that_mean_nothing_are_refused(metrics: str, problem: str) -> None
 
 def test_what_is_measured_is_the_standard_and_what_is_asked_for() -> None:
     config = RunConfig(metrics="roc_auc f1", metric_for_best_model="recall")
-    names = [metric.name for metric in config.measured]
+    names = [metric.name for metric in measured(config, Target(("no", "yes")))]
     assert names == ["accuracy", "f1", "roc_auc", "recall"]
-    assert [m.name for m in RunConfig(metric_for_best_model="loss").measured] == ["accuracy", "f1"]
+    assert [
+        m.name for m in measured(RunConfig(metric_for_best_model="loss"), Target(("no", "yes")))
+    ] == ["accuracy", "f1"]

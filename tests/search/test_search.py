@@ -160,7 +160,7 @@ def test_bounds_hold_though_the_form_lies_outside_of_them(
     lines = search_view.parallel_lines(again, [row for row in rows if row.score is not None])
     assert len(lines) == 24
     assert results.importance(again) or len(space) == 1
-    assert "trial 0" in str(search_view.page(store, study.id))
+    assert "Your own settings are the best: F1 1.000." in str(search_view.page(store, study.id))
 
 
 def test_a_first_trial_outside_of_the_bounds_is_tried_once_more_when_it_fails(
@@ -251,7 +251,8 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert scores == sorted(scores)
     assert scores[-1] == float(table[1][3])
     text = str(search_view.page(store, study.id))
-    assert f"Best: F1 {best.score:.4f}, trial {best.number}" in text
+    assert f"Trial {best.number} is the best: F1 {best.score:.3f}." in text
+    assert f"Your own settings (trial 0) reached {rows[0].score:.3f}." in text
     assert "With 3 other seeds it reached" in text
     assert text.count("<polyline") == 12
     assert study.id in str(search_view.links(store))
@@ -680,7 +681,7 @@ def test_how_long_and_how_much_is_said_as_it_is_known() -> None:
     def said(seconds: float | None, price: float = 0, **budget: float) -> str:
         return str(search_form.expected(seconds, Budget(**budget), price))  # type: ignore[arg-type]
 
-    assert "by the speed of an earlier run" in said(600.0, trials=5)
+    assert "All trials: about 10 min of training" in said(600.0, trials=5)
     assert "known after a run like it" in said(None, trials=5)
     assert "No trial begins after 30 min of training." in said(None, trials=0, minutes=30)
     assert "earlier run" not in said(1800.0, trials=50, minutes=30)

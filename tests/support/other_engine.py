@@ -25,6 +25,7 @@ from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.runs.run import Run
 from tests.support import installed
 
+TRAINING = "OTHER_ENGINE_TRAINING"  # names what its processes run in place of `finetune train`
 # The process and its exit code outlive the worker that follows them.
 _SCRIPT = 'echo $$ >"$0/pid"; "$@" >"$0/log" 2>&1; echo $? >"$0/code"; mv "$0/code" "$0/exit"'
 
@@ -57,7 +58,8 @@ class OtherEngine(BilledEngine):
         if not place.exists():
             self.reserve(run, ticket)
             place.mkdir()
-            words = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
+            command = os.environ.get(TRAINING, "finetune train").split()
+            words = [sys.executable, "-m", *command, "--run", str(run.folder)]
             subprocess.run(
                 ["setsid", "--fork", "sh", "-c", _SCRIPT, str(place), *words],
                 env=os.environ | {attempt.ATTEMPT: job, "PYTHONUNBUFFERED": "1"},

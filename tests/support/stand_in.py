@@ -98,4 +98,5 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
 
 if __name__ == "__main__":
     pipeline.train_events = stages
+    worker.IMPORTED = ()
     sys.exit(train.main() if sys.argv[1] == "--run" else worker.main(sys.argv[1]))

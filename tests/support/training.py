@@ -13,7 +13,7 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.jobs import pipeline
 from finetune.runs import events
-from finetune.tasks.registry import task_of
+from finetune.tasks.registry import measured, task_of
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, model
 
@@ -46,7 +46,7 @@ def stream(
     _, classifier, batches = prepared(config, pairs, accelerator.device)
     hooks_ = loop.Hooks(**hooks)
     task = task_of(pairs.target)
-    metric = task.score_modules(pairs.target, config.measured)
+    metric = task.score_modules(pairs.target, measured(config, pairs.target))
     happening = loop.fit(
         config, accelerator, classifier, batches, task, metric, hooks_, resume, interval=interval
     )

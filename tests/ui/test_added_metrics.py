@@ -25,7 +25,8 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.search.study import Study
-from finetune.tasks.base import DecisionRule
+from finetune.tasks.base import DecisionRule, Target
+from finetune.tasks.registry import measured
 from finetune.training import accelerator
 from finetune.ui import compare_view, cost_view, evaluation_view, run_charts, run_view
 from tests.support.training import evaluations, fit
@@ -102,7 +103,10 @@ def test_an_older_run_is_read(store: RunStore) -> None:
     run = store.create(RunConfig())
     old = '{"dataset": "bundled", "metric_for_best_model": "f1"}'
     (run.folder / "config.json").write_text(old)
-    assert [metric.name for metric in run.config().measured] == ["accuracy", "f1"]
+    assert [metric.name for metric in measured(run.config(), Target(("no", "yes")))] == [
+        "accuracy",
+        "f1",
+    ]
     event = (
         '{"time":1.0,"event":"evaluated","step":8,"epoch":1.0,"metrics":{"accuracy":0.7,'
         '"f1":0.8,"loss":0.5},"seconds":0.1,"best":true,"intervals":{"f1":[0.7,0.9]}}'

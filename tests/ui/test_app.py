@@ -45,7 +45,7 @@ from tests.support.tabs import NOBODY, draw_train, form_values, predict_tab, pub
 from tests.support.toys import story
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ONE_RUN = (1, "", "", "")  # neither seeds nor a grid
+ONE_RUN = ("once", "3", "1e-5, 2e-5", "", "")  # whatever stands in the boxes of the others
 Tabs = tuple[TrainTab, PredictTab, PublishTab]
 MARKUP = "<script>alert(1)</script>"
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -112,12 +112,13 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     assert train.unmeasured not in train.on_costs(NOBODY, *ONE_RUN, *values)
     assert train.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, words in (
-        (("3", "", "", ""), "Train queues 3 runs."),
-        (("2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
-        (("", "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
+        (("seeds", "3", "1e-5, 2e-5", "", ""), "Train queues 3 runs."),
+        (("grid", "2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
+        (("grid", "", "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
     ):
         assert words in train.on_costs(NOBODY, *several, *values)[train.planned]
-    wrong = train.on_costs(NOBODY, "0", "high", "", "", *values)
+    assert train.on_costs(NOBODY, *ONE_RUN, *values)[train.planned] == ""
+    wrong = train.on_costs(NOBODY, "grid", "0", "high", "", "", *values)
     for words in ("from 1 to 100, got 0", "got &#39;high&#39;"):
         assert words in wrong[train.costs]
 
@@ -193,15 +194,59 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     assert words in drawn
     assert ("ft-good" in drawn) == (gain[1] > 0)
     assert "threshold 0.465: on new pairs F1 0.800 becomes about 0.872 (0.830 to 0.900)" in drawn
-    assert "See the 12 errors" in drawn
+    assert "Read the 12 errors" in drawn
     # The buttons.
     train.on_press(NOBODY, gr.EventData(None, {"do": "threshold", "what": "0.465"}), finished.id)
     assert decision_rule.read_rule(finished.best).threshold == 0.465
     once = not always and gain[2] > 0  # it was evaluated once, which says nothing of its course
     assert ("Evaluate more often" in drawn) == once
-    assert ("Try another learning_rate" in drawn) != once
+    assert ("Weigh rare classes more" in drawn) == bool(always)
+    assert ("Try another learning_rate" in drawn) == (not once and not always)
     advised = train.on_press(NOBODY, gr.EventData(None, {"do": "advice"}), finished.id)
     assert advised[train.form["eval_steps"]] == ("1" if once else "")
+
+
+@pytest.mark.parametrize(
+    ("scores", "errors", "data", "button"),
+    [
+        ([0.6, 0.7], 30, {}, ("Train longer", {"num_train_epochs": "2"}, "1")),
+        ([0.9, 0.1], 30, {}, ("End early", {"early_stopping_patience": "3"}, "1")),
+        ([0.9, 0.9], 30, {}, ("Train with 3 other seeds", {"seed": "43"}, "3")),
+        ([0.9, 0.9], 2, {}, ("Read the 2 errors", {}, "part=errors")),
+        ([0.9, 1.0], 0, {"rows": {"test": 9}}, ("Open the test set", {}, "part=evaluation")),
+    ],
+)
+def test_the_one_advice_after_a_run_has_a_button(
+    train: TrainTab, finished: Run, monkeypatch: pytest.MonkeyPatch, scores: list[float],
+    errors: int, data: dict[str, Any], button: tuple[str, dict[str, str], str],
+) -> None:  # fmt: skip
+    best = max(scores)
+    for step, score in zip((4, 8), scores, strict=True):
+        metrics = {"f1": score, "accuracy": score}
+        better = score == best and scores.index(score) == (step == 8)
+        finished.append(events.Evaluated(step=step, epoch=step / 8, metrics=metrics, seconds=1.0,
+                                         best=better))  # fmt: skip
+        if better:
+            finished.append(events.Saved(step=step))
+    prepared = finished.state().prepared
+    assert prepared is not None
+    finished.append(prepared.model_copy(update={"data": data}))
+    finished.append(events.Finished(step=8, seconds=1.0))
+    gain = Interval(0.1, 0.05, 0.15)
+    verdict = Verdict("F1", Interval(0.8, 0.75, 0.85), "", gain, None, errors, 60, None, None)
+    monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
+    text, changes, way = button
+    (first,) = re.findall(
+        r'<button[^>]*ft-primary"([^>]*)>(.*?)<', run_view.verdict(finished, finished.state())
+    )
+    assert first[1] == text
+    if not changes:
+        assert way in first[0]
+        return
+    advised = train.on_press(NOBODY, gr.EventData(None, {"do": "advice"}), finished.id)
+    assert {name: advised[train.form[name]] for name in changes} == changes
+    assert advised[train.several[1]] == way
+    assert advised[train.how] == ("seeds" if way == "3" else "once")
 
 
 def marks(parts: live_updates.Parts) -> dict[str, str]:

@@ -15,7 +15,7 @@ from finetune import config
 from finetune.config import RunConfig
 from finetune.jobs import workers
 from finetune.runs.store import RunStore
-from finetune.ui import form
+from finetune.ui import form, run_charts
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
 from tests.support.browser import (
@@ -50,7 +50,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     shown = page.locator("#cards .ft-card b").first
     before = shown.inner_text()
     expect(shown).not_to_have_text(before)  # the loss streams in
-    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    expect(page.locator("#loss-plot path.ft-loss:not(.ft-raw)")).to_have_count(1)
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator("#run-phase")).to_have_text("Stopped")
     assert run.has_model()
@@ -68,13 +68,21 @@ def test_train_watch_try_and_publish(
     cards = page.locator("#cards .ft-card")
     intervals = r"accuracy, best model\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\."
     expect(cards.nth(1)).to_contain_text(re.compile(intervals))
-    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    expect(page.locator("#loss-plot path.ft-loss:not(.ft-raw)")).to_have_count(1)
     summary = app.store.runs()[0].state()
     expect(page.locator("#score-plot .ft-dot")).to_have_count(2 * len(summary.curve))
     assert summary.best is not None
     expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
+    for name in run_charts.SMALL:
+        expect(page.locator(f"#{name} .ft-plot")).to_be_visible()
+    page.get_by_label("Horizontal axis").select_option("time")
+    expect(page.locator("#loss-plot .ft-plot")).to_have_attribute("data-across", "seconds")
+    page.get_by_role("tab", name="The code").click()
+    expect(page.locator("#code")).to_contain_text("accelerator.backward(loss)")
     page.get_by_role("tab", name="Log").click()
-    expect(page.locator("#log textarea")).to_have_value(re.compile("finished"))
+    log = page.locator("#log textarea")
+    expect(log).to_have_value(re.compile("finished"))
+    assert log.evaluate("(log) => log.scrollHeight - log.scrollTop - log.clientHeight") < 9
 
     page.get_by_role("tab", name="Predict").click()
     expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))

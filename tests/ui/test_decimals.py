@@ -49,8 +49,8 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
     assert caught.value.problems == {"max_steps": f"must be a whole number, got {typed!r}"}
     controls = ["", *[""] * len(grids.GRID)]
     with pytest.raises(ConfigError, match="seeds must be a whole number"):
-        several_runs.plan([typed, *controls[1:], *RunConfig().to_dict().values()])
-    assert len(several_runs.plan([*controls, *RunConfig().to_dict().values()])) == 1
+        several_runs.plan(["seeds", typed, *controls[1:], *RunConfig().to_dict().values()])
+    assert len(several_runs.plan(["seeds", *controls, *RunConfig().to_dict().values()])) == 1
     boxes = [*[""] * (len(search_form.FIELDS) - 1), "4, 8"]
     with pytest.raises(ConfigError, match="trials is"):
         search_form.read([*boxes, typed, "0", "1", False])

@@ -44,7 +44,7 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=120_000)
     expect(page.locator("#status")).to_contain_text("Hugging Face Job t4-small")
     expect(page.locator("#status")).to_contain_text("at most $0.14")
-    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    expect(page.locator("#loss-plot path.ft-loss:not(.ft-raw)")).to_have_count(1)
     run = app.store.runs()[0]
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator("#run-phase")).to_have_text("Stopped")

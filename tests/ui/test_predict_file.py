@@ -20,6 +20,8 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.inference.file_request import NONE, PredictionRequest
+from finetune.inference.shown_rows import ShownRow
+from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.owners import Visitor
 from finetune.runs import events
@@ -27,6 +29,7 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, form
+from finetune.ui.predicted_rows import ALL, CORRECTED, UNSURE_ONLY, PredictedRows, blank
 from finetune.ui.tabs import predict_file
 from finetune.ui.tabs.predict_file import FilePredictions
 from tests.support import toys
@@ -38,8 +41,11 @@ REPORT = {
     "rows": 408, "errors": 0, "examples": [], "labels": ["no", "yes"], "positive": 1,
     "labelled": 408, "unknown_labels": 0, "scores": SCORES, "confusion": [[200, 4], [4, 200]],
     "trained_on": 312, "validated_on": 6, "seconds": 2.0,
+    "answers": {"no": 102, "yes": 306}, "unsure": 31,
     "not_trained_on": {"labelled": 96, "scores": NEW_SCORES, "confusion": [[40, 8], [8, 40]]},
 }  # fmt: skip
+ANSWERS = {"prediction": "no"}, {"prediction": "yes"}
+INPUT = "sentence1,sentence2\nthe first row,a\na nut,b\nten nuts,c\nthe last row,d\n"
 POLL = gr.EventData(None, {"wait": "+abc"})
 
 
@@ -49,8 +55,14 @@ def add_job(store: RunStore, run: Run, file: str, ended: bool = True) -> Predict
     job.folder.mkdir(parents=True)
     request = PredictionRequest(run.id, file, "sentence1", "sentence2", "label")
     job.describe_job("predict", store.visitor.name, asdict(request))
+    (job.folder / "input.csv").write_text(INPUT)
     (job.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
-    (job.folder / "head.json").write_text(json.dumps({"rows": [{"sentence1": "the first row"}]}))
+    texts = ("the first row", "a nut", "ten nuts", "the last row")
+    rows = [
+        ShownRow(row=n, margin=margin, cells={"sentence1": text, "n": 10 - n, **ANSWERS[n % 2]})
+        for n, (text, margin) in enumerate(zip(texts, (0.9, 0.2, 0.1, 0.8), strict=True))
+    ]
+    (job.folder / "shown.json").write_text(json.dumps({"rows": rows}))
     job.append(events.Progressed(done=7, total=408))
     if ended:
         (job.folder / "report.json").write_text(json.dumps(REPORT))
@@ -89,7 +101,7 @@ def tab(store: RunStore) -> FilePredictions:
          ["are left out: parts.",
           "keeps it as it was; added are prediction_2, error_2.",
           "the column error_2 says why"],
-         "Download"),
+         "could be read"),
         ("running", {"rows": 20, "trained_on": 5}, ["5 of 20 rows were trained on"], "Download"),
         ("running", {"trained_on": None, "validated_on": None}, ["20 of about 408 rows"],
          "trained on"),
@@ -111,13 +123,69 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
     job = add_job(store, store.create(RunConfig()), "<b>.csv")
     report = REPORT | {"labels": ["<i>", "yes"], "errors": 2, "examples": ["<u>"]}
-    rows = [{"<s>": "<script>", "long": "x" * 999}]
-    shown = predict_file.view(store, job, PredictionState("finished", head=rows, report=report))
+    cells = {"<s>": "<script>", "long": "x" * 999}
+    rows = [ShownRow(row=0, margin=None, cells=cells)]
+    state = PredictionState("finished", rows=rows, report=report)
+    table = PredictedRows(store)
+    with gr.Blocks():
+        table.draw(gr.State())
+    shown = predict_file.view(store, job, state) + table.shown(job, state)[table.table]
     for tag in ("<b>.csv", "<i>", "<u>", "<s>", "<script>"):
         assert tag not in shown
         assert tag.replace("<", "&lt;").replace(">", "&gt;") in shown
     assert "x" * 200 + "\u2026" in shown
     assert "x" * 201 not in shown
+
+
+def test_a_predicted_file_says_how_many_have_each_answer(store: RunStore) -> None:
+    job = add_job(store, store.create(RunConfig()), "pairs.csv")
+    shown = predict_file.view(store, job, job.state())
+    plain = " ".join(re.sub("<.*?>", " ", shown).split())
+    assert "yes 306 75.0% no 102 25.0% Unsure of 31:" in plain
+    assert "Download predictions (CSV, 408 rows)" in plain
+
+
+def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(
+    store: RunStore, tab: FilePredictions, tmp_path: Path
+) -> None:
+    pairs = tmp_path / "pairs.csv"
+    lines = [f"one {n},two {n},{('no', 'yes')[n % 2]}" for n in range(60)]
+    pairs.write_text("\n".join(["sentence1,sentence2,label", *lines]) + "\n")
+    run = store.create(RunConfig(dataset=store.uploads.add({"train": pairs})))
+    job = add_job(store, run, "pairs.csv")
+    rows = tab.rows
+
+    def listed(updates: Any) -> list[str]:
+        return re.findall(r"(the first row|a nut|ten nuts|the last row)", updates[rows.table])
+
+    def clicked(**data: Any) -> Any:
+        event = gr.EventData(None, {"run": job.id} | data)
+        return rows.on_table(NOBODY, event, job.id, blank(), ALL, "")
+
+    opened = tab.on_open(NOBODY, "")
+    assert listed(opened) == ["the first row", "a nut", "ten nuts", "the last row"]
+    names = [name for name, _ in opened[rows.which]["choices"]]
+    assert names == ["all rows", "unsure (31)", "no (102)", "yes (306)", "corrected"]
+    for which, words, expected in (
+        (UNSURE_ONLY, "", ["ten nuts", "a nut"]), ("answer:no", "", ["the first row", "ten nuts"]),
+        (ALL, "NUT", ["a nut", "ten nuts"]), (CORRECTED, "", []),
+    ):  # fmt: skip
+        assert listed(rows.on_filter(NOBODY, job.id, blank(), which, words)) == expected
+    order = ["the last row", "ten nuts", "a nut", "the first row"]
+    assert listed(clicked(do="sort", what="n")) == order  # as numbers: 7, 8, 9, 10
+    assert not opened[rows.start]["visible"]
+    for wrong in ({"what": 99, "label": "no"}, {"what": 2, "label": "<b>"}):
+        assert "no such row or class" in clicked(do="label", **wrong)[rows.message]
+    corrected = clicked(do="label", what=2, label="yes")
+    assert "1 answer corrected" in corrected[rows.corrected]
+    assert "was no" in corrected[rows.table]
+    assert corrected[rows.start]["visible"]
+    config = predict.corrected_run(store, job)
+    train = store.uploads.files(config.dataset)["train"].read_text()
+    assert '"ten nuts","c","yes"' in train
+    assert train.count("\n") > 40
+    assert "nothing" not in clicked(do="label", what=2, label="no")[rows.corrected]
+    assert not clicked(do="label", what=2, label="no")[rows.start]["visible"]
 
 
 def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredictions) -> None:
@@ -140,7 +208,7 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     store.delete(run)
     os.utime(going.folder / "job.json", (time.time() - 120,) * 2)
     shown = tab.on_open(NOBODY, "")[tab.view]
-    for text in ("old.csv", "a deleted run", "312 of 408 rows", "the first row"):
+    for text in ("old.csv", "a deleted run", "312 of 408 rows"):
         assert text in shown
     assert f'href="finetune/batches/{old.id}/result"' in shown
 
@@ -264,6 +332,6 @@ def test_anothers_uploads_are_not_offered(
     path = str(tmp_path / "hers.csv")  # which he did not bring
     updates = data.on_upload(asks(bob), path, None, None)
     assert set(updates) == {data.message}
-    assert "not here any more" in updates[data.message]
+    assert "no longer available" in updates[data.message]
     signed_in = store.for_visitor(Visitor(("user:ada", *hers.visitor.names)))
     assert name in upload_labels(form.datasets(signed_in))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import zipfile
 from pathlib import Path
@@ -137,7 +139,7 @@ def test_a_run_has_one_name_wherever_it_is_shown(store: RunStore, toy_checkpoint
     opened = tab.on_open(NOBODY, *view_inputs, f"run={second.id}")
     assert f">{name}</h2>" in opened[tab.title]
     asked = tab.on_delete(NOBODY, opened[tab.view])
-    assert f"Delete <b>{name}</b>" in asked[tab.question]
+    assert f"Delete <b>{name}</b>" in asked[tab.deletion.question]
     assert named_run(Path(name), store.root).id == second.id  # on the command line
 
 
@@ -339,7 +341,7 @@ def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: lis
 def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkpoint: Path) -> None:
     fill_toy(page, toy_checkpoint, 10)
     choose_bundled(page)
-    page.get_by_role("button", name="Several runs: seeds and a grid").click()
+    page.locator("#train-how").get_by_role("radio", name="Seeds").check()
     page.locator("#seeds input").fill("2")
     expect(page.locator("#planned")).to_contain_text("Train queues 2 runs")
     press_train(page)
@@ -358,3 +360,50 @@ def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkp
     created = app.store.runs()
     assert len({run.about().group for run in created}) == 1
     assert sorted(run.config().seed for run in created) == [42, 43]
+
+
+def test_runs_of_different_data_are_not_sorted_together(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    for f1, dataset in ((0.6, "owner/a"), (0.9, "owner/b"), (0.8, "owner/a"), (0.7, "owner/b")):
+        finished(store, toy_checkpoint, f1, dataset=dataset)
+    drawn = str(run_view.table(run_view.rows(store), "f1", True))
+    order = re.findall(r'colspan="\d+">(.*?)<|<td class="ft-num">(0\.\d00)', drawn)
+    shown = [heading or score for heading, score in order]
+    assert [one for one in shown if one.startswith("owner")] == ["owner/b", "owner/a"]
+    assert shown[shown.index("owner/b") + 1] == "0.900"
+    assert shown[shown.index("owner/a") + 1] == "0.800"
+
+
+def test_columns_are_chosen_and_all_runs_are_taken_away(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    one = finished(store, toy_checkpoint, learning_rate=1e-4, name="=one")
+    finished(store, toy_checkpoint, learning_rate=2e-4)
+    tab = runs.RunsTab(store)
+    with gr.Blocks():
+        tab.draw()
+
+    def heads(names: str) -> list[str]:
+        event = gr.EventData(None, {"do": "columns", "what": names, "at": 1})
+        table = tab.on_table(NOBODY, event, None, runs.blank(), {}, "")[tab.table]
+        return re.findall(r'data-do="sort" data-what="(.*?)"', table)
+
+    assert heads("weight_decay seconds <b>") == ["name", "weight_decay", "seconds"]
+    assert {"f1", "learning_rate"} < set(heads(""))
+    lines = list(csv.DictReader(io.StringIO(run_table.runs_csv(run_view.rows(store)))))
+    assert [float(line["learning_rate"]) for line in lines] == [2e-4, 1e-4]
+    assert (lines[1]["id"], lines[1]["name"]) == (one.id, "'=one")
+
+
+def test_the_ticked_runs_are_deleted_together(store: RunStore, toy_checkpoint: Path) -> None:
+    first, second, third = (finished(store, toy_checkpoint, name=name) for name in "abc")
+    tab = runs.RunsTab(store)
+    with gr.Blocks():
+        tab.draw()
+    asked = tab.on_delete_ticked(NOBODY, runs.blank(), f"{first.id} {third.id}")
+    assert "Delete 2 runs" in asked[tab.deletion.question]
+    ids = asked[tab.deletion.asked]
+    tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)
+    assert [run.id for run in store.runs()] == [second.id]
+    assert "no such run" in tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)[tab.message]

@@ -15,6 +15,7 @@ from finetune.runs.store import RunStore
 from finetune.search.study import studies
 from finetune.ui import search_form
 from finetune.ui.engine_form import Choice
+from finetune.ui.several_runs import SEARCH
 from tests.support import toys
 from tests.support.browser import App, choose, fill
 from tests.support.engines import engine_values
@@ -33,7 +34,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
 ) -> None:
     tab = draw_train(store)
     monkeypatch.setattr("finetune.hub.client.stored_token", lambda: None)
-    others = [*[control.value for control in tab.several], *form_values(RunConfig())]
+    others = [SEARCH, *[control.value for control in tab.several[1:]], *form_values(RunConfig())]
     prices = {"t4-small": 0.4}
     job = engine_values(tab.engine, Choice("hub-job", {"flavor": "t4-small"}, True, prices))
 
@@ -47,7 +48,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
     assert "You are not signed in" in begin(3)
     assert studies(store) == []
     updates = tab.on_search_time(NOBODY, *boxes, 3, 0, 1, False, *others, *job)
-    assert "All its trials together cost at most $0.60." in str(updates[tab.search.time])
+    assert "All its trials together cost at most $0.60." in str(updates[tab.planned])
 
 
 def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: RunStore) -> None:
@@ -55,11 +56,11 @@ def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: Run
 
     def said(epochs: int, drawn: str) -> str:
         config = RunConfig(num_train_epochs=epochs)
-        others = [*[control.value for control in tab.several], *form_values(config)]
+        others = [SEARCH, *[control.value for control in tab.several[1:]], *form_values(config)]
         boxes = [drawn if name == "num_train_epochs" else "" for name in search_form.FIELDS]
         engine = engine_values(tab.engine, Choice())
         updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others, *engine)
-        return str(updates[tab.search.time])
+        return str(updates[tab.planned])
 
     told = "as it is, outside of what is searched: num_train_epochs 10 (1..3). Nothing else is"
     assert told in said(10, "1..3")
@@ -82,7 +83,7 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     fill(page, "learning_rate", "0.001")
     fill(page, "seed", "449")  # the last that are drawn have low rates, and learn little
     choose(page, "metric_for_best_model", "loss")  # F1 is the same for all that learn nothing
-    page.locator("#search > button").click()
+    page.locator("#train-how").get_by_role("radio", name="Search").check()
     page.locator("#search-num_train_epochs").locator("input, textarea").fill("120..240")
     rate = page.locator("#search-learning_rate").locator("input, textarea")
     rate.fill("3e-3..1e-4")
@@ -94,10 +95,8 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     rate.fill("1e-6..3e-3")
     rate.press("Tab")
     search.click()
-    expect(page.locator("#train-message")).to_contain_text("The search begins")
-    page.get_by_role("tab", name="Runs").click()
-    page.locator("#runs-table button[data-do=search]").click()
     view = page.locator("#comparison")
+    expect(view.get_by_role("heading", name="search 1")).to_be_in_viewport()  # it opens by itself
     expect(view).to_contain_text(re.compile("[12] of at most 8 trials have ended"), timeout=240_000)
     # One is stopped by hand: its place is drawn again.
     training: list[Run] = []

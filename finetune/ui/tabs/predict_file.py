@@ -15,6 +15,7 @@ from finetune.data.table import ReadOptions
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
+from finetune.inference.result_files import SUFFIXES
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
@@ -23,6 +24,7 @@ from finetune.ui.elements import button
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.predicted_rows import PredictedRows
 from finetune.ui.run_view import duration, when
 
 FILE = "file"  # the name of this part
@@ -30,7 +32,7 @@ FILE = "file"  # the name of this part
 
 @dataclass
 class FilePredictions:
-    """A whole file of pairs: its columns, its progress, its first rows, its scores."""
+    """A whole file of pairs: its columns, its progress, its answers, its scores."""
 
     store: RunStore
 
@@ -60,6 +62,11 @@ class FilePredictions:
                     )
                     for name in COLUMNS
                 ]  # fmt: skip
+                formats = [(ending.removeprefix(".").upper(), ending) for ending in SUFFIXES]
+                self.ending = gr.Dropdown(
+                    [(gettext("like the file"), ""), *formats], value="", min_width=130,
+                    label=gettext("Result as"), elem_id="batch-ending",
+                )  # fmt: skip
         controls, self.reading_box = form.draw_reading("batch-")
         self.reading: list[Any] = list(controls.values())
         with gr.Row():
@@ -68,10 +75,14 @@ class FilePredictions:
             self.cancel = button(gettext("Cancel"), "batch-cancel", interactive=False)
         self.message = elements.notice("batch-message")
         self.view = gr.HTML(elem_id="batch-view")
-        self._wire([run, self.file, self.sheet, *self.reading, *self.columns, *options])
+        self.rows = PredictedRows(self.store)
+        self.rows.draw(self.job_id)
+        request = [run, self.file, self.sheet, *self.reading, *self.columns, *options, self.ending]
+        self._wire(request)
 
     def _wire(self, request: list[Any]) -> None:
-        quick, everything = feedback.QUICK, elements.components(self)
+        quick = feedback.QUICK
+        everything = [*elements.components(self), *elements.components(self.rows)]
         run, file, sheet = request[:3]
         reading = [box.input for box in self.reading]
         changes = [run.change, file.upload, sheet.input, *reading]
@@ -148,15 +159,18 @@ class FilePredictions:
     def on_start(
         self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
     ) -> Updates:
-        """Predict the file. `choices` are its sheet, reading options, three columns and three
-        options."""
+        """Predict the file. `choices` are its sheet, reading options, three columns, three
+        options and the ending of the result."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
         count = 1 + len(self.reading)
         reading = vars(_read_options(choices[0], choices[1:count]))
         first, second, label = (str(choice or "") for choice in choices[count : count + 3])
-        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[count + 3 :])
-        request = PredictionRequest(run.id, name, first, second, label, *options, **reading)
+        *options, ending = choices[count + 3 :]
+        run, name = store.get(run_id), Path(path).name
+        request = PredictionRequest(
+            run.id, name, first, second, label, *map(bool, options), ending=ending or "", **reading
+        )
         job = predict.start_prediction(store, request, upload_limits.path(store.visitor, path))
         upload_limits.kept(path, job.input)
         return self._shown(store, job)
@@ -187,6 +201,7 @@ class FilePredictions:
             self.cancel: gr.update(interactive=state.running),
             self.poller: elements.polling_value(state.running, event),
         }
+        updates |= self.rows.shown(job, state)
         return updates if event else updates | {self.job_id: job.id, self.message: ""}
 
 
@@ -197,7 +212,7 @@ def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptio
 
 
 def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
-    """HTML for a prediction job: file, progress, scores and first rows.
+    """HTML for a prediction job: file, progress, answers and scores.
 
     Raises:
         DataError: if the job is gone.
@@ -210,4 +225,5 @@ def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
     shown = {"id": job.id, "file": request.file, "model": model, "when": when(job.created)}
     seconds = state.report.get("seconds")
     time = duration(seconds) if seconds else ""
-    return macro("prediction_file.html", "view")(shown, state, time)
+    ending = job.result.suffix if job.result else ""
+    return macro("prediction_file.html", "view")(shown, state, time, ending)

@@ -11,15 +11,14 @@ from typing import Any
 
 import gradio as gr
 
-from finetune import config
 from finetune.engines import registry
-from finetune.errors import NoSuchRun, PublishError
+from finetune.errors import NoSuchRun
 from finetune.jobs import run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import driver, results
-from finetune.search.study import find_study, studies
+from finetune.search.study import find_study
 from finetune.ui import (
     auth,
     compare_view,
@@ -31,6 +30,7 @@ from finetune.ui import (
     search_view,
     theme,
 )
+from finetune.ui.deletion import Deletion, hub_token
 from finetune.ui.elements import button, event_data
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
@@ -44,7 +44,7 @@ def blank() -> View:
     """The initial view: nothing opened, the newest first, only own runs."""
     return {
         "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
-        "everybody": False, "search": "",
+        "everybody": False, "search": "", "columns": [],
     }  # fmt: skip
 
 
@@ -56,6 +56,7 @@ class RunsTab:
 
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
+        self.deletion = Deletion()
         self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
     def draw(self) -> None:
@@ -64,7 +65,6 @@ class RunsTab:
         self.ticked = elements.browser_value()  # ids of the ticked runs, from assets/run_table.js
         self.address = elements.address("runs")
         self.sent = gr.State({})  # by component: a hash of what it shows
-        self.to_delete = gr.State("")  # id of the run or the search that the question is about
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
         self.message = elements.notice("runs-message")
         with gr.Column(elem_id="all-runs"):
@@ -78,9 +78,9 @@ class RunsTab:
                     False, label=gettext("Everybody's runs"), visible=False,
                     elem_id="runs-everybody", scale=1, min_width=150,
                 )  # fmt: skip
-                self.compare = button(
-                    gettext("Compare"), "compare-runs", 130, interactive=False, scale=1
-                )
+                for_ticked: dict[str, Any] = {"interactive": False, "scale": 1}
+                self.compare = button(gettext("Compare"), "compare-runs", 130, **for_ticked)
+                self.delete_ticked = button(gettext("Delete"), "delete-runs", 110, **for_ticked)
             self.table = gr.HTML(
                 feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
                 js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
@@ -92,8 +92,7 @@ class RunsTab:
             self.evaluation.draw_choice()
             self.part = self.evaluation.part
             self._draw_buttons()
-        with gr.Row(visible=False, elem_id="delete-asked") as self.confirmation:
-            self._draw_confirmation()
+        self.deletion.draw()
         with gr.Row(visible=False, elem_id="resume-asked") as self.payment:
             self.price = gr.HTML(elem_id="resume-price")
             self.pay = button(
@@ -117,13 +116,6 @@ class RunsTab:
         self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
         self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
 
-    def _draw_confirmation(self) -> None:
-        self.question = gr.HTML(elem_id="delete-question")
-        self.confirm = button(
-            gettext("Delete for good"), "delete-sure", 130, variant="stop", size="md"
-        )
-        self.keep = button(gettext("Keep it"), "delete-keep", 90, size="md")
-
     def _draw_progress(self) -> None:
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
@@ -146,7 +138,8 @@ class RunsTab:
                     self.config = gr.HTML(elem_id="run-config")
 
     def _wire(self) -> None:
-        quick, everything = feedback.QUICK, elements.components(self)
+        quick = feedback.QUICK
+        everything = [*elements.components(self), *elements.components(self.deletion)]
         view_inputs = [self.view, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
         for html in (self.table, self.comparison):
@@ -155,7 +148,7 @@ class RunsTab:
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
         gr.on([self.pulse.submit, self.filter.change], **tick)
-        picked = [self.ticked, self.compare]
+        picked = [self.ticked, self.compare, self.delete_ticked]
         self.table.select(None, None, picked, js="() => finetune.ticked", **each)
         self.compare.click(self.on_compare, [*view_inputs, self.ticked], everything, **quick)
         self.back.click(self.on_back, view_inputs, everything, **quick)
@@ -168,9 +161,11 @@ class RunsTab:
         description = [self.name, self.tags, self.note, self.described]
         self.save.click(self.on_save, [*view_inputs, *description], everything, **quick)
         self.delete.click(self.on_delete, self.view, everything, **quick)
-        self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
+        ticked = [self.view, self.ticked]
+        self.delete_ticked.click(self.on_delete_ticked, ticked, everything, **quick)
         self.leave.click(lambda: gr.update(visible=False), None, self.payment, **quick)
-        self.confirm.click(self.on_confirm, [*view_inputs, self.to_delete], everything, **quick)
+        asked = [*view_inputs, self.deletion.asked]
+        self.deletion.confirm.click(self.on_confirm, asked, everything, **quick)
 
     @handler
     def on_open(self, store: RunStore, view: View, *others: Any) -> Updates:
@@ -239,11 +234,13 @@ class RunsTab:
                 results.repeat_best(store, study, token=token)
             else:
                 driver.go_on(store, study, token)
-        if action == "sort" and target in (*run_table.COLUMNS, *config.hyperparameters()):
+        if action == "sort" and target in run_view.all_columns():
             again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
             view |= {"by": target, "descending": not view["descending"] if again else first}
         elif action == "page" and target.isdecimal():
             view["page"] = int(target[:6])
+        elif action == "columns":
+            view["columns"] = [name for name in target.split() if name in run_view.all_columns()]
         return self._change_view(store, view, *others)
 
     def _open(
@@ -275,7 +272,7 @@ class RunsTab:
                 label = registry.engine_of(run).label
                 question = macro("engine.html", "resume_question")(label, price)
                 return {self.payment: gr.update(visible=True), self.price: question}
-            service.resume_run(store, run, token=_token(store, [run], oauth), agreed=True)
+            service.resume_run(store, run, token=hub_token(store, [run], oauth), agreed=True)
         else:
             run = visible.get(view["opened"])
             service.stop_run(visible, run, discard=action == "discard")
@@ -297,33 +294,21 @@ class RunsTab:
     @handler
     def on_delete(self, store: RunStore, view: View) -> Updates:
         """Ask to confirm deleting the opened run, or the search with its runs."""
-        visible, asked = _visible(store, view), view["opened"] or view["search"]
-        if view["opened"]:
-            runs, name = [visible.get(asked)], visible.get(asked).title()
-        else:
-            runs, name = results.all_runs(visible, find_study(visible, asked)), ""
-        kept = [engine.removal_note for run in runs for engine in registry.that_keep(run)]
-        notes = dict.fromkeys(filter(None, kept))
-        question = macro("run_details.html", "question")
-        return {
-            self.confirmation: gr.update(visible=True),
-            self.question: question(name, len(runs), notes),
-            self.to_delete: asked,
-        }
+        return self.deletion.ask(_visible(store, view), view["opened"] or view["search"])
+
+    @handler
+    def on_delete_ticked(self, store: RunStore, view: View, ticked: str) -> Updates:
+        """Ask to confirm deleting the ticked runs."""
+        return self.deletion.ask(_visible(store, view), str(ticked or ""))
 
     @handler
     def on_confirm(
         self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
     ) -> Updates:
-        """Delete the run or search in question, whatever is open by now."""
-        visible, asked = _visible(store, view), others[-1]
-        if study := next((study for study in studies(visible) if study.id == asked), None):
-            runs = results.all_runs(visible, study)
-            results.delete_search(visible, study, _token(store, runs, oauth))
-        else:
-            run = visible.get(asked)
-            service.delete_run(visible, run, _token(store, [run], oauth))
-        left = {name: "" for name in ("opened", "search") if view[name] == asked}
+        """Delete the runs or the search in question, whatever is open by now."""
+        asked = others[-1]
+        self.deletion.delete(_visible(store, view), asked, oauth)
+        left = {name: "" for name in ("opened", "search") if view[name] in asked.split()}
         return self._change_view(store, view | left, *others[:-1])
 
     @handler
@@ -340,7 +325,7 @@ class RunsTab:
         older record of what was sent."""
         hidden = gr.update(visible=False)
         updates = {
-            self.view: view, self.confirmation: hidden, self.payment: hidden, self.message: "",
+            self.view: view, self.deletion.row: hidden, self.payment: hidden, self.message: "",
         }  # fmt: skip
         return updates | self._refresh(store, view, {}, text)
 
@@ -377,7 +362,7 @@ class RunsTab:
         else:
             order = view["by"], view["descending"]
             table = search_view.links(visible) + run_view.table(
-                rows, *order, str(text or ""), view["page"]
+                rows, *order, str(text or ""), view["page"], view["columns"]
             )
             updates |= dict.fromkeys(self._run_buttons(), gr.update(visible=False))
             updates[self.delete] = gr.update(visible=bool(search))
@@ -412,15 +397,6 @@ class RunsTab:
             self.clone: gr.update(visible=True),
             self.delete: gr.update(visible=True),
         }
-
-
-def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str:
-    """The visitor's Hub token for what runs have on the Hub. Empty if there is none: a token typed
-    before may do."""
-    with contextlib.suppress(PublishError):
-        there = any(registry.is_remote(run) or registry.that_keep(run) for run in runs)
-        return (there and auth.hub_token(store, "", oauth)) or ""
-    return ""
 
 
 def _visible(store: RunStore, view: View) -> RunStore:

@@ -55,6 +55,7 @@ _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
 _HIDDEN = ["ft-unseen"]  # hides a row and keeps its controls' values
 _SHOWN = gr.update(elem_classes=[])
+_OPEN_SEARCH = theme.asset("open_search.js")
 _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
 
 
@@ -79,12 +80,10 @@ class TrainTab:
             with gr.Column(scale=3, min_width=320):
                 self._draw_form(drawn)
             with gr.Column(scale=2, min_width=320, elem_id="beside-form"):
+                self._draw_bar()
+                self.several = several_runs.draw(self.how)
+                self.search = search_form.draw()
                 self.engine.draw()
-                with gr.Column(elem_id="train-bar"):  # stays in sight
-                    self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
-                    self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
-                self.message = elements.notice("train-message")
-                self.planned = elements.notice("planned")
                 self.pairs = gr.HTML(
                     cost_view.bundled_card(self.store), elem_id="pairs-card",
                     js_on_load=elements.TAB_LINKS,
@@ -93,10 +92,26 @@ class TrainTab:
         self.cost_asked = elements.browser_value()  # changes whenever the costs may change
         self.unmeasured = elements.browser_value()  # changes when lengths are to be measured
         self.address = elements.address("train")
-        self.notice = elements.notice("run-message")
+        self.notice = gr.HTML(
+            elem_id="run-message", elem_classes="ft-if-said", js_on_load=elements.TAB_LINKS
+        )
         self.live = live_updates.view()
         self.filled = [*self.form.values(), dataset]
         self._wire()
+
+    def _draw_bar(self) -> None:
+        """Draw what stays in sight: the costs, what a click starts, and the buttons."""
+        with gr.Column(elem_id="train-bar"):
+            self.message = gr.HTML(
+                elem_id="train-message", elem_classes="ft-if-said", js_on_load=elements.TAB_LINKS
+            )
+            self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
+            self.planned = elements.notice("planned")
+            self.how = several_runs.draw_choice()
+            self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+            self.begin = gr.Button(
+                gettext("Search"), variant="primary", elem_id="begin-search", elem_classes=_HIDDEN
+            )
 
     def _draw_form(self, drawn: form.Controls) -> None:
         common = form.draw_common()
@@ -118,12 +133,10 @@ class TrainTab:
                 gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
                 variant="secondary", file_types=[".json"],
             )  # fmt: skip
-        self.several: list[Any] = several_runs.draw()
-        self.search = search_form.draw()
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = [*elements.components(self), *self.engine.outputs, self.search.time]
+        everything = [*elements.components(self), *self.engine.outputs]
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # Also if the same one is chosen again; not, as `input`, if the chooser is merely left.
         choices = [self.preset.change, self.preset.select]
@@ -131,10 +144,15 @@ class TrainTab:
         values = [*self.several, *self.form.values(), *self.engine.inputs]
         self.start.click(self.on_start, [self.moved, *values], everything, **quick)
         searched = [*self.search.inputs, *values]
-        self.search.begin.click(self.on_search, searched, everything, **quick)
+        begun = self.begin.click(self.on_search, searched, everything, **quick)
+        begun.then(None, None, None, js=_OPEN_SEARCH, **quick)
         fields: list[Any] = [self.form[name] for name in search_form.FIELDS if name in self.form]
-        changes = [*self.search.changes, *self.engine.changes, *(field.change for field in fields)]
+        asked: list[Any] = [self.how, *self.search.inputs, *fields]
+        changes = [*self.engine.changes, *(control.change for control in asked)]
         gr.on(changes, self.on_search_time, searched, everything, **latest)
+        search, plain = (several_runs.SEARCH,), several_runs.KINDS[:3]
+        for part, kinds in ((self.search.part, search), (self.begin, search), (self.start, plain)):
+            self.how.change(None, self.how, part, js=several_runs.shown_for(kinds), **quick)
         updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
         unfold = f"() => {json.dumps(updates)}"
         shown = [self.folded, self.setup, self.moved, self.message]
@@ -180,12 +198,12 @@ class TrainTab:
         active = service.active_run(store) if not engine.is_remote else None
         runs = service.start_runs(store, planned, ticket, token or "")
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
-        text = gettext("1 run waits in the queue; see Runs.")
+        text = gettext("1 run waits in the queue.")
         if waiting > 1:
-            text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
+            text = gettext("{n} runs wait in the queue.", n=waiting)
         return self._folded(store, active or runs[0]) | {
             self.message: "",
-            self.notice: feedback.note(text) if waiting else "",
+            self.notice: macro("feedback.html", "in_runs")(text) if waiting else "",
             self.stored: form.read(others[several_runs.COUNT :]).to_dict(),
             self.engine.agreed: False,
         }
@@ -201,28 +219,30 @@ class TrainTab:
         if registry.find_engine(ticket.engine).needs_token:
             token = auth.hub_token(store, choice.typed, oauth) or ""
             HubClient(token or None).account()  # a trial would be the first to be refused
-        driver.begin_search(
+        study = driver.begin_search(
             store, form.read(others[several_runs.COUNT :]), space, budget,
             ticket=ticket, token=token, **options,
         )  # fmt: skip
-        text = gettext("The search begins; see Runs.")
-        return {self.message: feedback.note(text), self.engine.agreed: False}
+        link = macro("feedback.html", "begun_search")(study.title, study.id)
+        return {self.message: link, self.engine.agreed: False}
 
     @reports_errors_in("message")
     def on_search_time(self, store: RunStore, *values: Any) -> Updates:
         """Show how long the search takes, and which of the form's values lie outside of it."""
+        choice, others = self._chosen(values[search_form.COUNT :])
+        if others[0] != several_runs.SEARCH:
+            return {}
         try:
-            choice, others = self._chosen(values[search_form.COUNT :])
             space, budget, _options = search_form.read(values[: search_form.COUNT])
             config = form.read(others[several_runs.COUNT :])
             ticket = choice.ticket()
             limits.check_price(budget, ticket)
         except ConfigError as error:
-            return {self.search.time: feedback.show_errors(error)}
+            return {self.planned: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
         price, first = limits.trial_price(ticket), driver.first_trial(store, config, space)
         apart = describe_outside(space, outside(space, first.to_dict()))
-        return {self.search.time: search_form.expected(seconds, budget, price, apart)}
+        return {self.planned: search_form.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """Return the engine choice and the values of the other controls."""
@@ -243,6 +263,7 @@ class TrainTab:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             total = sum(seconds) if len(seconds) == count else None
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
+        shown = {} if others[0] == several_runs.SEARCH else {self.planned: text}
         config, root, files = planned[0].config, store.root.resolve(), {}
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
             if is_upload(config.dataset):
@@ -256,7 +277,7 @@ class TrainTab:
         costs = cost_view.costs(estimates[0], config, count, total, files, folder)
         name = ", ".join(Path(file).name for file in files.values()) or config.dataset
         pairs = cost_view.pairs_card(estimates[0].report, store, name)
-        shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
+        shown |= {self.costs: costs, self.pairs: pairs}
         if estimates[0].measurable:
             shown[self.unmeasured] = str(time.time())
         return shown | self.engine.priced(store, choice, estimates[0], count)
@@ -322,7 +343,9 @@ class TrainTab:
             case "advice":
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
-                return self._refilled(store, config.changed(name="", **advised.changes))
+                filled = self._refilled(store, config.changed(name="", **advised.changes))
+                how = several_runs.SEEDS if advised.seeds > 1 else several_runs.ONCE
+                return filled | {self.how: how, self.several[1]: str(advised.seeds)}
         return {}
 
     @handler

@@ -1,0 +1,58 @@
+"""The rows of a predicted file that a person sees: the first ones, and the least sure of all."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any, TypedDict
+
+from finetune.data.table import to_plain_value
+
+FIRST = 1000  # rows shown from the beginning
+LEAST_SURE = 200  # further rows shown because the model is unsure of them
+UNSURE = 0.3  # an answer with a smaller margin is unsure: less than 65% to 35% of two classes
+_CELL = 500  # characters of a cell
+
+
+class ShownRow(TypedDict):
+    """A row of the result, as JSON keeps it."""
+
+    row: int  # in the file, from 0
+    margin: float | None  # of `Answers.margins`; None if it is not known
+    cells: dict[str, Any]  # column -> cell, shortened
+
+
+class ShownRows:
+    """Collects the rows to show while a file is predicted."""
+
+    def __init__(self) -> None:
+        self._first: list[ShownRow] = []
+        self._unsure: list[ShownRow] = []
+
+    @property
+    def rows(self) -> list[ShownRow]:
+        """The rows so far, in the order of the file."""
+        return self._first + sorted(self._unsure, key=lambda row: row["row"])
+
+    def add(self, begin: int, lines: Iterable[tuple[dict[str, Any], float | None]]) -> bool:
+        """Take in rows from number `begin` on with their margins. Returns True if any is shown."""
+        rows = [
+            ShownRow(row=number, margin=margin, cells=cells)
+            for number, (cells, margin) in enumerate(lines, begin)
+            if number < FIRST or (margin is not None and margin < UNSURE)
+        ]
+        first = [_shortened(row) for row in rows if row["row"] < FIRST]
+        later = [row for row in rows if row["row"] >= FIRST]
+        if later:
+            least = heapq.nsmallest(
+                LEAST_SURE, self._unsure + later, key=lambda row: row["margin"] or 0.0
+            )
+            self._unsure = [_shortened(row) for row in least]
+        self._first += first
+        return bool(first)
+
+
+def _shortened(row: ShownRow) -> ShownRow:
+    plain = {name: to_plain_value(cell) for name, cell in row["cells"].items()}
+    cells = {name: c[:_CELL] if isinstance(c, str) else c for name, c in plain.items()}
+    return ShownRow(row=row["row"], margin=row["margin"], cells=cells)
