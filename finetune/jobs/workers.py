@@ -172,18 +172,13 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
                     psutil.wait_procs([process], limit - patience)
                     kill_worker(job)
         if isinstance(job, Run) and job.discard_requested() and not job.is_alive():
-            _discard_unended(job)
+            summary = job.state()
+            if not summary.end_recorded:  # it was killed before it could discard the run
+                step, seconds = job.checkpoint_step(), summary.worked_by(time.time())
+                job.append(events.Stopped(step=step, seconds=seconds, discarded=True))
+                job.discard()
 
     threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
-
-
-def _discard_unended(run: Run) -> None:
-    """Discard a run whose worker was killed before doing so, and record that in its events."""
-    summary = run.state()
-    if not summary.end_recorded:
-        seconds = summary.worked_by(time.time())
-        run.append(events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=True))
-        run.discard()
 
 
 def kill_worker(job: JobFolder) -> None:
