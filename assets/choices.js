@@ -3,14 +3,25 @@
 // same place.
 let part = null;
 element.addEventListener('click', (event) => {
-  const button = event.target.closest('button:is([data-field], [data-all])');
+  const button = event.target.closest('button:is([data-field], [data-all], [data-mend])');
   if (!button) return;
+  if (button.dataset.mend !== undefined) {
+    const [old, now, free] = button.parentElement.querySelectorAll('[data-old], [data-new], input');
+    const label = now.selectedOptions[0].dataset.free === undefined ? now.value : free.value.trim();
+    if (!label && now.value) { free.focus(); return; } // it is yet to be typed
+    trigger('select', {mend: old.value, label});
+    return;
+  }
   part = button.closest('[data-kind]')?.dataset.kind ?? null;
   button.setAttribute('aria-busy', 'true');
   if (button.dataset.field)
     return trigger('select', {field: button.dataset.field, value: JSON.parse(button.dataset.value)});
   const choosers = [...button.parentElement.querySelectorAll('select')];
   trigger('select', {values: Object.fromEntries(choosers.map(({name, value}) => [name, value]))});
+});
+element.addEventListener('change', ({target}) => { // a new label is typed only where one is asked for
+  if (target.dataset.new === undefined) return;
+  target.parentElement.querySelector('input').hidden = target.selectedOptions[0].dataset.free === undefined;
 });
 watch('value', () => {
   for (const button of element.querySelectorAll('[aria-busy]')) button.removeAttribute('aria-busy');

@@ -10,4 +10,5 @@ __all__ = [
     "publish",
     "push_plan",
     "script_bundle",
+    "short_code",
 ]

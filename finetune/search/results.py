@@ -24,7 +24,7 @@ from finetune.search import driver, limits, space
 from finetune.search.driver import parts
 from finetune.search.study import ERROR, PARTS, Study, trial_run
 
-_ENOUGH = 20  # fewest scored trials for which importance is reported
+ENOUGH = 20  # fewest scored trials for which importance is reported
 _PATIENCE = 60.0  # seconds within which a trial being drawn has begun
 
 
@@ -97,7 +97,7 @@ def importance(study: Study) -> dict[str, float] | None:
         for trial in study.trials()
         if trial.state == TrialState.COMPLETE and trial.params  # see `Study.outside`
     ]
-    if len(finished) < _ENOUGH or len(fields) < 2:
+    if len(finished) < ENOUGH or len(fields) < 2:
         return None
     if len({trial.value for trial in finished}) < 2:
         return {}

@@ -42,3 +42,35 @@ def expected_score(
             interval = picked.expected_intervals(measured).get(study.metric)
             return Expectation(picked.candidates, value, interval)
     return None
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The other finished trials that chance alone may tell from the best one."""
+
+    interval: Interval  # of the best trial's score, on the validation split
+    examples: int  # of that split
+    trials: list[int]  # their numbers, the best first
+
+
+def within_chance(
+    store: RunStore, study: Study, rows: Sequence[TrialRow], best: TrialRow | None
+) -> Chance | None:
+    """Return the trials whose score lies in the interval of the best one's; None for a loss, which
+    has none, or if its evaluation cannot be read."""
+    if best is None or not best.run_id:
+        return None
+    with contextlib.suppress(StoreError):
+        run = store.get(best.run_id)
+        analysis = report.evaluate_run(run, run.state()).analysis
+        interval = analysis.scores.get(study.metric)
+        if interval is None:
+            return None
+        others = [
+            row for row in rows
+            if row.state == "finished" and row.number != best.number and row.score is not None
+            and interval.low <= row.score <= interval.high
+        ]  # fmt: skip
+        others.sort(key=lambda row: row.score or 0.0, reverse=not study.minimize)
+        return Chance(interval, analysis.examples, [row.number for row in others])
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.errors import DataError, some
+from finetune.errors import ConfigError, DataError, some
+from finetune.messages import message
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL
 from finetune.text_hashes import Integers
 
 MAX_CLASSES = 1000
+MOST_CHANGES = 300  # the longest `label_map`, in characters
 
 # Of the page's languages: English, German, Chinese, Korean.
 NEGATIVES = {
@@ -197,6 +200,32 @@ def count(labels: NDArray[Any], classes: int) -> Integers:
 def changeable(name: str) -> str:
     """Remove the characters of a label's name that a configuration cannot hold."""
     return "".join(filter(str.isprintable, name))
+
+
+def label_map(changed: Mapping[str, str]) -> str:
+    """Write changes of labels as `RunConfig.label_map`."""
+    return shlex.join(f"{old}={new}" for old, new in changed.items())
+
+
+def mended(changed: Mapping[str, str], name: str, new: str) -> str:
+    """Return a `label_map` with one more change: rows of a class get the label `new`, or are left
+    out if it is empty.
+
+    Args:
+        changed: the changes so far (`RunConfig.changed_labels`).
+
+    Raises:
+        ConfigError: if a configuration cannot hold so many changes.
+    """
+    if name in changed.values():  # its rows have other labels in the file
+        changes = {old: new if now == name else now for old, now in changed.items()}
+    else:
+        changes = {**changed, changeable(name): new}
+    value = label_map(changes)
+    if len(value) > MOST_CHANGES:
+        problem = message("cannot hold so many changes; make them in the file")
+        raise ConfigError({"label_map": problem})
+    return value
 
 
 def _no_agreement(names: Sequence[str]) -> set[str]:

@@ -19,6 +19,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.errors import StoreError
+from finetune.hub import short_code
 from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.runs.events import FirstBatch, Phase
@@ -126,9 +127,14 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
         **_charts(run, summary, view, rule_file),
         "lesson-tab": ("", lambda: gettext("What is happening")),
         "batch-tab": ("", lambda: gettext("First batch")),
+        "code-tab": ("", lambda: gettext("The code")),
         "log-tab": ("", lambda: gettext("Log")),
         "lesson": (now, lambda: lesson(now)),
         "batch": (batch.time if batch else 0, lambda: first_batch(batch)),
+        "code": (
+            (damaged, total, summary.saved_step is not None),
+            lambda: damaged or code(store, run, summary),
+        ),
         "log": (run.log_size(), run.log_tail),
         "gone": ("", lambda: gone),
         "state": (state, lambda: summary.status),
@@ -177,6 +183,12 @@ def moment(summary: RunSummary, dataset: str = "") -> str:
 def lesson(moment: str) -> Markup:
     """The box that explains a moment, with a link to the chapter of the course."""
     return render("lesson.html", moment=moment)
+
+
+def code(store: RunStore, run: Run, summary: RunSummary) -> Markup:
+    """The run as a few lines of Python; empty before its pairs were read."""
+    text = short_code.short_code(run, store, summary)
+    return render("short_code.html", code=text, run=run) if text else Markup()
 
 
 def first_batch(batch: FirstBatch | None) -> Markup:

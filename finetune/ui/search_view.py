@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from finetune.config import hyperparameters
+from finetune.config import Range, hyperparameters
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
-from finetune.metrics.catalog import ACCURACY, HEADLINE
+from finetune.metrics.catalog import ACCURACY, HEADLINE, find
 from finetune.runs.store import RunStore
 from finetune.search import limits, results, winner
 from finetune.search.results import TrialRow
 from finetune.search.study import PARTS, Study, find_study, studies
 from finetune.ui import charts, feedback
 from finetune.ui.charts import Series
-from finetune.ui.html import macro, measure, render
+from finetune.ui.html import fixed, macro, measure, render
 from finetune.ui.i18n import gettext
 from finetune.ui.run_view import duration
 
@@ -55,6 +55,8 @@ def page(store: RunStore, study_id: str) -> Markup:
         counts=counts,
         best=best,
         expected=winner.expected_score(store, study, rows, best),
+        chance=winner.within_chance(store, study, rows, best),
+        own=next((row for row in rows if row.number == 0 and row.score is not None), None),
         refused=refused[-1] if refused else None,
         repeats=spread,
         alike=results.alike(rows, best, spread),
@@ -66,8 +68,10 @@ def page(store: RunStore, study_id: str) -> Markup:
         importance=results.importance(study),
         price=limits.trial_price(study.settings.ticket),
         best_chart=_best_chart(study, rows, metric),
-        curves=_curves(rows, best),
+        curves=_curves(study, rows, best),
         parallel=parallel_lines(study, scored),
+        ends=_axis_ends(study, scored),
+        enough=results.ENOUGH,
     )
 
 
@@ -89,11 +93,12 @@ def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:
         float(max(1, study.settings.budget.trials - 1, len(rows) - 1)),
         gettext("It begins with the first trial that has finished."),
         across=gettext("trial"),
+        most=find(study.metric).range[1],
         look=gettext("Once it has been flat for many trials, more of them gain little."),
     )
 
 
-def _curves(rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
+def _curves(study: Study, rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
     """The learning curves of the trials, pruned ones dimmed."""
     lines = []
     for row in [row for row in rows if row.curve][-_DRAWN:]:
@@ -107,6 +112,7 @@ def _curves(rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
         float(PARTS),
         gettext("They appear with the first scores."),
         across=gettext("tenth of the trial"),
+        most=find(study.metric).range[1],
         look=gettext(
             "The best trial has its own colour; faint lines were ended early. Lines that still "
             "rise at their end may want more epochs."
@@ -131,3 +137,14 @@ def parallel_lines(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, 
         text = " ".join(f"{n * step:.1f},{100 - height:.1f}" for n, height in enumerate(heights))
         drawn.append((text, row))
     return drawn
+
+
+def _axis_ends(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, str]]:
+    """The values at the lower and the upper end of each axis of `parallel_lines`."""
+    ends = []
+    for drawn in study.settings.space.values():
+        low, high = (drawn.low, drawn.high) if isinstance(drawn, Range) else (drawn[0], drawn[-1])
+        ends.append((_short_value(low), _short_value(high)))
+    placed = [row for row in scored if results.has_position(study, row)]
+    scores = [row.score for row in placed if row.score is not None]
+    return [*ends, (fixed(min(scores)), fixed(max(scores)))] if scores else ends

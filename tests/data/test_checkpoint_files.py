@@ -96,14 +96,14 @@ def is_damaged(toy: Path, secret: Path) -> None:
 
 
 HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
-    (names_the_secret, "names a place outside of it: vocab is"),
-    (links_to_the_secret, "vocab.txt of the checkpoint .* leads outside of its folder"),
-    (links_its_configuration, "config.json of the checkpoint .* leads outside of its folder"),
+    (names_the_secret, "points outside the checkpoint: vocab is"),
+    (links_to_the_secret, "vocab.txt in the checkpoint .* is a link to a place outside its folder"),
+    (links_its_configuration, "config.json in the checkpoint .* is a link to a place outside its"),
     (has_an_adapter, "is an adapter: it changes another model"),
     (has_code, "needs code of its own, which is never run"),
-    (indexes_the_secret, "names a place outside of it: weight_map is"),
-    (passes_arguments, "names a place outside of it: init_inputs is"),
-    (maps_its_tokens, "names a place outside of it: mecab_kwargs is"),
+    (indexes_the_secret, "points outside the checkpoint: weight_map is"),
+    (passes_arguments, "points outside the checkpoint: init_inputs is"),
+    (maps_its_tokens, "points outside the checkpoint: mecab_kwargs is"),
     (is_quantized, "are quantized, so they cannot be fine-tuned"),
     (is_damaged, "config.json of the checkpoint .* is damaged"),
 ]
@@ -133,7 +133,7 @@ def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(
     make(toy, secret)
     name = f"ada/{make.__name__.replace('_', '-')}"
     hub.add_repo(name, files={path.name: path.read_bytes() for path in toy.iterdir()})
-    with pytest.raises(ModelError, match=r"names a place|is an adapter|code of its own"):
+    with pytest.raises(ModelError, match=r"points outside|is an adapter|code of its own"):
         model.load_classifier(name, TARGET, 32)
     asked = [path for _, path, _ in hub.requests if "/resolve/" in path]
     assert asked

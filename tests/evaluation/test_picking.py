@@ -170,3 +170,28 @@ def test_a_search_says_what_to_expect_of_its_best_trial(
         assert words in text
         assert ("expect" in text) == words.startswith(("best", "expect"))
         assert ("a little too good" in text) == (expectation is None)
+
+
+def test_a_search_says_which_trials_are_as_good_within_chance(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = picked_run(store, 2)
+    space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+    study = driver.begin_search(store, run.config(), dict(space), Budget(trials=4))
+    value = report.evaluate_run(run, run.state()).analysis.scores["f1"]
+    for scores, words in (
+        ((value.low, value.value, value.low - 0.01), "your own settings."),
+        ((0.0, value.value, value.low + 1e-6), "trial 2."),
+        ((0.0, value.value, 0.0), "no other trial lies there"),
+    ):
+        rows = [
+            results.TrialRow(n, run.id, "finished", {"learning_rate": 1e-4}, score, {10: score})
+            for n, score in enumerate(scores)
+        ]
+        monkeypatch.setattr(results, "list_trials", lambda *_, rows=rows: rows)
+        text = str(search_view.page(store, study.id))
+        said = text.partition('id="chance">')[2].partition("</p>")[0]
+        assert " ".join(said.split()).startswith("With ")
+        assert f"{value.low:.3f} to {value.high:.3f}" in said
+        assert words in said
+        assert ("search has found better ones" in said) == (words == "your own settings.")

@@ -165,7 +165,7 @@ def test_bounds_hold_though_the_form_lies_outside_of_them(
     lines = search_view.parallel_lines(again, [row for row in rows if row.score is not None])
     assert len(lines) == 24
     assert results.importance(again) or len(space) == 1
-    assert "trial 0" in str(search_view.page(store, study.id))
+    assert "Your own settings are the best: F1 1.000." in str(search_view.page(store, study.id))
 
 
 def test_a_first_trial_outside_of_the_bounds_is_tried_once_more_when_it_fails(
@@ -295,7 +295,8 @@ def test_a_search_is_a_table_too(searched: Searched) -> None:
 @pytest.mark.long
 def test_the_page_of_a_search_shows_every_trial(searched: Searched) -> None:
     text, best = str(search_view.page(searched.store, searched.study.id)), searched.best
-    assert f"Best: F1 {best.score:.4f}, trial {best.number}" in text
+    assert f"Trial {best.number} is the best: F1 {best.score:.3f}." in text
+    assert f"Your own settings (trial 0) reached {searched.rows[0].score:.3f}." in text
     assert "With 3 other seeds it reached" in text
     assert text.count("<polyline") == 12
     assert searched.study.id in str(search_view.links(searched.store))

@@ -92,7 +92,7 @@ def test_every_tab_works_and_axe_finds_nothing(
     violations = grave(page, "Train, values of the chart read")
     page.locator("#new-run").click()
     page.locator("#advanced > button").click()
-    page.locator("#train-how").get_by_text("Grid").click()
+    page.locator("#train-how").get_by_role("radio", name="Grid").check()
     page.get_by_role("tab", name="Log").click()
     page.locator("#knob-weight_decay input").fill("0.2")
     expect(page.locator("#knob-weight_decay[data-differs]")).to_be_visible()
@@ -163,11 +163,17 @@ def visit_predict(page: Page) -> list[str]:
     expect(page.locator("#batch-file")).to_contain_text("tickets")
     page.locator("#batch-start").click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="The file with predictions").click()
+        page.get_by_role("link", name="Download predictions").click()
     assert download.value.suggested_filename == "tickets-predicted.csv"
     assert len(Path(download.value.path()).read_text().splitlines()) == 42
     expect(page.locator("#batch-view")).to_contain_text("1 could not be judged")
     expect(page.locator("#batch-view")).to_contain_text("40 labelled rows")
+    counts = page.locator("#batch-view .ft-answers .ft-prob b").all_inner_texts()
+    assert sum(map(int, counts)) == 40  # of each answer
+    page.locator("#batch-rows").get_by_role("button", name="label").click()
+    expect(page.locator("#batch-rows th[aria-sort=ascending]")).to_have_text("label \u2191")
+    page.locator("#batch-rows select").first.select_option(index=0)
+    page.locator("#batch-rows select").last.select_option(index=1)
     return violations + grave(page, "Predict, a file")
 
 

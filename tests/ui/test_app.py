@@ -245,7 +245,8 @@ def test_the_one_advice_after_a_run_has_a_button(
         return
     advised = train.on_press(NOBODY, gr.EventData(None, {"do": "advice"}), finished.id)
     assert {name: advised[train.form[name]] for name in changes} == changes
-    assert advised[train.several[0]] == way
+    assert advised[train.several[1]] == way
+    assert advised[train.how] == ("seeds" if way == "3" else "once")
 
 
 def marks(parts: live_updates.Parts) -> dict[str, str]:

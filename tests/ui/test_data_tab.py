@@ -20,6 +20,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
+from finetune.ui.html import macro
 from finetune.ui.tabs.data import Drawn
 from tests.support.hub import LoopbackHub
 from tests.support.tabs import NOBODY, data_tab, new_check
@@ -227,3 +228,25 @@ def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
     assert chosen[tab.columns[0]] == ""
     hub.fail("GET", "/api/datasets", 500, times=9)
     assert "does not answer" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
+
+
+def test_a_label_is_renamed_merged_or_left_out_in_place(store: RunStore) -> None:
+    tab = data_tab(store)
+    field = tab.remedies["label_map"]
+
+    def mend(old: str, new: str, before: str = "") -> str:
+        event = gr.EventData(None, {"mend": old, "label": new})
+        return str(tab.on_remedy(NOBODY, event, before).get(field, ""))
+
+    renamed = mend("yess", "very good")
+    assert RunConfig(label_map=renamed).changed_labels == {"yess": "very good"}
+    merged = mend("very good", "yes", renamed)  # its rows still say yess
+    assert RunConfig(label_map=merged).changed_labels == {"yess": "yes"}
+    both = RunConfig(label_map=mend("maybe", "", merged)).changed_labels
+    assert both == {"yess": "yes", "maybe": ""}
+    refused = tab.on_remedy(NOBODY, gr.EventData(None, {"mend": "a", "label": "b" * 400}), "")
+    assert "cannot hold so many changes" in refused[tab.message]
+    report = CheckReport("x", corpus="c", labels=["yes", "<i>"], read={"train": 9})
+    drawn = macro("checks.html", "mend")(report.labels)
+    assert "&lt;i&gt;" in drawn
+    assert "<i>" not in drawn

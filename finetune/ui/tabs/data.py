@@ -30,6 +30,7 @@ from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.jobs import check
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
+from finetune.tasks import classes
 from finetune.ui import elements, feedback, form, upload_limits
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
@@ -97,7 +98,7 @@ class DataTab:
         ):
             text = gettext("Without them a part of the dropped file is cut off for validation.")
             elements.note(text)
-            labels = gettext("validation file (optional)"), gettext("test file (optional)")
+            labels = gettext("Validation file (optional)"), gettext("Test file (optional)")
             for split, label in zip(uploads.SPLITS[1:], labels, strict=True):
                 self.files.append(elements.pairs_file(label, f"{split}-file"))
         self.message = elements.notice("data-message")
@@ -118,9 +119,11 @@ class DataTab:
             self.findings = gr.HTML(elem_id="findings", js_on_load=script)
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
-                text = gettext("split")
+                text = gettext("Split")
                 self.split = gr.Dropdown([], label=text, elem_id="rows-split", min_width=110)
-                self.again = gr.Button(gettext("Others"), elem_id="rows-again", min_width=90)
+                self.again = gr.Button(
+                    gettext("Show other rows"), elem_id="rows-again", min_width=140
+                )
             self.rows = gr.HTML(elem_id="rows")
 
     def wire(self, controls: dict[str, Any]) -> None:
@@ -153,7 +156,10 @@ class DataTab:
         for part in (self.overview, self.findings):
             outputs = [self.message, *self.remedies.values()]
             # Two buttons pressed one after the other both count.
-            pressed = part.select(self.on_remedy, None, outputs, trigger_mode="multiple", **quick)
+            changed = self.remedies["label_map"]
+            pressed = part.select(
+                self.on_remedy, changed, outputs, trigger_mode="multiple", **quick
+            )  # fmt: skip
             pressed.then(**self.examining(), **quick)
         self.search.wire(self.datasets, self.cleared).then(**self.examining(), **quick)
         self.poller.submit(self.on_tick, [self.check_id, self.drawn], everything, **quick)
@@ -189,9 +195,14 @@ class DataTab:
         return {self.message: "", **selected, **self.cleared}
 
     @handler
-    def on_remedy(self, store: RunStore, event: gr.EventData) -> Updates:
-        """Set the fields of the form that a button on a finding or beside choosers names."""
+    def on_remedy(self, store: RunStore, event: gr.EventData, label_map: str = "") -> Updates:
+        """Set the fields of the form that a button on a finding or beside choosers names, or add a
+        mended label to the form's `label_map`."""
         choice = elements.event_data(event)
+        if mend := choice.get("mend"):
+            changed = RunConfig(label_map=str(label_map or "")).changed_labels
+            value = classes.mended(changed, str(mend), str(choice.get("label") or ""))
+            return {self.remedies["label_map"]: value, self.message: ""}
         values = choice.get("values") or {str(choice.get("field")): choice.get("value")}
         return {self.remedies[name]: values[name] for name in REMEDIES if name in values}
 

@@ -46,10 +46,11 @@ class PredictTab:
         self.empty = elements.no_model("predict-empty")
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):
-            self.run = gr.Dropdown(
-                [], label=gettext("Model"), elem_id="predict-run", interactive=True,
-                allow_custom_value=True, min_width=320,
-            )  # fmt: skip
+            with gr.Column(min_width=320):
+                self.run = gr.Dropdown(
+                    [], label=gettext("Model"), elem_id="predict-run", interactive=True,
+                    allow_custom_value=True,
+                )  # fmt: skip
             self._draw_options()
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
@@ -89,14 +90,14 @@ class PredictTab:
             text = gettext(
                 "The mean of both orders' probabilities; the order then changes nothing."
             )
-            both = gr.Checkbox(label=gettext("average both orders"), info=text)
+            both = gr.Checkbox(label=gettext("Average both orders"), info=text)
             text = gettext(
                 "If one was saved with the model; otherwise the most probable class is the answer."
             )
             label = gettext("use the saved threshold")
             threshold = gr.Checkbox(True, label=label, info=text)
             text = gettext("With the temperature saved under Runs, Evaluation.")
-            calibrated = gr.Checkbox(label=gettext("calibrated probabilities"), info=text)
+            calibrated = gr.Checkbox(label=gettext("Calibrated probabilities"), info=text)
         self.options = [both, threshold, calibrated]
 
     def _wire(self) -> None:

@@ -344,7 +344,8 @@ class TrainTab:
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
                 filled = self._refilled(store, config.changed(name="", **advised.changes))
-                return filled | {self.several[0]: str(advised.seeds)}
+                how = several_runs.SEEDS if advised.seeds > 1 else several_runs.ONCE
+                return filled | {self.how: how, self.several[1]: str(advised.seeds)}
         return {}
 
     @handler
