@@ -104,7 +104,7 @@ class RunStore:
     @property
     def everyone(self) -> RunStore:
         """A view of this store with everybody's runs."""
-        return self if self.visitor.alone else self.for_visitor(LOCAL_USER)
+        return self if self.visitor.sees_all else self.for_visitor(LOCAL_USER)
 
     @property
     def uploads(self) -> uploads.Uploads:
@@ -201,7 +201,7 @@ class RunStore:
         run = Run(self.root / name)
         if not _ID.fullmatch(name) or not run.exists():
             return None
-        return run if self.visitor.alone or self.visitor.owns(run.owner) else None
+        return run if self.visitor.sees_all or self.visitor.owns(run.owner) else None
 
     def describe(self, run: Run, name: str = "", **values: Any) -> None:
         """Change a run's name, tags or note, see `Run.describe`. ConfigError if another visible run
