@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--trials", type=int, default=20, help="at most (default: 20; 0: no limit)")
     group.add_argument(
         "--search_minutes", type=float, default=0.0,
-        help="of training, all trials together, after which no trial begins",
+        help="minutes of training, summed over all trials, after which no trial begins",
     )  # fmt: skip
     group.add_argument("--parallel", type=int, default=1, help="trials at a time (default: 1)")
     group.add_argument(

@@ -27,7 +27,7 @@ class Pace:
 
     overhead: float  # seconds of the smallest batch
     full: float  # FLOP/s in fp32
-    half: float  # FLOP/s in the 16 bits that `mixed_precision="auto"` chooses, else as `full`
+    half: float  # FLOP/s in the 16 bits of `mixed_precision="auto"`; `full` if it chooses fp32
 
 
 def known_pace() -> Pace | None:
@@ -38,8 +38,8 @@ def known_pace() -> Pace | None:
 
 
 def measure_pace() -> None:
-    """Measure this machine and keep the best of its measurements: it may be busy now. Takes 0.3 s;
-    on a GPU in a process of its own, since a CUDA context would stay, and only once."""
+    """Measure this machine and keep its best measurement, because it may be busy now. Takes 0.3 s.
+    A GPU is measured once, in a process of its own, because a CUDA context would stay."""
     if devices.list_accelerators():
         if known_pace() is not None:
             return
@@ -75,7 +75,7 @@ def layer_flops(hidden: int, wide: int, tokens: int, length: int) -> float:
 
 
 def _measure(kind: str) -> Pace:
-    """Time a layer of BERT's kind: of one row for the overhead, of a batch for the rate."""
+    """Time a BERT layer: one row gives the overhead, a batch gives the rate."""
     import torch
 
     hidden, rows, length = (384, 16, 32) if kind == "cpu" else (768, 32, 64)

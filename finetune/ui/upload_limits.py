@@ -120,7 +120,7 @@ def path(visitor: Visitor, upload: str) -> Path:
     """Current path of a visitor's file, given the path that its upload returned."""
     current = _stored.get(upload, Path(upload))
     is_theirs = any(_is_below(upload, _owner_folder(name)) for name in visitor.names)
-    if not (is_theirs or visitor.alone) or not current.is_file():
+    if not (is_theirs or visitor.sees_all) or not current.is_file():
         raise DataError(
             "{name!r} is no longer available.", "Upload it again.", name=Path(upload).name
         )
