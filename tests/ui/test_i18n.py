@@ -89,8 +89,8 @@ def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     assert (html.fixed(1746.5, 1), html.size(1.5e6)) == ("1.746,5", "1,5 MB")
     assert 'data-group="." data-decimal=","' in page.head_side()
     assert i18n.gettext("no word of ours") == "no word of ours"
-    assert i18n.gettext("Compare {name}", name="{n} <b>") == "{n} <b> vergleichen"
-    assert "&lt;b&gt;" in feedback.note(i18n.gettext("Compare {name}", name="<b>"))
+    assert i18n.gettext("{name} is not text.", name="{n} <b>") == "{n} <b> ist kein Text."
+    assert "&lt;b&gt;" in feedback.note(i18n.gettext("{name} is not text.", name="<b>"))
     assert "Der Loss erscheint" in run_charts.loss_chart(RunSummary())
     assert "Trainieren" in live_updates.lesson("waiting")
 

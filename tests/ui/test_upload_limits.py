@@ -141,7 +141,7 @@ def test_a_visitor_and_all_of_them_may_bring_so_much(
     with server.client(ada) as mine, server.client(bob) as other:
         assert send(mine, b"x" * 2 * MB).status_code == 200
         refused = send(mine, b"x" * 2 * MB)
-        assert (refused.status_code, "a visitor may have 3 MB" in refused.text) == (413, True)
+        assert (refused.status_code, "a visitor may store 3 MB" in refused.text) == (413, True)
         (path,) = send(other, PAIRS + b"x" * 2 * MB).json()
         assert bring(server, other, path) == ""
         assert send(other, b"x" * 2 * MB).status_code == 413  # with hers and his that are kept
