@@ -50,7 +50,7 @@ class Visitor:
     """The sender of a request."""
 
     names: tuple[str, ...] = ()  # a signed-in user and a browser; the first owns what is new
-    alone: bool = False  # True outside a shared app: everything is theirs
+    sees_all: bool = False  # True outside a shared app
 
     @property
     def name(self) -> str:
@@ -59,11 +59,11 @@ class Visitor:
 
     @property
     def may_start(self) -> bool:
-        return self.alone or bool(self.names)
+        return self.sees_all or bool(self.names)
 
     def owns(self, owner: str) -> bool:
         """True if the visitor may see what belongs to `owner`."""
-        return self.alone or owner in self.names
+        return self.sees_all or owner in self.names
 
     @property
     def admin(self) -> bool:
@@ -76,10 +76,10 @@ class Visitor:
     @property
     def policy(self) -> Policy:
         """The policy for this visitor."""
-        return OwnMachine() if self.alone else SharedApp()
+        return OwnMachine() if self.sees_all else SharedApp()
 
 
-LOCAL_USER = Visitor(alone=True)
+LOCAL_USER = Visitor(sees_all=True)
 
 
 def _limit(name: str, default: int, unit: int = 1) -> Any:

@@ -49,9 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
         budget = Budget(args.trials, args.search_minutes)
         check_price(budget, ticket)
         engine_arguments.agree(args, ticket, budget.trials * trial_price(ticket))
+        upload = file_arguments.upload_from_arguments(args, args.runs)
+        values = config.preset(args.preset) if args.preset else {}
         study = begin_search(
-            store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
-            pruning=args.pruning, keep_pruned=args.keep_pruned,
+            store, RunConfig(**values | arguments_given(args) | upload), space, budget,
+            ticket=ticket, parallel=args.parallel, pruning=args.pruning,
+            keep_pruned=args.keep_pruned,
         )  # fmt: skip
     print(f"{study.title}: python -m finetune search --study '{study.title}' goes on with it")
     if study.outside:
@@ -87,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--trials", type=int, default=20, help="at most (default: 20; 0: no limit)")
     group.add_argument(
         "--search_minutes", type=float, default=0.0,
-        help="of training, all trials together, after which no trial begins",
+        help="minutes of training, summed over all trials, after which no trial begins",
     )  # fmt: skip
     group.add_argument("--parallel", type=int, default=1, help="trials at a time (default: 1)")
     group.add_argument(
@@ -118,13 +121,6 @@ def _space(over: list[str]) -> dict[str, config.Range | config.Choices]:
             raise ConfigError({name: _("has nothing after its =; give a range, or no = at all")})
         texts[name] = drawn
     return read_space(texts)
-
-
-def _config(args: argparse.Namespace) -> RunConfig:
-    values = config.preset(args.preset) if args.preset else {}
-    return RunConfig(
-        **values | arguments_given(args) | file_arguments.upload_from_arguments(args, args.runs)
-    )
 
 
 def _tell(store: RunStore, study: Study, told: set[int]) -> None:

@@ -108,8 +108,9 @@ def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
         checkpoint: its name, for errors and for saved models; the folder by default.
 
     Raises:
-        ModelError: if a file is damaged, is a link that leads outside, or names another file,
-            another model or code; if transformers cannot load the files.
+        ModelError: if a file is damaged, links to a place outside the folder, or names another
+            file, another model or code. Also if transformers cannot load the files in the `with`
+            block.
     """
     name = checkpoint or str(folder)
     with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
@@ -174,7 +175,7 @@ def _inside(folder: Path, file: str, name: str) -> Path | None:
         root = root.parents[1]
     if not (real := path.resolve()).is_relative_to(root) or not real.is_file():
         raise ModelError(
-            "{file} of the checkpoint {name} leads outside of its folder.",
+            "{file} in the checkpoint {name} is a link to a place outside its folder.",
             "Put the file itself there in place of the link.",
             file=file,
             name=name,
@@ -183,7 +184,7 @@ def _inside(folder: Path, file: str, name: str) -> Path | None:
 
 
 def _read_json_files(folder: Path, name: str) -> dict[str, Any]:
-    """Read the JSON files of a checkpoint by name, without entries that no library may read."""
+    """Return file name -> content of a checkpoint's JSON files, without unsafe entries."""
     if (folder / _ADAPTER).exists():
         raise ModelError(
             "{name} is an adapter: it changes another model and is incomplete without it.",
@@ -230,7 +231,7 @@ def _check_config(config: Any, file: str, name: str) -> Any:
     if config.get("auto_map") and kind not in CONFIG_MAPPING:
         raise ModelError(
             "The checkpoint {name} needs code of its own, which is never run here.",
-            "Choose one of a kind that transformers has: it does not know {kind!r}.",
+            "Choose one of a type that transformers supports; it does not support {kind!r}.",
             name=name,
             kind=str(kind),
         )
@@ -259,7 +260,7 @@ def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, A
 
 
 def _has_place(value: Any, file: str, name: str, key: str) -> bool:
-    """True if a text within a value has a slash; ModelError if one is a path."""
+    """True if a string in a JSON value has a slash. Raises ModelError if one is a path."""
     texts = list(_texts(value))
     for text in texts:
         if _PLACE.match(text):
@@ -278,8 +279,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _names_a_place(file: str, name: str, key: str, value: object) -> ModelError:
     return ModelError(
-        "{file} of the checkpoint {name} names a place outside of it: {key} is {value}.",
-        "A checkpoint needs none: choose another, or remove that entry if it is yours.",
+        "{file} in the checkpoint {name} points outside the checkpoint: {key} is {value}.",
+        "Choose another checkpoint, or remove that entry if the checkpoint is yours.",
         file=file,
         name=name,
         key=key,

@@ -48,8 +48,11 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
-        """Iterate over the cells of these columns of a split; the label is None if it lacks that
-        column. DataError if it lacks another column, or cannot be read to its end."""
+        """Yield the cells of some columns of a split; the label is None if it has no such column.
+
+        Raises:
+            DataError: if a needed column is missing, or the split cannot be read to its end.
+        """
 
 
 class _FileSource(Source):
@@ -148,7 +151,7 @@ def open_source(config: RunConfig, root: Path) -> Source:
 
 
 def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -> T:
-    """Call a reader of a Hub dataset; raise an error for people if the Hub or its client fails."""
+    """Call `read`, which reads a Hub dataset, and turn any error into one written for users."""
     try:
         return hub_errors.retried(read)
     except Exception as error:  # the builders of `datasets` raise whatever their readers do
@@ -157,14 +160,14 @@ def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -
 
 def _check_data_files(repo: str, revision: str) -> None:
     """Raise DataError if the description of a dataset names files outside its own repository."""
-    # `datasets` would fetch any address and open any local file that it names.
+    # `datasets` would fetch any URL and open any local file that the description names.
     files = ("README.md", ".huggingface.yaml")
     configs = [_read_hub(partial(_configs, repo, file, revision), repo, revision) for file in files]
     for path in _data_files(configs):
         outside = path.startswith(("/", "~")) or ".." in path.split("/")
         if outside or re.search(r"::|\\|^[\w+.-]+:", path):
             raise DataError(
-                "The Hub dataset {repo} names {path!r} as its data, which is no file of its own.",
+                "The Hub dataset {repo} lists {path!r} as data, a path outside its repository.",
                 "Choose another one, or download it and upload the file.",
                 repo=repo,
                 path=path,
@@ -172,7 +175,7 @@ def _check_data_files(repo: str, revision: str) -> None:
 
 
 def _configs(repo: str, file: str, revision: str) -> Any:
-    """The `configs` in the YAML of a dataset, in its card or beside it; None if there are none."""
+    """Return `configs` from a dataset's card or its YAML file; None if there are none."""
     try:
         token = hub_access.token()
         path = hf_hub_download(repo, file, repo_type="dataset", revision=revision, token=token)
@@ -230,9 +233,8 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneE
 def _commit(repo: str, revision: str) -> str:
     """The commit of a branch or tag; "" if the Hub cannot be asked."""
     if hub_access.is_offline():
-        if (
-            owners.policy().asks_rights
-        ):  # a library's cache does not record who may read what is in it
+        # A library's cache does not record who may read its contents.
+        if owners.policy().asks_rights:
             raise hub_access.silent("dataset", repo)
         return ""
     answer = _read_hub(lambda: hub_access.info("dataset", repo, revision), repo, revision)
@@ -240,8 +242,10 @@ def _commit(repo: str, revision: str) -> str:
 
 
 def has_new_commit(config: RunConfig, revision: str) -> bool:
-    """True if a Hub dataset has another commit than `revision` now; False if the Hub does not
-    answer. DataError if a visitor may not read the dataset, or no longer may."""
+    """True if a Hub dataset's commit is no longer `revision`; False if the Hub does not answer.
+
+    Raises DataError if the visitor may not read the dataset, or may not read it any more.
+    """
     pinned = re.fullmatch(r"[0-9a-f]{40}", config.dataset_revision)
     if not catalog.is_hub_dataset(config.dataset) or (pinned and not owners.policy().asks_rights):
         return False

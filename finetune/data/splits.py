@@ -1,4 +1,4 @@
-"""Splits of sentence pairs, ready to be tokenized: the rows of a cached dataset that make each."""
+"""Assign the rows of a cached dataset to splits of sentence pairs, ready to be tokenized."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class SplitRows:
         return names
 
     def of(self, name: str) -> RowHashes:
+        """Return the hashes of a split's rows."""
         source_split, rows = self.rows[name]
         return self.hashes[source_split][rows]
 
@@ -44,7 +45,7 @@ class SplitRows:
         return {name: task.count(self.of(name).label, self.names) for name in self.rows}
 
     def leaked(self) -> dict[str, Integers]:
-        """Held-out split -> training rows whose pair is in it, too, in either order."""
+        """Held-out split -> training rows whose pair the split also contains, in either order."""
         train, (_, rows) = self.of("train").unordered, self.rows["train"]
         held_out = [name for name in self.rows if name != "train"]
         return {name: rows[np.isin(train, self.of(name).unordered)] for name in held_out}
@@ -68,9 +69,8 @@ class Pairs:
     # `train`, `validation`, perhaps `test`: `sentence1`, `sentence2` (if paired), `label`
     splits: DatasetDict
     target: Target
-    counts: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # split -> rows of each class or label
+    # Split -> number of rows of each class or label.
+    counts: dict[str, list[int]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what was left out
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
     pair_hashes: dict[str, Integers] = field(default_factory=dict)  # of train and validation
@@ -119,8 +119,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
 
 
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
-    """Choose the rows of each split, the same each time: complete ones, without what the
-    configuration leaves out. A validation split is cut from train if there is none."""
+    """Choose the rows of each split deterministically: complete rows, except those that the
+    configuration leaves out. If there is no validation split, one is cut from train."""
     task = find_task(dataset.task)
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
     column = LabelColumn(

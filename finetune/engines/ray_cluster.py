@@ -99,7 +99,11 @@ class RayCluster(Engine):
             ray_machines.check_nodes(ray, run, nodes)
             group = _find_group(ray, job) or ray.util.placement_group(
                 [bundle] * ranks,
-                strategy=_strategy(ranks, options.nodes),
+                strategy="STRICT_PACK"
+                if options.nodes == 1
+                else "STRICT_SPREAD"
+                if options.nodes == ranks
+                else "SPREAD",
                 name=job,
                 lifetime="detached",
             )
@@ -114,7 +118,10 @@ class RayCluster(Engine):
         with connected(ticket) as ray:
             group = _find_group(ray, ticket.job)
             if group is None:
-                return _forgotten(run)
+                if run.state().end_recorded:
+                    return AttemptStatus("ended", 0)
+                reason = _("The Ray cluster does not know the run.")
+                return AttemptStatus("ended", lost=True, reason=reason)
             if ray.util.placement_group_table(group)["state"] == "PENDING":
                 return AttemptStatus("waiting")
             codes, gone = _ask_ranks(ray, ticket.job, group.bundle_count)
@@ -192,12 +199,6 @@ def _check_config(run: Run, ticket: Ticket) -> int:
     return processes
 
 
-def _strategy(ranks: int, nodes: int) -> str:
-    if nodes == 1:
-        return "STRICT_PACK"
-    return "STRICT_SPREAD" if nodes == ranks else "SPREAD"
-
-
 def _start_actors(
     ray: Any, run: Run, ticket: Ticket, job: str, group: Any, bundle: dict[str, int]
 ) -> None:
@@ -235,13 +236,6 @@ def _find_actor(ray: Any, name: str) -> Any:
         return ray.get_actor(name, namespace=NAMESPACE)
     except ValueError:
         return None
-
-
-def _forgotten(run: Run) -> AttemptStatus:
-    """Return the status of an attempt unknown to the cluster. It may have ended unobserved."""
-    if run.state().end_recorded:
-        return AttemptStatus("ended", 0)
-    return AttemptStatus("ended", lost=True, reason=_("The Ray cluster does not know the run."))
 
 
 def _ask_ranks(ray: Any, job: str, ranks: int) -> tuple[dict[int, int | None], dict[int, str]]:

@@ -79,7 +79,7 @@ class RayScorer:
         self._actors = [loading[answer] for answer in loaded]
         try:
             models = ray.get(loaded)
-        except ray.exceptions.RayTaskError as error:  # of the model, said on the machine
+        except ray.exceptions.RayTaskError as error:  # an error of the model there
             raise error.cause from None
         self.labels: list[str] = models[0][0]
         self.precision = ", ".join(sorted({precision for _, precision in models}))

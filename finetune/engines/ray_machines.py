@@ -47,8 +47,8 @@ def choose_bundle(ray: Any, ranks: int, nodes: int) -> tuple[dict[str, int], lis
 
 
 def check_nodes(ray: Any, run: Run, nodes: list[Any], name: str = TICKET) -> None:
-    """Check that each machine has the run's folder and requirements, by a task there. `name` is
-    that of a file in the folder."""
+    """Run a task on each machine to check that it has the run's folder and requirements. `name` is
+    a file in the folder."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     file = str(run.folder.resolve() / name)
@@ -74,7 +74,7 @@ def check_nodes(ray: Any, run: Run, nodes: list[Any], name: str = TICKET) -> Non
 
 
 def compare_machine(name: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> None:
-    """Check that a machine has the same as this one."""
+    """Check that a machine has the same folders and packages as this one."""
     if there["text"] != here["text"] or not there["writable"]:
         raise JobError(
             "The run's folder {folder} is not on the machine {name}, or cannot be written there.",

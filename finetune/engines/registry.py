@@ -87,14 +87,12 @@ def make_ticket(name: str, values: Mapping[str, Any]) -> Ticket:
         for problem in error.errors():
             option, value, reason = str(problem["loc"][0]), problem["input"], problem["msg"].lower()
             problems[option] = _("is {value!r}: {reason}", value=value, reason=reason)
-            if problem["type"] == "extra_forbidden" and _is_known(option):
+            if problem["type"] == "extra_forbidden" and any(
+                option in other.Options.model_fields for other in engines().values()
+            ):
                 problems[option] = _("is of another engine")
         raise ConfigError(problems) from error
     return Ticket(engine=name, options=options.model_dump())
-
-
-def _is_known(option: str) -> bool:
-    return any(option in engine.Options.model_fields for engine in engines().values())
 
 
 def check_config(config: RunConfig, ticket: Ticket) -> None:

@@ -48,7 +48,7 @@ def supervise(
     try:
         engine = open_engine()
         ended = _Attempt(run, engine, show, describe).carry_out()
-        while ended.lost and restarts and not (run.stop_requested() or _is_told_ended(run)):
+        while ended.lost and restarts and not (run.stop_requested() or run.state().end_recorded):
             restarts -= 1
             run.resume()
             ended = _Attempt(run, engine, show, describe).carry_out()
@@ -73,11 +73,6 @@ def supervise(
     if summary.discarded:
         run.discard()
     return 0 if summary.status in ("finished", "stopped") else 1
-
-
-def _is_told_ended(run: Run) -> bool:
-    """True if the run's events record its end."""
-    return run.state().end_recorded
 
 
 def _reason(ended: AttemptStatus) -> str:
@@ -122,7 +117,7 @@ class _Attempt:
         submitted = not self._ticket.job
         if submitted:
             self._submit()
-        if submitted or (_is_told_ended(self._run) and not self._has_ended()):
+        if submitted or (self._run.state().end_recorded and not self._has_ended()):
             self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._ticket.place))
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
@@ -132,7 +127,7 @@ class _Attempt:
             self._ended.set()
         reader.join(5)
         self._take_output()
-        if not _is_told_ended(self._run):  # otherwise all is here
+        if not self._run.state().end_recorded:  # otherwise all is here
             self._run.append(events.PhaseStarted(phase=Phase.FETCH))
         content = self._engine.fetch(self._run, self._ticket)
         for log_line in log_lines.split(content[self._next :], self._ticket.attempt, self._next):

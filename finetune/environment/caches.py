@@ -11,11 +11,10 @@ from finetune.environment import logs
 
 
 def ensure_cache_folder() -> None:
-    """Set the variables; call this before torch and Hugging Face's libraries are imported.
+    """Set the variables. Call this before importing torch and Hugging Face's libraries.
 
-    `HF_HOME` becomes a temporary folder if its default cannot be written, as in a container without
-    a
-    home. Logs of the libraries will contain no signed addresses.
+    `HF_HOME` becomes a temporary folder if its default is not writable, as in a container without
+    a home folder. Signed URLs are kept out of the libraries' logs.
     """
     logs.hide_signatures()
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):

@@ -1,8 +1,9 @@
-"""Call a function in a child process with limits of time and memory.
+"""Call a function in a child process with limits on time and memory.
 
-Uploaded files are parsed in it: a file that unpacks to too much, or that makes a parser hang or
-crash, costs the child and not the app. The child is confined to the files it is given, then imports
-only the module of the function. It ends after one call, when its time is up, or with the app.
+Uploaded files are parsed this way: a file that unpacks to too much data, or that makes a parser
+hang or crash, takes down the child and not the app. The child first confines itself to the files it
+is given, then imports only the function's module. It exits after one call, when its time is up, or
+when the app exits.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def call(
         function: `module:name`. Its arguments and result must be JSON values.
         about: what the function reads, for errors.
         memory: limit in bytes.
-        confinement: what the child may use; None for all that this process may use. A confined
-            process passes on its own confinement instead.
+        confinement: the files that the child may use; None for those that this process may use.
+            Ignored if this process is itself confined, because its children inherit that.
 
     Raises:
         DataError: if the function raises one, exceeds a limit or crashes.
@@ -84,7 +85,7 @@ def call(
     )
     if child.returncode == -signal.SIGALRM:
         fact = message("{name} took more than {seconds:g} s to read.", name=about, seconds=seconds)
-    raise DataError(fact, "Bring a part of it, or save it as CSV or JSONL.")
+    raise DataError(fact, "Upload a part of it, or save it as CSV or JSONL.")
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def choose_tokenizer_threads() -> None:
-    """Let tokenizers of this process use all cores if a GPU computes the rest, or else one."""
+    """Let this process's tokenizers use all cores if a GPU computes the rest, otherwise one."""
     parallel = "true" if list_accelerators() else "false"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", parallel)
 
@@ -89,7 +89,7 @@ def trains_in(device: Any = None) -> str:
 
 def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
     """True if this machine's processor should compute in bf16. If it was not measured yet,
-    `measure` is called; without that, its flags decide.
+    `measure` is called; without `measure`, its flags decide.
 
     Some processors have the instructions but are slower with them. The measurement is kept in the
     user's cache, so that all processes and a resumed run agree.

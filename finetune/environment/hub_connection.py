@@ -13,8 +13,10 @@ def hub_endpoint() -> str:
 
 
 def hub_is_reachable(timeout: float = 2.0) -> bool:
-    """True if the Hub answers within `timeout` seconds; its own clients would retry for up to
-    46."""
+    """True if the Hub answers within `timeout` seconds.
+
+    The Hub's own client would keep retrying for up to 46 seconds.
+    """
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
         return False
     request = urllib.request.Request(hub_endpoint() + "/", method="HEAD")

@@ -1,8 +1,8 @@
-"""Landlock: a process gives up access to all files except those it names, also for its children.
+"""Restrict this process and its children to named files and folders, with Landlock.
 
-Linux has it from 5.13 on. It needs no privilege and cannot be revoked.
-Source: https://docs.kernel.org/userspace-api/landlock.html. The numbers of the system calls are the
-same on every architecture.
+Landlock needs Linux 5.13 but no privileges, and a restriction cannot be undone. Its system call
+numbers are the same on every architecture.
+Source: https://docs.kernel.org/userspace-api/landlock.html
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Pace:
 
     overhead: float  # seconds of the smallest batch
     full: float  # FLOP/s in fp32
-    half: float  # FLOP/s in the 16 bits that `mixed_precision="auto"` chooses, else as `full`
+    half: float  # FLOP/s in the 16 bits of `mixed_precision="auto"`; `full` if it chooses fp32
 
 
 def known_pace() -> Pace | None:
@@ -38,8 +38,8 @@ def known_pace() -> Pace | None:
 
 
 def measure_pace() -> None:
-    """Measure this machine and keep the best of its measurements: it may be busy now. Takes 0.3 s;
-    on a GPU in a process of its own, since a CUDA context would stay, and only once."""
+    """Measure this machine and keep its best measurement, because it may be busy now. Takes 0.3 s.
+    A GPU is measured once, in a process of its own, because a CUDA context would stay."""
     if devices.list_accelerators():
         if known_pace() is not None:
             return
@@ -75,7 +75,7 @@ def layer_flops(hidden: int, wide: int, tokens: int, length: int) -> float:
 
 
 def _measure(kind: str) -> Pace:
-    """Time a layer of BERT's kind: of one row for the overhead, of a batch for the rate."""
+    """Time a BERT layer: one row gives the overhead, a batch gives the rate."""
     import torch
 
     hidden, rows, length = (384, 16, 32) if kind == "cpu" else (768, 32, 64)
@@ -83,13 +83,16 @@ def _measure(kind: str) -> Pace:
         hidden, _HEADS, 4 * hidden, dropout=0.0, activation="gelu", batch_first=True, device=kind
     )
 
-    def seconds(rows: int, half: bool) -> float:
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    precision = halves.get(devices.trains_in())
+
+    def seconds(rows: int, dtype: torch.dtype | None) -> float:
         """The least of a pass's times: the machine may be busy."""
         batch = torch.ones((rows, length, hidden), device=kind, requires_grad=True)
         taken: list[float] = []
         ends = time.perf_counter() + _SECONDS
         while (began := time.perf_counter()) < ends or len(taken) < _LEAST:
-            with torch.autocast(kind, torch.bfloat16, enabled=half):
+            with torch.autocast(kind, dtype, enabled=dtype is not None):
                 answer = layer(batch)
             answer.float().sum().backward()
             if kind != "cpu":
@@ -97,10 +100,9 @@ def _measure(kind: str) -> Pace:
             taken.append(time.perf_counter() - began)
         return min(taken)
 
-    prefers = devices.prefers_bf16()
     flops = 3 * layer_flops(hidden, 4 * hidden, length * rows, length)
-    rates = {half: flops / seconds(rows, half) for half in {False, prefers}}
-    return Pace(seconds(1, prefers), rates[False], rates[prefers])
+    rates = {dtype: flops / seconds(rows, dtype) for dtype in {None, precision}}
+    return Pace(seconds(1, precision), rates[None], rates[precision])
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ class ExampleRow:
 def select_examples(
     study: RunEvaluation, which: str = "wrong", label: str = "", search: str = ""
 ) -> NDArray[np.int64]:
-    """Select rows of examples: the most confident answers first, suspected labels by their doubt.
+    """Select rows of examples: the most confident answers first, suspected labels by their
+    error score.
 
     Args:
         which: one of `SELECTIONS`.
@@ -68,7 +69,7 @@ def select_examples(
             found |= pc.match_substring(texts, search.strip(), ignore_case=True).to_numpy()
         selected &= found
     if which == "suspected labels":
-        return study.suspects[selected[study.suspects]]
+        return study.suspected_labels[selected[study.suspected_labels]]
     rows = np.flatnonzero(selected)
     return rows[np.argsort(-study.confidence[rows], kind="stable")]
 

@@ -113,20 +113,21 @@ class RunEvaluation:
     answers: Targets
     right: NDArray[np.bool_]
     confidence: NDArray[np.float32]  # probability of the answer
-    doubt: NDArray[np.float32]  # 1 minus the label's mean probability over the evaluations
+    # 1 minus the label's mean probability over the evaluations
+    label_error_score: NDArray[np.float32]
     never_right: NDArray[np.bool_]  # no evaluation got it right
     traits: Traits | None  # None if the texts were not kept
     table: pa.Table | None  # the examples; None if they were not kept
 
     @property
-    def suspects(self) -> Rows:
+    def suspected_labels(self) -> Rows:
         """Rows whose label is doubted, most doubted first: no evaluation got them right, and
         the label's probability stayed below a tenth.
 
         Source: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795.
         """
-        rows = np.flatnonzero(self.never_right & (self.doubt > 1 - SUSPECT))
-        return rows[np.argsort(-self.doubt[rows], kind="stable")]
+        rows = np.flatnonzero(self.never_right & (self.label_error_score > 1 - SUSPECT))
+        return rows[np.argsort(-self.label_error_score[rows], kind="stable")]
 
 
 def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> RunEvaluation:
@@ -182,7 +183,7 @@ def _evaluate(
     if table is not None:
         texts = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in texts))
-    doubt, never_right = _label_doubts(run, scored, other_steps, target, rule)
+    error_score, never_right = _label_error_scores(run, scored, other_steps, target, rule)
     analysis = Analysis(
         step=scored.step,
         target=target,
@@ -203,19 +204,19 @@ def _evaluate(
         slices=slices.score_slices(traits, truth, right, target.names) if traits else [],
     )
     return RunEvaluation(
-        analysis, truth, answers.values, right, answers.probability_of(answers.values), doubt,
+        analysis, truth, answers.values, right, answers.probability_of(answers.values), error_score,
         never_right, traits, table,
     )  # fmt: skip
 
 
-def _label_doubts(
+def _label_error_scores(
     run: Run,
     best: SavedLogits,
     other_steps: tuple[int, ...],
     target: Target,
     rule: DecisionRule,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the doubt of each example's label, and whether no evaluation got it right. Reads all
+    """Return the error score of each label, and whether no evaluation got it right. Reads all
     evaluations, or evenly chosen ones if there are many."""
     most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // best.logits.size), len(other_steps))
     positions = np.linspace(0, len(other_steps) - 1, most)

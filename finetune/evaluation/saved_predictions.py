@@ -2,8 +2,8 @@
 
 validation.parquet       the validation pairs, in the order of the logits
 step-000400.npz          logits (examples, outputs) and labels (examples, ...) of one evaluation
-swapped.npz              the kept model's logits of the same pairs, or some, in both orders
-test.parquet, test.npz   the same of the test split, once it was opened
+swapped.npz              the kept model's logits of all or some of these pairs, in both orders
+test.parquet, test.npz   examples, logits and labels of the test split, once it was opened
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from finetune.runs.run import Run
 from finetune.tasks.base import Target
 from finetune.tasks.registry import task_of
 
-_ANEW = _("Train it anew to have them.")
+_ANEW = _("Train the run again to get them.")
 Logits = NDArray[np.float32]
 Rows = NDArray[np.int64]
 Targets = NDArray[Any]
@@ -39,24 +39,23 @@ class SavedLogits:
     step: int  # optimizer steps the model had taken
     logits: Logits  # of shape (examples, outputs), every one finite
     labels: Targets  # of shape (examples, ...)
-    broken: int  # examples of which a logit was not a number; theirs are 0
+    broken: int  # number of examples with a logit that was not finite; their logits are 0
 
 
 @dataclass(frozen=True)
 class SwappedLogits:
-    """The kept model's logits, of shape (pairs, outputs), of the validation examples `rows` in the
-    order given and in the other."""
+    """The kept model's logits of validation pairs, with the sentences in both orders."""
 
-    step: int
-    rows: Rows
-    given: Logits
-    swapped: Logits
+    step: int  # optimizer steps the model had taken
+    rows: Rows  # indices of the validation examples, of shape (pairs,)
+    given: Logits  # of shape (pairs, outputs), for the sentences in the given order
+    swapped: Logits  # of the same shape, for the sentences swapped
 
 
 def save_logits(
     run: Run, step: int, logits: Logits, labels: Targets, split: str = "validation"
 ) -> None:
-    """Keep the logits of one evaluation. A full disk raises OSError, here and below."""
+    """Save the logits of one evaluation. A full disk raises OSError in all functions that save."""
     _save_arrays(_logits_file(run, step, split), step=step, logits=logits, labels=labels)
 
 
@@ -102,8 +101,14 @@ def read_logits(run: Run, step: int, target: Target, split: str = "validation") 
 
 
 def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits | None:
-    """Read the logits of both orders of some validation examples, of that many if known. None if
-    they were not measured. Raises a StoreError if the file is damaged."""
+    """Read the logits of both sentence orders; None if they were not measured.
+
+    Args:
+        examples: number of validation examples, which bounds the indices; None if unknown.
+
+    Raises:
+        StoreError: if the file is damaged.
+    """
     path = run.predictions / "swapped.npz"
     if not path.exists():
         return None
@@ -115,7 +120,7 @@ def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits 
         _check(rows.shape == given.shape[:1], "rows and logits differ in number")
         _check(rows.dtype.kind in "iu", "an index is no whole number")
         inside = (rows >= 0) & (rows < (examples or 2**31))
-        _check(bool(inside.all()), "an index is of no example")
+        _check(bool(inside.all()), "an index is out of range")
         return SwappedLogits(int(arrays["step"].item()), rows, given, swapped)
 
 
@@ -158,7 +163,7 @@ def targets_of(table: pa.Table) -> Targets:
 
 @contextlib.contextmanager
 def _reading(run: Run, path: Path, remedy: str) -> Iterator[None]:
-    """Convert every error that a damaged file raises into one."""
+    """Convert every error that a damaged file raises into a `StoreError`."""
     try:
         yield
     except Exception as error:  # zipfile, zlib, numpy and pyarrow have some thirty kinds
@@ -196,8 +201,8 @@ def _logits_file(run: Run, step: int, split: str) -> Path:
 
 
 def _finite(logits: NDArray[Any]) -> tuple[Logits, int]:
-    """Return finite logits, and the number of rows that were not finite. Those rows become 0, so
-    that they count as the first class, without confidence."""
+    """Return logits with non-finite rows set to 0, and the number of such rows. They count as the
+    first class, with no confidence."""
     _check(logits.ndim == 2 and logits.size > 0, "the logits are no table")
     good = np.isfinite(logits).all(axis=1)
     clean = np.where(good[:, None], logits, 0).clip(-1e4, 1e4).astype(np.float32)

@@ -38,7 +38,7 @@ def saved_model(run: Run) -> Path:
     """The folder of a run's best model; StoreError if there is none."""
     if not run.has_model():
         raise StoreError(
-            "Run {id} has no model.", "It is there after the first evaluation.", id=run.id
+            "Run {id} has no model.", "One is saved at the first evaluation.", id=run.id
         )
     return run.best
 

@@ -48,15 +48,15 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
         value = values.get(name)
         if value is not None and not 0 < value < limit:
             raise DataError(
-                "The {name} is {threshold:g}.",
+                "The {name} {value:g} is out of range.",
                 "Choose one between 0 and {limit}.",
                 name=name,
-                threshold=value,
+                value=value,
                 limit=limit,
             )
     config = disk.read_json(folder / "config.json")
     if not config:
-        raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
+        raise StoreError("This run has no saved model.", "One is saved at the first evaluation.")
     rule = replace(read_rule(folder), **values)
     notes = _notes(config) | asdict(rule)
     config.pop(NOTES, None)

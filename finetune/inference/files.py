@@ -29,10 +29,10 @@ from finetune.tasks.classes import class_key, label_text
 from finetune.tasks.registry import measured, task_of
 
 WINDOW = 4096  # rows sorted by length together, and held at once
-FIRST = 64  # rows of the first window, to be predicted soon; each has four times as many
-CHARACTERS = 2**22  # of a window's cells, at most
-ENOUGH = 30  # labelled rows for separate scores; with fewer, intervals are 30 points wide or more
-InputRow = tuple[Line, str]  # a row, and why it cannot be predicted
+FIRST = 64  # rows of the first window, small to show results soon; each next has four times as many
+CHARACTERS = 2**22  # a window ends early when its cells reach this many
+ENOUGH = 30  # labelled rows needed for separate scores; fewer give intervals of 30 points or more
+InputRow = tuple[Line, str]  # a row, and why it cannot be predicted; "" if it can
 
 
 class PredictionStopped(BaseException):
@@ -41,7 +41,7 @@ class PredictionStopped(BaseException):
 
 @dataclass(frozen=True)
 class Window:
-    """Rows to be predicted together. Those without an error have sentences, in the same order."""
+    """Rows to predict together. `first` and `second` have the sentences of rows without error."""
 
     rows: list[InputRow]
     first: list[str]
@@ -107,11 +107,12 @@ def predict_file(
     """Predict every row of a file; returns the report, and whether all rows were predicted.
 
     Args:
-        path, out: the file and the result, whose ending is one of `result_files.SUFFIXES`.
-        on_progress: called with the rows done and all rows, 0 while unknown; it may raise
-            `PredictionStopped`.
-        on_rows: called with the rows of the result to show to a person.
-        scorer: of the run's model; a `LocalScorer` by default.
+        path: the file to predict.
+        out: where to write the result; its suffix is one of `result_files.SUFFIXES`.
+        on_progress: called with the number of rows done and of all rows (0 if unknown). It may
+            raise `PredictionStopped`.
+        on_rows: called with the rows of the result to show on the page.
+        scorer: scores with the run's model; a `LocalScorer` by default.
     """
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
@@ -153,8 +154,7 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
 
 
 def _sentence(cell: Any) -> str:
-    """Convert a cell to the text that training reads and a tokenizer takes: no lone surrogates, no
-    NUL."""
+    """Convert a cell to the text that training would read, without lone surrogates or NULs."""
     if isinstance(cell, dict | list):
         return ""
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
@@ -204,7 +204,7 @@ class _RowPredictor:
         if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # unless a number is a name
             self._number_of |= {str(number): number for number in range(len(labels))}
         self._pair_index = pair_index.read_pair_index(run)
-        # Numbers of rows among the run's training pairs, and of others among its validation pairs.
+        # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
         self.added: ColumnTypes = result_files.added_columns(labels, bool(self._pair_index), taken)
         *self._answered, self._error = self.added  # the last column is for errors
@@ -306,7 +306,7 @@ class _RowPredictor:
 
 
 def _count_rows(path: Path, table: Table) -> int:
-    """The approximate number of rows; 0 if only reading the file would tell."""
+    """Return the approximate number of rows; 0 if the file would have to be parsed to know."""
     if table.row_count:
         return table.row_count
     if path.name.endswith((".gz", ".json")):

@@ -47,7 +47,9 @@ def main() -> int:
         now = time.monotonic()
         if now - asked > ASK and not run.stop_requested():
             asked = now
-            _look_for_stop(bucket, run)
+            with contextlib.suppress(Exception):  # the next check may have an answer
+                if bucket.has(run_bucket.STOP):
+                    bucket.get(run_bucket.STOP, run.stop_file)
         if now > mirror_at:
             _mirror(bucket, run)
             mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))
@@ -58,12 +60,6 @@ def main() -> int:
     relay.pass_on()
     state = run.state()
     return {"finished": 0, "stopped": 0, "failed": 1}[state.status] if state.end_recorded else 137
-
-
-def _look_for_stop(bucket: RunBucket, run: Run) -> None:
-    with contextlib.suppress(Exception):  # the next check may have an answer
-        if bucket.has(run_bucket.STOP):
-            bucket.get(run_bucket.STOP, run.stop_file)
 
 
 def _mirror(bucket: RunBucket, run: Run) -> bool:

@@ -39,7 +39,8 @@ INPUT_FIELDS = (
     "lr_scheduler_type", "deterministic", "lora_r",
 )  # fmt: skip
 _BERT_BASE = memory.Shape(109_482_240, 23_440_896, 0, 12, 768, 3072, 12)
-_PAIR, _PADDED = 40, 1.5  # tokens of a pair while unknown; of a batch of mixed lengths, to its mean
+_PAIR = 40  # tokens of a pair if its length is unknown
+_PADDED = 1.5  # ratio of a padded batch of mixed lengths to its mean length
 # Two configurations equal in these fields have the same rows to choose from.
 _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "positive_label"}
 
@@ -253,8 +254,8 @@ class _Facts:
         return Time(seconds, summary.samples_per_second, run.title(), device, same)
 
     def time_by_pace(self) -> Time | None:
-        """Time on this machine before a run like it: the operations of its layers at the measured
-        pace. A checkpoint that is not on this disk counts as BERT base."""
+        """Estimate the time from the machine's measured pace, if no run was like it yet: the
+        operations of its layers. A checkpoint that is not on this disk counts as BERT base."""
         measured, steps, config = pace.known_pace(), self.steps, self.config
         if measured is None or steps is None:
             return None

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from finetune.engines import attempt, registry
 from finetune.environment import logs
@@ -21,9 +20,6 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.training import distributed
-
-if TYPE_CHECKING:
-    pass
 
 _LOST = events.Failed(
     error=_("A process of this run has ended without a word, perhaps for want of memory."),
@@ -52,7 +48,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
         with contextlib.closing(pipeline.train_events(run, stop)) as stream:
             for event in stream:
                 if isinstance(event, events.Stopped):
-                    if _is_taken_away(run):
+                    # Its machine is taken away, and its engine may begin another attempt.
+                    if attempt.is_attempt() and main_process and not run.stop_requested():
                         return attempt.LOST
                     event = _as_requested(run, event)
                 run.append(event)
@@ -91,12 +88,6 @@ def carry_out_attempt(run: Run, show: Callable[[events.Event], None]) -> int:
     except attempt.Superseded:
         print("a later attempt has this run", flush=True)
         return attempt.LOST
-
-
-def _is_taken_away(run: Run) -> bool:
-    """True if an attempt ends, with a checkpoint, without a stop request. Its machine is taken
-    away, and its engine may begin another attempt."""
-    return attempt.is_attempt() and distributed.is_main_process() and not run.stop_requested()
 
 
 def _note_killed_worker(run: Run) -> None:

@@ -68,15 +68,36 @@ def spawn_worker(
         variables |= confinement.prepare() | {CONFINED: confinement.to_json()}
     if accelerators:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(accelerators)
+    process = _spawn_locked(job, variables, cwd, bool(stdin))
+
+    def reap() -> None:
+        """Collect the exit status. Otherwise the ended worker would stay a zombie while the app
+        lives."""
+        process.wait()
+        if confinement is not None:
+            shutil.rmtree(confinement.temporary, ignore_errors=True)
+
+    threading.Thread(target=reap, name="reap", daemon=True).start()
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(stdin)
+    record_worker(job, process.pid, accelerators)
+
+
+def _spawn_locked(
+    job: JobFolder, variables: Mapping[str, str], cwd: Path | None, reads: bool
+) -> subprocess.Popen[bytes]:
+    """Start the process with the folder's lock, which it inherits. Its stdin is a pipe if it
+    `reads`."""
     with disk.writing(job.lock_file):
         lock = hold_lock(job.lock_file)
     if lock is None:
         raise StoreError("{id} is being worked on.", "Try again in a moment.", id=job.id)
     try:
         with job.log_file.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", WORKER, folder],
-                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            return subprocess.Popen(
+                [sys.executable, "-m", WORKER, str(job.folder.resolve())],
+                stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -94,19 +115,6 @@ def spawn_worker(
         ) from error
     finally:
         os.close(lock)  # the worker has it now
-
-    def reap() -> None:
-        """Collect the exit status. Otherwise the ended worker would stay a zombie while the app
-        lives."""
-        process.wait()
-        if confinement is not None:
-            shutil.rmtree(confinement.temporary, ignore_errors=True)
-
-    threading.Thread(target=reap, name="reap", daemon=True).start()
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(stdin)
-    record_worker(job, process.pid, accelerators)
 
 
 def empty_folder(job: JobFolder) -> Path:
@@ -172,18 +180,13 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
                     psutil.wait_procs([process], limit - patience)
                     kill_worker(job)
         if isinstance(job, Run) and job.discard_requested() and not job.is_alive():
-            _discard_unended(job)
+            summary = job.state()
+            if not summary.end_recorded:  # it was killed before it could discard the run
+                step, seconds = job.checkpoint_step(), summary.worked_by(time.time())
+                job.append(events.Stopped(step=step, seconds=seconds, discarded=True))
+                job.discard()
 
     threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
-
-
-def _discard_unended(run: Run) -> None:
-    """Discard a run whose worker was killed before doing so, and record that in its events."""
-    summary = run.state()
-    if not summary.end_recorded:
-        seconds = summary.worked_by(time.time())
-        run.append(events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=True))
-        run.discard()
 
 
 def kill_worker(job: JobFolder) -> None:

@@ -63,7 +63,7 @@ class Phase(StrEnum):
     MEASURE_LENGTHS = "measure_lengths", message("measuring lengths in tokens")
     PREDICT = "predict"
     EXPORT = "export"
-    CHECK_HUB = "check_hub", message("checking")  # who pushes, and what is there
+    CHECK_HUB = "check_hub", message("checking")  # the account and the repository
     READ_FILES = "read_files", message("reading the files")
     CREATE_REPOSITORY = "create_repository", message("making the repository")
     UPLOAD = "upload", message("sending the files")

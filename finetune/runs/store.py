@@ -104,7 +104,7 @@ class RunStore:
     @property
     def everyone(self) -> RunStore:
         """A view of this store with everybody's runs."""
-        return self if self.visitor.alone else self.for_visitor(LOCAL_USER)
+        return self if self.visitor.sees_all else self.for_visitor(LOCAL_USER)
 
     @property
     def uploads(self) -> uploads.Uploads:
@@ -131,7 +131,7 @@ class RunStore:
                 yield run.config().dataset
 
     def taken_names(self) -> set[str]:
-        """The names of all visible runs, also those that a person has replaced."""
+        """The names of all visible runs, including those replaced by another name."""
         return {name for run in self.runs() for name in (run.title(), run.about().title)}
 
     def new_name(self, config: RunConfig, stem: str = "") -> str:
@@ -201,11 +201,11 @@ class RunStore:
         run = Run(self.root / name)
         if not _ID.fullmatch(name) or not run.exists():
             return None
-        return run if self.visitor.alone or self.visitor.owns(run.owner) else None
+        return run if self.visitor.sees_all or self.visitor.owns(run.owner) else None
 
     def describe(self, run: Run, name: str = "", **values: Any) -> None:
-        """Change what a person says of a run, see `Run.describe`. ConfigError if another visible
-        run has the name."""
+        """Change a run's name, tags or note, see `Run.describe`. ConfigError if another visible run
+        has the name."""
         others = {other.title() for other in self.runs() if other.id != run.id}
         if name in others:
             raise ConfigError(

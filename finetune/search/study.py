@@ -271,7 +271,7 @@ def studies(store: RunStore) -> list[Study]:
     for path in sorted(store.root.glob("studies/*/study.json"), reverse=True):
         study = _opened(path.parent)
         with contextlib.suppress(StoreError):  # only a lone owner sees damaged studies
-            if store.visitor.alone or store.visitor.owns(study.settings.owner):
+            if store.visitor.sees_all or store.visitor.owns(study.settings.owner):
                 found.append(study)
     return found
 

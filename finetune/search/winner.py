@@ -46,7 +46,7 @@ def expected_score(
 
 @dataclass(frozen=True)
 class Chance:
-    """The other finished trials that chance alone may tell from the best one."""
+    """The other finished trials that may be worse than the best one by chance alone."""
 
     interval: Interval  # of the best trial's score, on the validation split
     examples: int  # of that split

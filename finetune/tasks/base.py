@@ -21,8 +21,8 @@ from finetune.text_hashes import Integers
 if TYPE_CHECKING:
     import torch
 
-SINGLE_LABEL = "single_label_classification"  # of runs that name no task
-MISSING_LABEL, LEFT_OUT = -1, -2  # in place of the state of a row that has a target, 0
+SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
+MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class TargetEncoder(Protocol):
     """Turns the cells of a label column into numbers while the rows are read."""
 
     spellings: list[str]  # what the numbers stand for, if they are not the values themselves
-    no_labels: NDArray[Any]  # the type and the shape of a column's numbers, without rows
+    no_labels: NDArray[Any]  # an array of no rows, with the dtype and shape of a column's numbers
 
     def code(self, cell: Any) -> Any:
-        """Return what is kept of a cell. DataError if the column cannot be learned."""
+        """Return a cell as numbers. Raises DataError if the column cannot be learned."""
 
 
 class Reading(Protocol):
-    """What a task makes of a label column."""
+    """A task's interpretation of a label column."""
 
     @property
     def names(self) -> list[str]:
@@ -147,14 +147,14 @@ class Task(Protocol):
         """Decide what is learned of a column."""
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
-        """Return the reading, changed by what the splits showed, and True if rows have to be
-        assigned to splits anew."""
+        """Return the reading, adjusted to the splits, and True if the rows must be assigned to
+        splits again."""
 
     def states(self, targets: NDArray[Any]) -> Integers:
         """Return 0 for each row that has a target, otherwise `MISSING_LABEL` or `LEFT_OUT`."""
 
     def strata(self, targets: NDArray[Any]) -> Integers:
-        """Return whole numbers from 0 by which a cut validation split is stratified."""
+        """Return the stratum of each row, an integer from 0, for cutting a validation split."""
 
     def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
         """Return the rows of each class or label."""
@@ -183,7 +183,7 @@ class Task(Protocol):
         self, train: NDArray[Any], validation: NDArray[Any], target: Target,
         metrics: Sequence[Metric],
     ) -> dict[str, float]:  # fmt: skip
-        """Return the scores of the best answer that is always the same."""
+        """Return the scores of the best constant answer."""
 
     # Training
 
@@ -241,11 +241,16 @@ class Task(Protocol):
     def margins(
         self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
     ) -> NDArray[np.float32] | None:
-        """Return how far each answer is from another one, from 0 to 1, shape (pairs,); None if the
-        task does not tell. The arguments are those of `answers` and what it returned."""
+        """Return how far each answer is from changing, from 0 to 1, shape (pairs,).
+
+        None if the task has no such measure.
+
+        Args:
+            answers: the result of the method `answers` for the same rule and options.
+        """
 
     def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
-        """Answer by logits or probabilities alone, of shape (pairs, target.size)."""
+        """Answer by logits or probabilities alone; their shape is (pairs, target.size)."""
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         """Load the modules that get each batch's logits and labels."""
@@ -270,7 +275,7 @@ class Task(Protocol):
     def intervals(
         self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, Interval]:
-        """Return the same with their 95% intervals."""
+        """Return the metrics of `scores` with their 95% confidence intervals, by name."""
 
     def right(self, answers: Indices, truth: Indices) -> NDArray[np.bool_]:
         """Return which answers are right."""
@@ -286,9 +291,12 @@ class Task(Protocol):
         self, logits: Logits, answers: Answers, truth: Indices, target: Target,
         groups: Integers | None,
     ) -> Any:  # fmt: skip
-        """Return what an evaluation shows besides scores; it has the number of wrong answers as
-        `errors`, and the only answer as `always`.
+        """Return what an evaluation shows besides scores.
+
+        The result has the attributes `errors`, the number of wrong answers, and `always`, the
+        answer given to every example although others would be right, or None.
 
         Args:
-            groups: of examples that share a sentence; None if the texts are unknown.
+            groups: the group of each example, equal for examples that share a sentence; None if the
+                texts are unknown.
         """

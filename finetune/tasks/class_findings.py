@@ -47,7 +47,7 @@ def blocks(labels: LabelledRows) -> dict[str, str]:
     rows, present = int(counts["train"].sum()), np.flatnonzero(counts["train"])
     if found.unknown:
         names = some(found.unknown)
-        text = _("label_map changes {names}, which no row has as its label.", names=names)
+        text = _("label_map changes {names}, but no row has that label.", names=names)
         return {"label-map": text}
     if not rows:
         return {"impossible": _("No row of {source} can be trained on.", source=column.source)}
@@ -70,8 +70,11 @@ def blocks(labels: LabelledRows) -> dict[str, str]:
 
 
 def rare_classes(labels: LabelledRows) -> dict[str, int]:
-    """The classes of fewer than `RARE` training rows, with their number. None if the source names
-    its classes, which are intended then, or training is impossible for another reason."""
+    """Return class -> number of training rows, for classes with fewer than `RARE`.
+
+    Empty if the source itself names its classes, which are then taken as intended, or if training
+    is impossible for another reason.
+    """
     if labels.column.named or blocks(labels):
         return {}
     names = labels.reading.names
@@ -82,8 +85,7 @@ def rare_classes(labels: LabelledRows) -> dict[str, int]:
 
 
 def ask_about_rare(rare: Mapping[str, int]) -> tuple[str, str]:
-    """Ask whether classes of few training rows are real; returns the question and how to answer
-    it."""
+    """Return the question whether rare classes are real, and how to answer it."""
     text = _(
         "Classes of fewer than {few} training rows: {names}.",
         few=RARE,
@@ -111,7 +113,7 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
     if classes.holds_several(names):
         listed = max(names, key=len)
         title = _(
-            "The column {column!r} holds several labels a row, such as {listed!r}.",
+            "The column {column!r} holds several labels per row, such as {listed!r}.",
             column=labels.column.name,
             listed=shorten(listed, 60),
         )
@@ -124,8 +126,8 @@ def _answered(kind: str, title: str, undo: Remedy) -> Finding:
 
 
 def _change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Remedy]:
-    """The button that adds changes of labels to those of a configuration; none if it cannot hold
-    them all."""
+    """Return a button that adds label changes to a configuration; no button if the resulting
+    `label_map` would be too long."""
     changed = config.changed_labels | {classes.changeable(old): new for old, new in changes.items()}
     value = classes.label_map(changed)
     return [Remedy("label_map", value, text)] if len(value) <= classes.MOST_CHANGES else []
@@ -180,11 +182,11 @@ def _spellings(config: RunConfig, labels: LabelledRows) -> RowsFinding:
             names.append(repr(own))
             odd += others
     title = _(
-        "Labels that look alike but have other characters (composed or not, invisible, of another "
-        "width) are one class: {names}",
+        "Labels that look alike but differ in their characters (composed or not, invisible, full "
+        "or half width) are read as one class: {names}",
         names=some(names),
     )
-    action = _("They are read as one class.")
+    action = _("No action is needed.")
     return RowsFinding("spellings", "notes", title, action, _rows_spelled(labels, odd))
 
 
@@ -210,7 +212,7 @@ def _capitals(config: RunConfig, labels: LabelledRows) -> RowsFinding:
             rarer += list(others.values())
             changes |= dict.fromkeys(others, name)
     title = _("Labels that differ in case only are taken as one class: {names}", names=some(shown))
-    action = _("Say whether they are one.")
+    action = _("Say whether they are one class.")
     remedies = _change(config, changes, _("They are one class"))
     remedies += _change(config, {text: text for text in changes}, _("They are different classes"))
     return RowsFinding("case", "warns", title, action, _rows_spelled(labels, rarer), remedies)
@@ -263,7 +265,7 @@ def class_balance(
     severe = imbalance >= VERY_IMBALANCED
     if severe:
         advice = _(
-            "{advice} class_weights can be set to balanced, or rows of the rarer added.",
+            "{advice} Set class_weights to balanced, or add rows of the rarer classes.",
             advice=advice,
         )
     title = _(
@@ -272,8 +274,8 @@ def class_balance(
         label=label,
     )
     action = _(
-        "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
-        "on validation. {advice}",
+        "A model that always gives this answer scores accuracy {accuracy:.3f}, {metric} {f1:.3f} "
+        "and MCC 0 on validation. {advice}",
         accuracy=constant[ACCURACY.name],
         f1=constant[F1.name],
         metric=metric_name(F1.name, target.size),

@@ -178,7 +178,7 @@ class SingleLabel:
     def _above_threshold(
         self, shares: Logits, target: Target, rule: DecisionRule, options: PredictOptions
     ) -> NDArray[np.float64] | None:
-        """Return how far each positive probability is above the threshold; None without one."""
+        """Return the positive class's probabilities minus the threshold; None if there is none."""
         level = rule.threshold_for(target.names) if options.threshold else None
         if level is None:
             return None

@@ -49,7 +49,8 @@ class CudaRecorder:
     """Records on one stream, in one pool of memory: its graphs are replayed one after another, and
     none needs what another has left there."""
 
-    # Only one recording at a time, because it begins with a wait for the whole device.
+    # One recording at a time: it begins with a wait for the whole device, and what another thread
+    # runs on its stream, of which PyTorch has 32, would be recorded too.
     recording = threading.Lock()
 
     def __init__(self, device: torch.device) -> None:
@@ -61,7 +62,11 @@ class CudaRecorder:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         try:
-            with torch.cuda.stream(self._stream), torch.random.fork_rng([self._device]):
+            with (
+                self.recording,
+                torch.cuda.stream(self._stream),
+                torch.random.fork_rng([self._device]),
+            ):
                 work()
         finally:
             current.wait_stream(self._stream)

@@ -47,9 +47,9 @@ def load_classifier(
     dropout: float = -1.0,
     attn_implementation: str = "auto",
 ) -> LoadedClassifier:
-    """Load a tokenizer, and a model with the outputs that a target needs, in fp32.
+    """Load a tokenizer, and a model in fp32 with the outputs that a target needs.
 
-    Its output layer is new, unless the checkpoint is a classifier of the same classes
+    The model's output layer is new unless the checkpoint is a classifier of the same classes
     (`training.head`).
 
     Args:
@@ -95,8 +95,8 @@ def load_classifier(
 
 
 def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
-    """Raise ModelError if the file lacks weights for most of the encoder, which would be random:
-    another kind of model, or other names."""
+    """Raise ModelError if most of the encoder would keep random weights, because the file is of
+    another kind of model or names its weights differently."""
     prefix = f"{model.base_model_prefix}."
     sizes = {name: weights.numel() for name, weights in model.named_parameters()}
     encoder = {name: size for name, size in sizes.items() if name.startswith(prefix)}
@@ -112,14 +112,18 @@ def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, A
 
 def choose_attention(requested: str, device: torch.device, half: bool, max_length: int) -> str:
     """Choose the attention implementation: the requested one, or for `auto` the fastest."""
-    # The fused kernel's backward pass takes twice as long there.
+    # The fused kernel's backward pass takes twice as long for short inputs in half precision on
+    # a CPU.
     slow = half and device.type == "cpu" and max_length <= 256
     return "eager" if requested == "auto" and slow else requested
 
 
 def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
-    """Apply the configuration's freezing and recomputing to a model, and limit its work to what its
-    head reads. Returns a `PeftModel` with LoRA."""
+    """Apply a configuration's gradient checkpointing, LoRA and freezing to a model.
+
+    Without dropout, the last layer skips work whose result the head does not read. Returns the
+    model, or a `PeftModel` for LoRA.
+    """
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.use_lora:
@@ -131,7 +135,7 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
         if config.frozen_layers > len(stack):
             raise ModelError(
                 "frozen_layers is {frozen_layers}, but {checkpoint} has {layers} layers to freeze.",
-                "Lower it.",
+                "Lower frozen_layers.",
                 frozen_layers=config.frozen_layers,
                 checkpoint=config.checkpoint,
                 layers=len(stack),
@@ -164,7 +168,7 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
     except ValueError as error:
         raise ModelError(
             "lora_target_modules is {lora_target_modules!r}, and {checkpoint} has no such layers.",
-            "Leave it empty for all linear layers.",
+            "Leave lora_target_modules empty to use all linear layers.",
             lora_target_modules=config.lora_target_modules,
             checkpoint=config.checkpoint,
         ) from error
@@ -183,11 +187,11 @@ def save_model(
     weights: dict[str, torch.Tensor] | None = None,
     step: int | None = None,
 ) -> None:
-    """Write a `from_pretrained` folder whole: after a crash at any moment `disk.standing` finds
-    the former model or this one.
+    """Write a `from_pretrained` folder atomically: after a crash, `disk.standing` finds either the
+    former model or this one.
 
     Args:
-        weights: weights to write instead of the model's own, which may be parts.
+        weights: written instead of the model's own weights, which are incomplete if sharded.
         step: the model's optimizer steps, written into its `config.json`.
     """
     new = folder.with_name(folder.name + ".new")

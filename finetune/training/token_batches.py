@@ -1,4 +1,4 @@
-"""Batches by index: the token ids of a split in one flat array, from which a batch is gathered."""
+"""Gather batches by row index from a split's token ids, which are kept in one flat array."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class TokenizedSplit(Dataset[Any]):
 
     Args:
         tokenized: unpadded lists of integers, and `labels` of any type and shape.
-        tokenizer: pads.
-        device: the arrays stay there if they take at most a tenth of its memory. Otherwise they
-            are mapped into memory from a file without a name.
+        tokenizer: determines the padding side and the padding ids.
+        device: holds the arrays if it is a GPU and they take at most a tenth of its memory.
+            Otherwise the token arrays are memory-mapped from an unnamed temporary file.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class TokenizedSplit(Dataset[Any]):
             columns = columns - (width - lengths)
         present = (columns >= 0) & (columns < lengths)
         places = arrays["starts"][index].unsqueeze(1) + columns
-        # What lies beyond a row is another's, or beyond the array; it is padded over.
+        # Positions outside a row hold another row's tokens or lie outside the array. They are
+        # clamped here and overwritten with padding below.
         places.clamp_(0, max(0, len(arrays["input_ids"]) - 1))
 
         def column(name: str) -> Tensor:
@@ -130,7 +131,7 @@ def _flat(column: pa.ChunkedArray, folder: Path | None) -> NDArray[Any]:
         for chunk in column.chunks:
             file.write(chunk.flatten().to_numpy().tobytes())
         file.flush()
-        # A private mapping, which torch takes for writable.
+        # Mapped copy-on-write, because torch warns about arrays that are not writable.
         return np.memmap(file, dtype, "c") if file.tell() else np.empty(0, dtype)
 
 

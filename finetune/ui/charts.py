@@ -32,11 +32,11 @@ class Series:
     markers: bool = False  # draw each point; for a few measurements, not for a curve
     baselines: tuple[tuple[str, float], ...] = ()  # (name, level), drawn dashed for comparison
     latest: bool = True  # name its last value in the legend
-    straight: bool = False  # straight by definition: can be read off anywhere
+    straight: bool = False  # values are interpolated between its two points
 
 
 def thinned(points: Sequence[Any], most: int = POINTS) -> list[Any]:
-    """About `most` of the points at most, evenly spaced, with first and last."""
+    """Return about `most` points or fewer, evenly spaced, always with the first and the last."""
     stride = -(-len(points) // most) or 1
     return [*points[:-1:stride], *points[-1:]]
 
@@ -65,7 +65,7 @@ def chart(
     log = log and min(heights) > 0
     place = math.log10 if log else float
     ticks = (_log_ticks if log else _ticks)(min(heights), max(heights))
-    if ticks[-1] > most:  # all of the points lie there
+    if ticks[-1] > most:  # only if all values equal `most`
         ticks = [tick - ticks[-1] + most for tick in ticks]
     low, high = place(ticks[0]), place(ticks[-1])
     last = max((x for line in drawn for x, _ in line.points), default=0.0)
@@ -136,7 +136,7 @@ def value_text(y: float) -> str:
 
 
 def _tick_text(tick: float, step: float) -> str:
-    """Format a tick with the digits that tell it from the next one, `step` away (0: any)."""
+    """Format a tick with enough digits to tell it from the next. `step` is 0 on a log axis."""
     if not tick:
         return "0" if step < 1e-3 else fixed(tick, max(0, -math.floor(math.log10(step))))
     digits = max(0, -math.floor(math.log10(step or tick)))
@@ -151,7 +151,7 @@ def _short_text(y: float) -> str:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Multiples of powers of ten that enclose both ends, fewer of them the farther these are."""
+    """Multiples of powers of ten that enclose both ends; the wider the range, the sparser."""
     powers = math.log10(high / low)
     choices = ((0.5, range(1, 10)), (1.0, (1, 2, 3, 5, 7)), (2.5, (1, 2, 5)), (math.inf, (1,)))
     factors = next(factors for most, factors in choices if powers < most)

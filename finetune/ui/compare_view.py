@@ -20,7 +20,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts, evaluation_view, feedback, run_charts, run_view
 from finetune.ui.charts import Series
-from finetune.ui.html import in_words, macro, render
+from finetune.ui.html import in_words, macro, measure, render
 from finetune.ui.i18n import gettext
 
 _LETTERS = "ABCDEFGH"
@@ -123,13 +123,13 @@ def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
     """The results in which the runs differ -> their titles."""
     titles = {
         **{
-            metric.name: gettext("{f1}, best model", f1=in_words(metric.name, classes))
+            metric.name: gettext("{f1}, best model", f1=measure(metric.name, classes))
             for metric in run_table.SCORES
         },
-        "status": gettext("status"),
-        "best_epoch": gettext("best epoch"),
-        "seconds": gettext("duration"),
-        "created": gettext("started"),
+        "status": gettext("Status"),
+        "best_epoch": gettext("Best epoch"),
+        "seconds": gettext("Duration"),
+        "created": gettext("When"),
     }
     return {
         name: title

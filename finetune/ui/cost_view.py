@@ -104,7 +104,8 @@ def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Mar
 
 def bundled_card(store: RunStore) -> Markup:
     """The card of the bundled pairs, for the page's first paint, in English."""
-    return pairs_card(check.report_known_beforehand(RunConfig()), store, BUNDLED_DATASET)
+    card = pairs_card(check.report_known_beforehand(RunConfig()), store, BUNDLED_DATASET)
+    return Markup('<div lang="en">{}</div>').format(card)  # unseen on a page of another language
 
 
 def _first_rows(report: CheckReport, store: RunStore) -> list[Example]:

@@ -1,4 +1,4 @@
-"""The part of the Train tab for the engine of runs, its price and the consent to pay.
+"""The part of the Train tab that chooses an engine, shows its price and asks for consent to pay.
 
 The controls are drawn from the options and the capabilities of the engines.
 """
@@ -45,8 +45,10 @@ class Choice(NamedTuple):
         return str(self.values.get("flavor") or "")
 
     def ticket(self, former: Ticket | None = None) -> Ticket:
-        """Make the chosen ticket. Options that the page does not show come from the `former` one.
-        Raises ConfigError for wrong options."""
+        """Make the ticket for this choice. Raises ConfigError for invalid options.
+
+        Options that the page does not show are copied from the `former` ticket.
+        """
         engine = registry.find_engine(self.engine)
         values = dict(former.options) if former and former.engine == self.engine else {}
         for name, value in self.values.items():
@@ -110,9 +112,9 @@ class EngineForm:
         return group
 
     def _draw_token(self) -> None:
-        info = gettext("One that may run jobs; empty for that of `hf auth login`.")
+        info = gettext("A token that may run jobs. If empty, that of `hf auth login` is used.")
         if auth.has_sign_in():
-            info = gettext("One that may run jobs; empty for your sign-in.")
+            info = gettext("A token that may run jobs. If empty, your sign-in is used.")
         self.token = gr.Textbox(
             label=gettext("Token for the job"), info=info, type="password",
             elem_id="job-token", max_lines=1,
@@ -147,8 +149,10 @@ class EngineForm:
         chosen: str | None = None,
         oauth: gr.OAuthToken | None = None,
     ) -> Updates:
-        """Show the chosen engine's machines and prices, also after a token was typed. The `chosen`
-        machine stays."""
+        """Show an engine's machines and prices after the engine or the token has changed.
+
+        Keeps the machine `chosen` if the engine has it.
+        """
         kind = registry.find_engine(engine)
         fact, command = kind.missing()
         warning = feedback.note(f"{gettext(fact)} {command}") if fact else ""
@@ -170,7 +174,7 @@ class EngineForm:
         }
 
     def priced(self, store: RunStore, choice: Choice, estimate: Estimate, runs: int) -> Updates:
-        """Show time and price of `runs` runs on the chosen machine, and the price to agree to."""
+        """Show the time and price of the runs, and name the most they can cost in the consent."""
         engine = registry.find_engine(choice.engine)
         if not issubclass(engine, BilledEngine) or choice.machine not in (choice.prices or {}):
             return {}
@@ -195,8 +199,8 @@ class EngineForm:
         return {self.price: text, self.agreed: gr.update(label=agreed)}
 
     def checked(self, choice: Choice, former: Ticket | None = None) -> Ticket:
-        """Make the chosen ticket from the run's `former` one, if any. Raises `JobError` if its
-        price was not agreed to."""
+        """Make the ticket for a choice, as `Choice.ticket` does. Raises `JobError` if the user has
+        not agreed to the price."""
         ticket, engine = choice.ticket(former), registry.find_engine(choice.engine)
         if engine.is_billed and not (choice.agreed and choice.machine in choice.prices):
             raise JobError(

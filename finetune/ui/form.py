@@ -22,7 +22,7 @@ from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
 
 NAMES = tuple(run_config.hyperparameters())
-# Set by a flag, a file or a program; shown once a configuration in the form sets one.
+# Normally set by a flag, a file or a program. One is shown once a loaded configuration changes it.
 EXPERT = run_config.fields_of("Expert")
 READING = tuple(name for name in READING_FIELDS if name != "sheet")
 _SUGGESTED = {
@@ -68,7 +68,7 @@ def draw_advanced(drawn: Controls) -> Controls:
     # Hidden values with which the browser marks the controls that differ from the preset.
     word = Markup("<p>{}</p>").format(gettext("preset:"))
     gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
-    for name in run_config.PRESETS:  # by the name that is shown, in any language
+    for name in run_config.PRESETS:  # the names are the same in every language
         preset = run_config.preset(name)
         values = json.dumps(
             {field: "" if _shown(field, value) == "" else value for field, value in preset.items()}
@@ -85,8 +85,10 @@ def draw_advanced(drawn: Controls) -> Controls:
 
 
 def draw_data() -> tuple[Controls, gr.Accordion]:
-    """Draw the controls for what is read of a source and which rows are used. Returns them and the
-    part with the reading options."""
+    """Draw the controls that choose what to read from a source and which rows to use.
+
+    Returns the controls, and the accordion with the reading options.
+    """
     columns = [
         name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet", "task"))
     ]
@@ -161,8 +163,8 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
 
 
 def _hidden() -> tuple[str, ...]:
-    """The fields whose controls are shown only if they are needed: a workbook has several sheets,
-    there are several tasks, or a value differs from the default."""
+    """Fields whose controls stay hidden until needed, because a workbook has several sheets, there
+    are several tasks, or a configuration changes an expert field."""
     return (*EXPERT, "sheet") if len(tasks()) > 1 else (*EXPERT, "sheet", "task")
 
 
@@ -185,8 +187,11 @@ def choosing_preset() -> str:
 
 
 def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
-    """The choices of a dataset chooser, label and name, with a visitor's newest uploads, and the
-    selected dataset `name` if it is an upload."""
+    """Return the choices of a dataset chooser as (label, name).
+
+    With a `store`, they include the visitor's newest uploads, and the selected dataset `name` if it
+    is an older upload.
+    """
     choices = [(gettext(dataset.label), dataset.name) for dataset in catalog.DATASETS]
     if store is None:
         return choices

@@ -25,7 +25,7 @@ from gradio.context import LocalContext
 from markupsafe import EscapeFormatter, Markup, escape
 from starlette.requests import cookie_parser
 
-from finetune.messages import Message
+from finetune.messages import Message, message
 
 FOLDER = Path(__file__).resolve().parent / "locale"
 LANGUAGES = ("de", "ko", "zh-CN")  # as Gradio spells them
@@ -33,9 +33,15 @@ COOKIE = "finetune-language"  # set by `assets/page.js`
 # A typed word may be a key; the browser translates only keys with this prefix.
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
-_OUTER = re.compile(  # the content of an outermost element that is not hidden
-    r"\s*<(?P<tag>\w+)(?![^>]*aria-hidden)[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL
+_OUTER = re.compile(  # the content of an outermost element that is neither hidden nor English
+    r"\s*<(?P<tag>\w+)(?![^>]*(?:aria-hidden|lang=))[^>]*>(?P<inner>.+)</(?P=tag)>\s*",
+    re.DOTALL,
 )
+# Texts of Gradio's own that it lacks in a language: its key -> the text.
+_GRADIO = {
+    "common.complete": message("Done"),  # for screen readers
+    "errors.use_via_api_or_mcp": message("Use via API or MCP"),
+}
 _FIELD_NAME = re.compile(r"^`\w+` ")  # before the help of a hyperparameter
 _marked: dict[str, None] = {}  # the texts of all markers
 
@@ -129,16 +135,17 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
             ]
         else:  # around the text is HTML, or a hyperparameter's name
             setattr(block, name, str(getattr(block, name)).replace(text, page_text(text)))
+    keys = {_PREFIX + text: text for text in _marked} | _GRADIO
     tables = {
-        name: {_PREFIX + text: catalogue(name).get(text, text) for text in _marked}
+        name: {key: catalogue(name).get(text, text) for key, text in keys.items()}
         for name in LANGUAGES
     }
-    return gr.I18n(en={_PREFIX + text: text for text in _marked}, **tables)
+    return gr.I18n(en=keys, **tables)
 
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
     """Yield the texts of the initial page: block, attribute, text. For HTML, the text is the
-    content of the outermost element, unless hidden or with a marker."""
+    content of the outermost element, unless hidden, marked as English, or with a marker."""
     for block in page.blocks.values():
         if isinstance(block, Api):  # an argument of an endpoint; its name is part of a program
             continue

@@ -185,7 +185,7 @@ def rows(store: RunStore) -> list[RunRow]:
 
 def is_everybodys(store: RunStore) -> bool:
     """True if an admin looks at everybody's runs, to stop or delete them."""
-    return store.visitor.alone and owners.policy().several_people
+    return store.visitor.sees_all and owners.policy().several_people
 
 
 def table(

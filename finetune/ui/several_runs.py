@@ -1,4 +1,4 @@
-"""What a click on Train starts: one run, several of other seeds, a grid, or a search."""
+"""The choice of what a click on Train starts: one run, several seeds, a grid or a search."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ def draw_choice() -> gr.Radio:
 
 
 def draw(how: gr.Radio) -> list[Any]:
-    """Draw the controls of seeds and a grid, and show those of the choice. Returns all, in the
-    order in which events send their values, before the form's."""
+    """Draw the controls for seeds and a grid, shown or hidden according to the choice `how`.
+
+    Returns `how` and these controls in the order in which `plan` expects their values.
+    """
     with gr.Column(elem_id="grid", elem_classes=HIDDEN) as grid:
-        elements.note(gettext("Values with commas between them; an empty box keeps the form's."))
+        elements.note(gettext("Separate values with commas. An empty box keeps the form value."))
         with gr.Row():
             boxes = [
                 gr.Textbox(
@@ -45,7 +47,7 @@ def draw(how: gr.Radio) -> list[Any]:
     with gr.Column(elem_id="several", elem_classes=HIDDEN) as several:
         seeds = elements.number_box(
             1, label=gettext("Seeds"), elem_id="seeds", min_width=165,
-            info=gettext("The same run so many times, with seed, seed + 1 and so on."),
+            info=gettext("Number of times to repeat the run, with seed, seed + 1 and so on."),
         )  # fmt: skip
         text = gettext(
             "They run one after the other. Runs that differ by the seed alone are one group under "
@@ -54,7 +56,7 @@ def draw(how: gr.Radio) -> list[Any]:
         elements.note(text)
     for part, kinds in ((several, (SEEDS, GRID)), (grid, (GRID,))):
         how.change(None, how, part, js=shown_for(kinds), **feedback.QUICK)
-    # Several seeds are three at first; the runs of a grid have one each.
+    # Choosing Seeds changes 1 to 3; choosing Grid resets the number to 1.
     script = (
         f"(how, seeds) => ({{{SEEDS}: seeds === '1' ? '3' : seeds, {GRID}: '1'}})[how] ?? seeds"
     )
@@ -64,14 +66,20 @@ def draw(how: gr.Radio) -> list[Any]:
 
 
 def shown_for(kinds: Sequence[str]) -> str:
-    """JavaScript from the choice to the update of a part that is shown for some of its kinds."""
+    """JavaScript that shows a part if the choice is one of `kinds`, and hides it otherwise."""
     updates = json.dumps([gr.update(elem_classes=HIDDEN), gr.update(elem_classes=[])])
     return f"(how) => {updates}[+{json.dumps([*kinds])}.includes(how)]"
 
 
 def plan(values: Sequence[Any]) -> list[PlannedRun]:
-    """Plan the runs of a click on Train from these controls' and the form's values. Raises
-    `ConfigError`."""
+    """Plan the runs that a click on Train starts.
+
+    Args:
+        values: of the controls that `draw` returns, followed by those of the form.
+
+    Raises:
+        ConfigError: if a value is invalid.
+    """
     how, seeds, *grid = values[:COUNT]
     config = form.read(values[COUNT:])
     by_name = dict(zip(grids.GRID, grid, strict=True)) if how == GRID else {}

@@ -51,7 +51,7 @@ async def receive(store: RunStore, request: Request) -> Response:
     owner = visitor_store.visitor.name
     if not visitor_store.visitor.may_start:
         return PlainTextResponse(" ".join(NOBODY), 403, _CLOSE)
-    # Bytes that come from now on, in other requests too, use up the room measured now.
+    # Bytes received after this point, also by concurrent requests, count against the room below.
     own_before, all_before = _received[owner], _received.total()
     own_room, shared_room = await run_in_threadpool(_room, visitor_store)
     folder = _owner_folder(owner) / secrets.token_urlsafe(18)
@@ -76,18 +76,18 @@ async def receive(store: RunStore, request: Request) -> Response:
             upload_progress=file_upload_statuses if upload_id else None,
         )  # fmt: skip
         paths = list(map(str, files))
-        request.app.get_blocks().upload_file_set.update(paths)  # which Gradio empties
+        request.app.get_blocks().upload_file_set.update(paths)  # Gradio deletes these
         return JSONResponse(paths)
     except _TooMuch:
         limits = policy().limits
         text = (
-            f"This is too much: a visitor may have {limits.upload_bytes / 2**20:,.0f} MB, all "
-            f"visitors together {limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the "
-            "rows, or delete a run of other files."
+            f"The upload is too large: a visitor may store {limits.upload_bytes / 2**20:,.0f} MB, "
+            f"and all visitors together {limits.all_upload_bytes / 2**20:,.0f} MB. Upload fewer "
+            "rows, or delete a run that uses other files."
         )
         return PlainTextResponse(text, 413, _CLOSE)
     except (MultiPartException, ClientDisconnect, TypeError, AttributeError) as error:
-        text = getattr(error, "message", "The form has a field that is no file, or was cut off.")
+        text = getattr(error, "message", "A field is not a file, or the form is incomplete.")
         return PlainTextResponse(text, 400, _CLOSE)
     finally:
         if upload_id:  # the progress bar waits for this
@@ -120,9 +120,9 @@ def path(visitor: Visitor, upload: str) -> Path:
     """Current path of a visitor's file, given the path that its upload returned."""
     current = _stored.get(upload, Path(upload))
     is_theirs = any(_is_below(upload, _owner_folder(name)) for name in visitor.names)
-    if not (is_theirs or visitor.alone) or not current.is_file():
+    if not (is_theirs or visitor.sees_all) or not current.is_file():
         raise DataError(
-            "{name!r} is not here any more.", "Upload it again.", name=Path(upload).name
+            "{name!r} is no longer available.", "Upload it again.", name=Path(upload).name
         )
     return current
 
@@ -140,8 +140,11 @@ def drop(upload: str) -> None:
 
 
 def refuse_other_ways(page: gr.Blocks) -> None:
-    """Accept files by this route only, if the app is shared. Gradio would also fetch any address
-    sent in place of a file, and its MCP server saves files that are part of a call."""
+    """Refuse files that do not come through this route, if the app is shared.
+
+    Gradio would otherwise also download any URL sent in place of a file, and its MCP server would
+    save files contained in a call.
+    """
     for block in page.blocks.values():
         move = block.async_move_resource_to_block_cache
         block.async_move_resource_to_block_cache = _guarded(move, is_http_url_like)  # type: ignore[method-assign]

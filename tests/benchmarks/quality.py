@@ -194,7 +194,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
         config.checkpoint, loaded.target, config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)
-    batches = dataloaders.build_loaders(loaded, tokenizer, config)
+    batches = dataloaders.build_loaders(loaded, tokenizer, config, accelerator.device)
     logits: list[loop.Logits] = []
 
     def keep(step: int, scored: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:

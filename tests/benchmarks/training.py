@@ -33,8 +33,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.optim import AdamW
+from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
+    DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -51,6 +53,7 @@ from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop
 from finetune.training import model as models
 from finetune.training import optimizer as optimizers
+from finetune.training.step import Step
 from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
@@ -126,16 +129,20 @@ def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any,
         config.checkpoint, pairs.target, config.max_length, config.dropout, attention
     )
     classifier = models.apply_config(classifier, config)
-    return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)
+    return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config, device)
 
 
 def course(folder: Path, args: argparse.Namespace) -> float:
     """The published loop: fp32, shuffled, padded batch by batch."""
     accelerator = Accelerator()
     set_seed(SEED)
-    _, _, model, batches = _prepared(folder, args, config_of("As the course", args))
+    pairs, tokenizer, model, _ = _prepared(folder, args, config_of("As the course", args))
+    rows: Any = dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH)
+    collator = DataCollatorWithPadding(tokenizer)
     optimizer = AdamW(model.parameters(), lr=RATE)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, batches.train)
+    model, optimizer, loader = accelerator.prepare(
+        model, optimizer, DataLoader(rows, args.batch, shuffle=True, collate_fn=collator)
+    )
     scheduler = get_scheduler("linear", optimizer, 0, WARM + args.steps)
     model.train()
     step, samples, began = 0, 0, 0.0
@@ -175,7 +182,9 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
     has, too, where `same_model`."""
     set_seed(SEED)
     config = config_of("Recommended" if same_model else "As the course", args)
-    pairs, tokenizer, model, batches = _prepared(folder, args, config)
+    pairs, tokenizer, model, _ = _prepared(folder, args, config)
+    precision = engine.choose_precision(config.mixed_precision)
+    multiple = dataloaders.padding_multiple(config, precision, MAX_LENGTH)
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
@@ -193,7 +202,7 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
     )  # fmt: skip
     Trainer(
         model, arguments,
-        batches.train.collate_fn,
+        DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple),
         dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
     return int(args.batch * args.steps) / (moments[WARM + args.steps] - moments[WARM])
@@ -208,19 +217,17 @@ def utilisation(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     model, optimizer, loader = accelerator.prepare(
         model, optimizers.build_optimizer(model, config), batches.train
     )
+    compute = Step(config, accelerator, model, optimizer, SingleLabel(), None)
 
     def train(batches: list[Any]) -> None:
         for batch in batches:
-            accelerator.backward(model(**batch).loss)
-            accelerator.clip_grad_norm_(model.parameters(), config.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad()
+            compute.add_gradient(batch, 1.0, True)
 
     precision = "bf16" if devices.prefers_bf16() else "fp32"
     rates = [machine.matmul_rate(precision)]
     model.train()
     taken = [batch for batch, _ in zip(loader, range(WARM + args.steps), strict=False)]
-    train(taken[:WARM])
+    train(taken)  # every shape, as they are recorded on a GPU
     began = machine.clock()
     train(taken[WARM:])
     seconds = machine.clock() - began

@@ -269,7 +269,7 @@ def test_a_dataset_names_no_data_but_its_own(
         text = yaml.safe_dump({"configs": [{"config_name": "default", **config}]})
         text = f"---\n{text}---\n" if file == "README.md" else text
         hub.add_repo("eve/card", "dataset", {file: text.encode(), "train.csv": csv_file(9)})
-        with pytest.raises(DataError, match=r"names .* as its data, which is no file of its own"):
+        with pytest.raises(DataError, match=r"lists .* as data, a path outside its repository"):
             load(tmp_path, "eve/card")
     assert not calls
     assert not [path for _, path, _ in hub.requests if "secret" in path or "a.zip" in path]

@@ -42,9 +42,9 @@ def test_a_function_is_called_in_another_process() -> None:
     ("name", "limits", "fact", "remedy"),
     [
         ("refused", {}, "It is no table.", "Bring one."),
-        ("endless", {"seconds": 1.0}, "a.csv took more than 1 s to read.", "Bring a part of it"),
+        ("endless", {"seconds": 1.0}, "a.csv took more than 1 s to read.", "Upload a part of it"),
         ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory", "Bring a"),
-        ("crashes", {}, "a.csv could not be read with 1,024 MiB", "Bring a part of it"),
+        ("crashes", {}, "a.csv could not be read with 1,024 MiB", "Upload a part of it"),
     ],
 )
 def test_beyond_a_limit_the_child_ends_and_the_app_does_not(

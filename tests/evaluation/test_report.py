@@ -68,7 +68,7 @@ def test_an_example_is_doubted_by_all_evaluations(store: RunStore) -> None:
     steps = {1: sure([1, 0, 1, 0, 0]), 2: sure([1, 1, 0, 0, 0]), 3: sure([1, 0, 1, 1, 0])}
     study = report.evaluate_run(*evaluated(store, steps, [1] * 5, 2))
     assert study.never_right.tolist() == [False, False, False, False, True]
-    assert study.doubt.argmax() == 4
+    assert study.label_error_score.argmax() == 4
 
 
 def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
@@ -270,7 +270,7 @@ def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected
         run, summary = evaluated(store, {1: logits, 2: logits}, labels, 2)
         saved_predictions.save_examples(run, "validation", texts(labels))
         study = report.evaluate_run(run, summary)
-        assert study.suspects.tolist() == suspects
+        assert study.suspected_labels.tolist() == suspects
         assert examples.select_examples(study, "suspected labels").tolist() == suspects
         table = errors(store, run, "suspected labels")
         assert ("<select data-row=" in table) == bool(suspects)

@@ -38,7 +38,7 @@ def test_it_is_kept_with_the_model_and_the_model_loads_as_before(best: Path) -> 
     ("name", "value"), [("threshold", 0.0), ("threshold", 1.0), ("temperature", -2.0)]
 )
 def test_what_cannot_be_used_is_refused(best: Path, name: str, value: float) -> None:
-    with pytest.raises(DataError, match=f"The {name} is {value:g}"):
+    with pytest.raises(DataError, match=f"The {name} {value:g} is out of range"):
         decision_rule.write_rule(best, **{name: value})
     assert decision_rule.read_rule(best) == DecisionRule()
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -234,22 +235,38 @@ def test_what_cannot_be_predicted_is_refused(
     assert not [*store.root.glob("batches/*"), *store.root.glob(".new-*")]
 
 
-@pytest.mark.slow
-def test_a_batch_is_a_process_of_its_own(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(name: str, count: int) -> predict.PredictionJob:
+@pytest.fixture
+def start(store: RunStore, run: Run, tmp_path: Path) -> Callable[[str, int], predict.PredictionJob]:
+    """Starts the prediction of a file of so many rows."""
+
+    def begin(name: str, count: int) -> predict.PredictionJob:
         labels = ["equivalent", "no"] * (count // 2)
         pairs = [(f"the cat {n} .", "a dog .", label) for n, label in enumerate(labels)]
         path = write_csv(tmp_path / name, [("text a", "text b", "is_same"), *pairs])
         request = PredictionRequest(run.id, name, "text a", "text b", "is_same")
         return predict.start_prediction(store, request, path)
 
-    cancelled = start("long.csv", 60_000)
-    assert predict.get_prediction(store, cancelled.id).state().status == "running"
-    until(lambda: cancelled.state().done > 0, 60)
-    cancelled.cancel()
-    until(lambda: cancelled.state().status != "running", 60)
+    return begin
+
+
+@pytest.mark.slow
+def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelled(
+    store: RunStore, start: Callable[[str, int], predict.PredictionJob]
+) -> None:
+    job = start("long.csv", 60_000)
+    assert predict.get_prediction(store, job.id).state().status == "running"
+    until(lambda: job.state().done > 0, 60)
+    job.cancel()
+    until(lambda: job.state().status != "running", 60)
+    assert job.state().status == "stopped"
+    assert job.result is not None
+    assert 0 < len(read_csv(job.result)) < 60_000
+    assert events.Failed not in {type(event) for event in job.tail()[0]}
+
+
+def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
+    start: Callable[[str, int], predict.PredictionJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job sets it
     job = start("mine.csv", 300)
@@ -263,12 +280,14 @@ def test_a_batch_is_a_process_of_its_own(
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
     assert job.result is not None
     assert len(read_csv(job.result)) == 300
-    # The one that was cancelled keeps what is judged.
-    assert cancelled.state().status == "stopped"
-    assert cancelled.result is not None
-    assert 0 < len(read_csv(cancelled.result)) < 60_000
-    assert events.Failed not in {type(event) for event in cancelled.tail()[0]}
-    # Another visitor has no such batch.
+
+
+def test_a_batch_is_nobody_elses(
+    store: RunStore, start: Callable[[str, int], predict.PredictionJob],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
+    job = start("mine.csv", 2)
     for other in (Visitor(names=("b",)), Visitor(names=())):
         with pytest.raises(DataError, match="no such prediction"):
             predict.get_prediction(store.for_visitor(other), job.id)

@@ -6,10 +6,13 @@ import csv
 import io
 import math
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +29,7 @@ from finetune.jobs import cost, scheduler, service, tokens, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.queue import Queue
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.search import driver, limits, results
@@ -44,6 +48,7 @@ from finetune.ui import search_form, search_view
 from tests.support import stand_in as stand_in_workers
 from tests.support import toys
 from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.waiting import until
 
 BASE = RunConfig(max_steps=50)
 RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
@@ -200,73 +205,117 @@ def test_every_usual_range_lies_within_the_bounds_of_its_field(name: str) -> Non
     assert field.kind is not bool
 
 
+@dataclass
+class Searched:
+    """A search that is over, whose best trial was repeated with other seeds."""
+
+    store: RunStore
+    study: Study
+    rows: list[results.TrialRow]
+    best: results.TrialRow
+    again: list[Run]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
+    store = RunStore(tmp_path_factory.mktemp("searched") / "runs")
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in_workers.use(patch)
+        start = BASE.changed(learning_rate=5e-4)
+        study = driver.begin_search(store, start, dict(RATES), Budget(trials=12))
+        go_on(store, study)
+        rows = results.list_trials(store, study)
+        best = results.best_trial(rows)
+        assert best is not None
+        again = results.repeat_best(store, study)
+
+        def repeated() -> bool:
+            scheduler.dispatch_queue(store)
+            return all(run.state().status == "finished" for run in again)
+
+        until(repeated)
+        yield Searched(store, study, rows, best, again)
+
+
 @pytest.mark.long
-def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
-    store: RunStore, stand_in: None
-) -> None:
-    start = BASE.changed(learning_rate=5e-4)
-    study = driver.begin_search(store, start, dict(RATES), Budget(trials=12))
-    go_on(store, study)
-    rows = results.list_trials(store, study)
-    assert len(rows) == 12
+def test_trials_are_runs_that_begin_with_the_form(searched: Searched) -> None:
+    rows, start = searched.rows, searched.study.config
     assert rows[0].values["learning_rate"] == 5e-4
-    assert {row.state for row in rows} == {"finished", "pruned"}
     for row in rows:
-        run = store.get(row.run_id)
-        assert run.about().study == study.id
-        assert run.config().changed(name="", learning_rate=5e-4, eval_steps=-1) == start
+        run = searched.store.get(row.run_id)
+        assert run.about().study == searched.study.id
+        assert (
+            run.config().changed(name="", learning_rate=5e-4, eval_steps=start.eval_steps) == start
+        )
+
+
+@pytest.mark.long
+def test_trials_that_are_behind_end_early_without_a_model(searched: Searched) -> None:
+    assert {row.state for row in searched.rows} == {"finished", "pruned"}
+    for row in searched.rows:
+        run = searched.store.get(row.run_id)
         assert run.has_model() == (row.state == "finished")
-        summary = run.state()
-        assert summary.status == ("finished" if row.state == "finished" else "stopped")
+        assert run.state().status == ("finished" if row.state == "finished" else "stopped")
         if row.state == "pruned":
-            assert "the worst quarter" in summary.error
+            assert "the worst quarter" in run.state().error
             assert 0 < len(row.curve) < 5
-    best = results.best_trial(rows)
-    assert best is not None
-    assert best.score is not None
-    assert rows[0].score is not None
-    assert best.score > rows[0].score
-    assert results.importance(study) is None  # of one field
-    assert results.progress(store, study, rows) == results.Progress(True, False, False)
-    # Its score was picked among many: other seeds say what to expect of it.
-    again = results.repeat_best(store, study)
-    while any(run.state().status != "finished" for run in again):
-        scheduler.dispatch_queue(store)
-        time.sleep(0.05)
-    seeds = {run.config().seed for run in again}
-    assert len(seeds) == 3
-    assert start.seed not in seeds
-    spread = results.repeats(store, study)
+
+
+@pytest.mark.long
+def test_a_search_finds_what_is_better(searched: Searched) -> None:
+    assert searched.best.score is not None
+    assert searched.rows[0].score is not None
+    assert searched.best.score > searched.rows[0].score
+    assert results.importance(searched.study) is None  # of one field
+    progress = results.progress(searched.store, searched.study, searched.rows)
+    assert progress == results.Progress(True, True, False)
+
+
+@pytest.mark.long
+def test_other_seeds_say_what_to_expect_of_the_best_trial(searched: Searched) -> None:
+    assert len({searched.study.config.seed, *(run.config().seed for run in searched.again)}) == 4
+    spread = results.repeats(searched.store, searched.study)
     assert spread is not None
     assert spread.count == 3
-    assert spread.mean == pytest.approx(best.score)
-    assert results.progress(store, study, rows).repeating
+    assert spread.mean == pytest.approx(searched.best.score)
     with pytest.raises(JobError, match="repeated already"):
-        results.repeat_best(store, study)
-    table = list(csv.reader(io.StringIO(results.trials_csv(store, study))))
+        results.repeat_best(searched.store, searched.study)
+
+
+@pytest.mark.long
+def test_a_search_is_a_table_too(searched: Searched) -> None:
+    table = list(csv.reader(io.StringIO(results.trials_csv(searched.store, searched.study))))
     assert table[0][:6] == ["trial", "run", "state", "f1", "learning_rate", "f1 after 1/10"]
-    assert len(table) == 13
-    assert {len(row) for row in table} == {15}
+    assert [len(row) for row in table] == [15] * 13
     scores = [float(score) for score in table[1][5:] if score]
     assert scores == sorted(scores)
     assert scores[-1] == float(table[1][3])
-    text = str(search_view.page(store, study.id))
+
+
+@pytest.mark.long
+def test_the_page_of_a_search_shows_every_trial(searched: Searched) -> None:
+    text, best = str(search_view.page(searched.store, searched.study.id)), searched.best
     assert f"Trial {best.number} is the best: F1 {best.score:.3f}." in text
-    assert f"Your own settings (trial 0) reached {rows[0].score:.3f}." in text
+    assert f"Your own settings (trial 0) reached {searched.rows[0].score:.3f}." in text
     assert "With 3 other seeds it reached" in text
     assert text.count("<polyline") == 12
-    assert study.id in str(search_view.links(store))
-    for row in rows:
-        if row is not best:
+    assert searched.study.id in str(search_view.links(searched.store))
+
+
+@pytest.mark.long
+def test_the_card_of_a_trial_knows_the_search_whose_other_runs_were_deleted(
+    searched: Searched, tmp_path: Path
+) -> None:
+    shutil.copytree(searched.store.root, tmp_path / "runs")
+    store = RunStore(tmp_path / "runs")
+    for row in searched.rows:
+        if row is not searched.best:
             service.delete_run(store, store.get(row.run_id))
-    for run in (store.get(best.run_id), again[0]):
-        card = model_card.card_text(run, run.state(), "ada/best")
-        told = " ".join(card.split())
-        assert "were picked on them, among 12 trials of a search" in told
-    card = model_card.card_text(store.get(best.run_id), store.get(best.run_id).state(), "ada/best")
-    told = " ".join(card.split())
-    mean = f"{spread.mean:.3f} on average (standard deviation {spread.deviation:.3f})"
-    assert f"With 3 other seeds the same hyperparameters reached {mean}" in told
+    told = []
+    for run in map(store.get, (searched.best.run_id, searched.again[0].id)):
+        told.append(" ".join(model_card.card_text(run, run.state(), "ada/best").split()))
+        assert "were picked on them, among 12 trials of a search" in told[-1]
+    assert "With 3 other seeds the same hyperparameters reached" in told[0]
 
 
 @pytest.mark.long

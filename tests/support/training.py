@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from accelerate.state import AcceleratorState
 
@@ -18,15 +17,20 @@ from finetune.tasks.registry import measured, task_of
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, model
 
+if TYPE_CHECKING:  # benchmarks run without it
+    import pytest
 
-def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
+
+def prepared(
+    config: RunConfig, pairs: splits.Pairs, device: torch.device | None = None
+) -> tuple[Any, Any, dataloaders.Loaders]:
     """Tokenizer, model and batches of a configuration."""
     tokenizer, classifier, _ = model.load_classifier(
         config.checkpoint, pairs.target, config.max_length, config.dropout,
         config.attn_implementation,
     )  # fmt: skip
     classifier = model.apply_config(classifier, config)
-    return tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)
+    return tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config, device)
 
 
 def stream(
@@ -39,7 +43,7 @@ def stream(
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
     accelerator = engine.make_accelerator(config)
-    _, classifier, batches = prepared(config, pairs)
+    _, classifier, batches = prepared(config, pairs, accelerator.device)
     hooks_ = loop.Hooks(**hooks)
     task = task_of(pairs.target)
     metric = task.score_modules(pairs.target, measured(config, pairs.target))

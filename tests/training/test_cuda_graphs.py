@@ -223,3 +223,34 @@ def test_a_gpu_reads_batches_of_few_widths(max_length: int) -> None:
     assert multiple >= 16
     assert multiple % 8 == 0
     assert max_length / multiple <= 16
+
+
+def test_a_recording_that_fails_gives_the_thread_its_stream_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch's own context leaves its stream current if the end of a recording fails."""
+    current = ["the run's"]
+
+    class FailingGraph:
+        def __init__(self, graph: Any, pool: Any, stream: Any, capture_error_mode: str) -> None:
+            assert capture_error_mode == "thread_local"
+            self.stream = stream
+
+        def __enter__(self) -> None:
+            current[0] = self.stream
+
+        def __exit__(self, *error: object) -> None:
+            raise RuntimeError("capture was invalidated")
+
+    for name, stand_in in {
+        "Stream": lambda device: "the recorder's", "graph_pool_handle": lambda: (0, 1),
+        "CUDAGraph": object, "graph": FailingGraph, "current_stream": lambda device: current[0],
+        "set_stream": lambda stream: current.__setitem__(0, stream),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    recorder = cuda_graphs.CudaRecorder(torch.device("cuda"))
+    with pytest.raises(RuntimeError, match="capture was invalidated"):
+        recorder.record(lambda: (torch.zeros(1),))
+    assert current == ["the run's"]
+    assert recorder.recording.acquire(blocking=False)
+    recorder.recording.release()

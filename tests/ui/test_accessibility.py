@@ -92,7 +92,7 @@ def test_every_tab_works_and_axe_finds_nothing(
     violations = grave(page, "Train, values of the chart read")
     page.locator("#new-run").click()
     page.locator("#advanced > button").click()
-    page.locator("#train-how").get_by_text("Grid").click()
+    page.locator("#train-how").get_by_role("radio", name="Grid").check()
     page.get_by_role("tab", name="Log").click()
     page.locator("#knob-weight_decay input").fill("0.2")
     expect(page.locator("#knob-weight_decay[data-differs]")).to_be_visible()

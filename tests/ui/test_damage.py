@@ -228,7 +228,7 @@ def test_any_damage_is_a_fact_with_a_remedy(
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("predictions/step-000016.npz", "Train it anew to have them."),
+        ("predictions/step-000016.npz", "Train the run again to get them."),
         ("predictions/validation.parquet", "Delete it to see the figures without the sentences."),
     ],
 )

@@ -36,15 +36,17 @@ def test_train_stays_in_sight_whatever_is_unfolded(
     expect(costs).to_contain_text("steps")
     first_screen(page, "#train")
     first_screen(page, "#train-how")
+    choose_bundled(page)
+    expect(page.locator("#pairs-card table")).to_be_visible()
     if width > 740:
         for selector in ("#pairs-card table", "#pairs-card .ft-classes"):
             first_screen(page, selector)
     for kind, button in (("Grid", "#train"), ("Search", "#begin-search"), ("Once", "#train")):
-        page.locator("#train-how").get_by_text(kind).click()
+        page.locator("#train-how").get_by_role("radio", name=kind).check()
         expect(page.locator("#grid")).to_be_visible(visible=kind == "Grid")
         expect(page.locator("#search")).to_be_visible(visible=kind == "Search")
         first_screen(page, button)
-    page.locator("#train-how").get_by_text("Seeds").click()
+    page.locator("#train-how").get_by_role("radio", name="Seeds").check()
     expect(page.locator("#planned")).to_contain_text("Train queues 3 runs")
     expect(page.locator("#knob-num_train_epochs input")).to_have_attribute(
         "placeholder", re.compile(r"Automatic \(\d+\)")

@@ -332,6 +332,6 @@ def test_anothers_uploads_are_not_offered(
     path = str(tmp_path / "hers.csv")  # which he did not bring
     updates = data.on_upload(asks(bob), path, None, None)
     assert set(updates) == {data.message}
-    assert "not here any more" in updates[data.message]
+    assert "no longer available" in updates[data.message]
     signed_in = store.for_visitor(Visitor(("user:ada", *hers.visitor.names)))
     assert name in upload_labels(form.datasets(signed_in))

@@ -341,7 +341,8 @@ def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: lis
 def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkpoint: Path) -> None:
     fill_toy(page, toy_checkpoint, 10)
     choose_bundled(page)
-    page.locator("#train-how").get_by_text("Seeds").click()
+    page.locator("#train-how").get_by_role("radio", name="Seeds").check()
+    expect(page.locator("#seeds input")).to_have_value("3")
     page.locator("#seeds input").fill("2")
     expect(page.locator("#planned")).to_contain_text("Train queues 2 runs")
     press_train(page)

@@ -83,7 +83,7 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     fill(page, "learning_rate", "0.001")
     fill(page, "seed", "449")  # the last that are drawn have low rates, and learn little
     choose(page, "metric_for_best_model", "loss")  # F1 is the same for all that learn nothing
-    page.locator("#train-how").get_by_text("Search").click()
+    page.locator("#train-how").get_by_role("radio", name="Search").check()
     page.locator("#search-num_train_epochs").locator("input, textarea").fill("120..240")
     rate = page.locator("#search-learning_rate").locator("input, textarea")
     rate.fill("3e-3..1e-4")

@@ -83,7 +83,7 @@ def test_a_file_is_its_senders_who_must_be_known(
         (his,) = send(other, PAIRS).json()
         sideways = f"{his}/../../../../{Path(path).relative_to(Path(path).parents[3])}"
         for name in (path, sideways):
-            assert "not here any more" in bring(server, other, name)
+            assert "no longer available" in bring(server, other, name)
         secret = tmp_path / "secret.csv"  # of the machine's own
         secret.write_bytes(PAIRS)
         assert "error" in bring(server, other, str(secret))
@@ -116,10 +116,10 @@ def test_an_upload_that_is_refused_or_removed_is_named(server: Server, folder: P
         (wrong,) = send(mine, b"x", "pairs.gz").json()
         assert "has no ending that is known" in bring(server, mine, wrong)
         assert lying(folder) == []
-        assert "not here any more" in bring(server, mine, wrong)
+        assert "no longer available" in bring(server, mine, wrong)
         (removed,) = send(mine, PAIRS).json()
         delete_files_created_by_app(server.blocks, -1)  # as after an hour, for -1 second
-        assert "'pairs.csv' is not here any more" in html.unescape(bring(server, mine, removed))
+        assert "'pairs.csv' is no longer available" in html.unescape(bring(server, mine, removed))
 
 
 def test_a_configuration_is_gone_once_it_is_in_the_form(server: Server, folder: Path) -> None:

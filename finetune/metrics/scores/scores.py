@@ -1,9 +1,10 @@
-"""The metrics of this project as modules of `evaluate`, one configuration each.
+"""The metrics of this project as an `evaluate` module with one configuration per metric.
 
     evaluate.load("finetune/metrics/scores", "f1").compute(predictions=[0, 1], references=[1, 1])
 
-`positive` is the class that is scored, of two (1 by default); `classes` is their number (by default
-that of the classes that occur). A metric of probabilities takes them as `prediction_scores`.
+`positive` is the index of the positive one of two classes (1 by default). `classes` is the number
+of classes (by default one more than the largest index, and at least 2). A metric computed from
+probabilities takes them as `prediction_scores`.
 """
 
 from __future__ import annotations

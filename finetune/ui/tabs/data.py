@@ -98,7 +98,7 @@ class DataTab:
         ):
             text = gettext("Without them a part of the dropped file is cut off for validation.")
             elements.note(text)
-            labels = gettext("validation file (optional)"), gettext("test file (optional)")
+            labels = gettext("Validation file (optional)"), gettext("Test file (optional)")
             for split, label in zip(uploads.SPLITS[1:], labels, strict=True):
                 self.files.append(elements.pairs_file(label, f"{split}-file"))
         self.message = elements.notice("data-message")
@@ -119,7 +119,7 @@ class DataTab:
             self.findings = gr.HTML(elem_id="findings", js_on_load=script)
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
-                text = gettext("split")
+                text = gettext("Split")
                 self.split = gr.Dropdown([], label=text, elem_id="rows-split", min_width=110)
                 self.again = gr.Button(
                     gettext("Show other rows"), elem_id="rows-again", min_width=140

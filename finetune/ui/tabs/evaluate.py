@@ -223,7 +223,7 @@ class Evaluation:
         table = evaluation_view.examples(study, rows, first, corrected, summary.columns)
         label_column = summary.columns.label
         threshold, has_texts = study.analysis.threshold, study.table is not None
-        doubts = macro(_TEXT, "doubts")(len(study.suspects), has_texts, threshold)
+        doubts = macro(_TEXT, "doubts")(len(study.suspected_labels), has_texts, threshold)
         return {
             self.table: table + macro(_TEXT, "drawing_of")(run.id),
             self.counts: doubts,

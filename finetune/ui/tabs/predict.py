@@ -90,14 +90,14 @@ class PredictTab:
             text = gettext(
                 "The mean of both orders' probabilities; the order then changes nothing."
             )
-            both = gr.Checkbox(label=gettext("average both orders"), info=text)
+            both = gr.Checkbox(label=gettext("Average both orders"), info=text)
             text = gettext(
                 "If one was saved with the model; otherwise the most probable class is the answer."
             )
             label = gettext("use the saved threshold")
             threshold = gr.Checkbox(True, label=label, info=text)
             text = gettext("With the temperature saved under Runs, Evaluation.")
-            calibrated = gr.Checkbox(label=gettext("calibrated probabilities"), info=text)
+            calibrated = gr.Checkbox(label=gettext("Calibrated probabilities"), info=text)
         self.options = [both, threshold, calibrated]
 
     def _wire(self) -> None:
