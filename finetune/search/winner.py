@@ -32,14 +32,17 @@ def expected_score(
     if best is None or not best.run_id:
         return None
     with contextlib.suppress(StoreError):
-        runs = [store.get(row.run_id) for row in rows if row.run_id and row.curve]
+        measured = [row for row in rows if row.run_id and row.curve]
+        if best not in measured:
+            return None
+        runs = [store.get(row.run_id) for row in measured]
         trials = [(run, run.state()) for run in runs]
         run, summary = next(trial for trial in trials if trial[0].id == best.run_id)
         picked, scored = picking.run_picking(run, summary, trials), summary.best
         if picked is not None and scored is not None:
-            measured = report.evaluate_run(run, summary).analysis.scores
+            scores = report.evaluate_run(run, summary).analysis.scores
             value = picked.expected(scored.metrics).get(study.metric)
-            interval = picked.expected_intervals(measured).get(study.metric)
+            interval = picked.expected_intervals(scores).get(study.metric)
             return Expectation(picked.candidates, value, interval)
     return None
 

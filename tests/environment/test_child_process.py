@@ -43,7 +43,7 @@ def test_a_function_is_called_in_another_process() -> None:
     [
         ("refused", {}, "It is no table.", "Bring one."),
         ("endless", {"seconds": 1.0}, "a.csv took more than 1 s to read.", "Upload a part of it"),
-        ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory", "Bring a"),
+        ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory", "Upload a"),
         ("crashes", {}, "a.csv could not be read with 1,024 MiB", "Upload a part of it"),
     ],
 )

@@ -127,7 +127,7 @@ def visit_runs(page: Page) -> list[str]:
         expect(page.locator(content)).to_be_visible()
         violations += grave(page, f"Runs, {part}")
     page.get_by_role("button", name="All runs").click()
-    for box in page.locator("#runs-table .ft-pick input").all():
+    for box in page.locator("#runs-table input[data-do=choose]").all():
         box.click()
         expect(box).to_be_checked()
     page.get_by_role("button", name="Compare 2").click()

@@ -151,7 +151,7 @@ def test_an_address_opens_what_it_names_and_follows_what_is_opened(
     expect(page).to_have_url(re.compile(r"\?tab=data$"))
     page.goto(f"{app.url}?compare={first},{second}")
     expect(page.locator("#comparison")).to_contain_text("two")
-    expect(page.locator("#runs-table .ft-pick input:checked")).to_have_count(2)
+    expect(page.locator("#runs-table input[data-do=choose]:checked")).to_have_count(2)
     pair = {"tab": "predict", "run": first, "sentence1": "the cat .", "sentence2": "a cat & dog ."}
     page.goto(f"{app.url}?{urlencode(pair)}")
     expect(page.locator("#ask-why")).to_be_visible()  # it was asked

@@ -307,7 +307,7 @@ def test_the_history_is_sorted_found_named_and_taken_away(
 @pytest.mark.long
 def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: list[Run]) -> None:
     expect(page.locator("#compare-runs")).to_be_disabled()
-    boxes = page.locator("#runs-table .ft-pick input")
+    boxes = page.locator("#runs-table input[data-do=choose]")
     boxes.nth(0).click()
     expect(boxes.nth(0)).to_be_checked()
     boxes.nth(2).click()
