@@ -12,6 +12,7 @@ import jinja2
 from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.errors import FinetuneError
+from finetune.hub import rendering
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
@@ -78,11 +79,6 @@ def _loading(config: RunConfig, store: RunStore) -> str:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = rendering.environment()
     environment.filters["repr"] = repr
     return environment.get_template("short_code.py.jinja")

@@ -27,7 +27,7 @@ MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with o
 
 @dataclass(frozen=True)
 class Target:
-    """What a model answers with."""
+    """The classes, labels or score that a model answers with."""
 
     names: tuple[str, ...]  # of classes or labels, by index; empty for a score
     positive: int = 1  # of two classes, the index of the one whose scores are reported

@@ -1,5 +1,5 @@
-"""What an evaluation shows of classes beside their scores: errors, curves, the threshold, and how
-far probabilities can be trusted."""
+"""Details of an evaluation of classes, besides scores: errors, curves, the threshold, and how far
+probabilities can be trusted."""
 
 from __future__ import annotations
 

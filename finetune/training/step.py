@@ -1,4 +1,4 @@
-"""What is computed of a batch: its gradient with the optimizer's step, and predictions."""
+"""The computations on a batch: its gradient with the optimizer's step, and predictions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _DEVICE_SHARE = 10  # a split stays on a GPU if it takes at most a tenth of its 
 
 @dataclass(frozen=True)
 class Padding:
-    """How wide a batch is."""
+    """The width of a batch."""
 
     longest: int  # tokens of an input, at most
     always_longest: bool = False  # pad every batch to `longest`

@@ -28,7 +28,7 @@ _UNITS = ((7200, 3600, message("hours")), (180, 60, message("minutes")))
 
 @dataclass(frozen=True)
 class ChartView:
-    """How a person wants to see a run's charts."""
+    """A person's choices for the charts of a run."""
 
     across: str = "step"  # of `AXES`
     smoothing: str = "some"  # of `SMOOTHINGS`
