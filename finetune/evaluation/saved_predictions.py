@@ -145,7 +145,9 @@ def read_examples(
             text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
             _check(text and not column.null_count, f"{name} is no text")
         _check("sentence1" in table.column_names, "there is no sentence1")
-        found = targets_of(table)
+        found, prepared = targets_of(table), run.state().prepared
+        if prepared is not None:
+            task_of(prepared.target).check_targets(found, prepared.target)
         _check(labels is None or np.array_equal(found, labels), "its labels are not those scored")
         return table
 

@@ -121,10 +121,10 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
         view.get_by_role("link", name="Trials (CSV)").click()
     assert download.value.path().read_text().count("\n") >= 9
     view.get_by_role("button", name="Publish it").click()
-    expect(page.locator("#publish-run input")).to_have_value(re.compile("Trial"))
+    expect(page.locator("#publish-run input")).to_have_value(re.compile(r"search 1 . trial \d"))
     page.get_by_role("tab", name="Runs").click()
     view.get_by_role("button", name="Try it").click()
-    expect(page.locator("#predict-run input")).to_have_value(re.compile("Trial"))
+    expect(page.locator("#predict-run input")).to_have_value(re.compile(r"search 1 . trial \d"))
     first, second, _ = toys.rows(1)[0]
     page.get_by_label("sentence1").fill(first)
     page.get_by_label("sentence2").fill(second)
