@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,20 +20,21 @@ class Usage(NamedTuple):
 
     Attributes:
         busy: share of a GPU's time, or of all processor cores, that was in use; None if unknown.
-        memory: bytes that PyTorch holds on a GPU, or that the process holds without one.
+        memory: bytes that PyTorch holds on a GPU, or that the process holds without one; None if
+            unknown.
     """
 
     busy: float | None
-    memory: int
+    memory: int | None
 
 
 class UsageMeter:
     """Measures one device, at most once a second, without waiting for its work."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._process, self._due = device, psutil.Process(), 0.0
-        self._process.cpu_percent()  # from here on it is measured
-        self._latest = Usage(None, 0)
+        self._device, self._due = device, 0.0
+        self._since = time.monotonic(), time.process_time()
+        self._latest = Usage(None, None)
 
     def read(self) -> Usage:
         """Return the latest measurement, a new one if it is older than a second."""
@@ -41,8 +44,12 @@ class UsageMeter:
         return self._latest
 
     def _measure(self) -> Usage:
-        busy = self._process.cpu_percent() / 100 / (psutil.cpu_count() or 1)
-        return Usage(min(1.0, busy), self._process.memory_info().rss)
+        now = time.monotonic(), time.process_time()
+        passed, worked = (after - before for before, after in zip(self._since, now, strict=True))
+        self._since, memory = now, None
+        with contextlib.suppress(psutil.Error, OSError):  # one of several confined processes
+            memory = psutil.Process().memory_info().rss
+        return Usage(min(1.0, worked / max(passed, 1e-6) / (os.cpu_count() or 1)), memory)
 
     def _measure_gpu(self) -> Usage:
         import torch
