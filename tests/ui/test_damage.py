@@ -22,7 +22,7 @@ from finetune.inference import quantized
 from finetune.inference.quantized import QuantizationReport
 from finetune.runs import events, pair_index
 from finetune.runs.events import Phase
-from finetune.runs.job_folder import JobFolder
+from finetune.runs.job_folder import JobFolder, forget_state
 from finetune.runs.run import Run
 from finetune.ui import feedback, form, live_updates
 from finetune.ui.api import Api
@@ -256,6 +256,7 @@ def test_without_its_pairs_a_run_says_what_is_missing(
     run.events_file.write_text(
         lines.replace('"labels":["not_equivalent","equivalent"]', '"labels":[]')
     )
+    forget_state(run)  # as another process would not know it
     uses = Uses(server, monkeypatch)
     part = uses.runs.evaluation
     said = part.on_part(NOBODY, {"opened": run.id}, "Evaluation", *FILTERS.values())[part.body]
