@@ -84,13 +84,14 @@
     if (words.length) unfold(); // what is folded is not in the document
   };
   const unfold = () => document.querySelector('#advanced > button.label-wrap:not(.open)')?.click();
+  const boxOf = (field) => field.startsWith('search-') ? field : `knob-${field}`;
   const refused = () => {
     const of = (where) => [...document.querySelectorAll(`${where} [data-field]`)].map(
-      (problem) => [`knob-${problem.dataset.field}`, problem]);
+      (problem) => [boxOf(problem.dataset.field), problem]);
     const pressed = new Map(of('#train-message')), first = pressed.values().next().value;
     const problems = new Map([...of('#costs'), ...pressed]);
     if ([...pressed.keys()].some((id) => !document.getElementById(id))) unfold();
-    for (const knob of knobs('')) {
+    for (const knob of [...knobs(''), ...document.querySelectorAll('#search [id^="search-"]')]) {
       const problem = problems.get(knob.id), box = knob.querySelector('input, textarea');
       const text = problem?.querySelector('span').textContent ?? '';
       const warns = problem?.dataset.warns !== undefined;

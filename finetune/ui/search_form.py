@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune.engines import spending
+from finetune.errors import ConfigError
 from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.ui import elements, feedback, several_runs
 from finetune.ui.cost_view import rough_duration
@@ -80,6 +82,20 @@ def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
     options = {"parallel": elements.number(parallel, whole=True), "keep_pruned": bool(keep)}
     budget = Budget(elements.number(trials, whole=True), elements.number(minutes))
     return space, budget, options
+
+
+@contextlib.contextmanager
+def problems_at_its_boxes() -> Iterator[None]:
+    """Name the search's box in place of the form's, which has the same field."""
+    try:
+        yield
+    except ConfigError as error:
+        boxes = {*FIELDS, "trials", "parallel"}
+        problems = {
+            f"search-{name}" if name in boxes else name: text
+            for name, text in error.problems.items()
+        }
+        raise ConfigError(problems) from error
 
 
 def expected(seconds: float | None, budget: Budget, price: float, apart: str = "") -> Markup:

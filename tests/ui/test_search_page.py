@@ -92,6 +92,8 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     search = page.locator("#begin-search")
     search.click()
     expect(page.locator("#train-message")).to_contain_text("its end must be above its beginning")
+    expect(rate).to_be_focused()  # not the form's box of the same name
+    expect(rate).to_have_attribute("aria-invalid", "true")
     rate.fill("1e-6..3e-3")
     rate.press("Tab")
     search.click()

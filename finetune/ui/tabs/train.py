@@ -213,16 +213,18 @@ class TrainTab:
         """Begin a search whose first trial is the form."""
         choice, others = self._chosen(values[search_form.COUNT :])
         ticket = self.engine.checked(choice)
-        space, budget, options = search_form.read(values[: search_form.COUNT])
-        limits.check_price(budget, ticket)
+        config = form.read(others[several_runs.COUNT :])
+        with search_form.problems_at_its_boxes():
+            space, budget, options = search_form.read(values[: search_form.COUNT])
+            limits.check_price(budget, ticket)
         token = ""
         if registry.find_engine(ticket.engine).needs_token:
             token = auth.hub_token(store, choice.typed, oauth) or ""
             HubClient(token or None).account()  # a trial would be the first to be refused
-        study = driver.begin_search(
-            store, form.read(others[several_runs.COUNT :]), space, budget,
-            ticket=ticket, token=token, **options,
-        )  # fmt: skip
+        with search_form.problems_at_its_boxes():
+            study = driver.begin_search(
+                store, config, space, budget, ticket=ticket, token=token, **options
+            )
         link = macro("feedback.html", "begun_search")(study.title, study.id)
         return {self.message: link, self.engine.agreed: False}
 
@@ -233,10 +235,10 @@ class TrainTab:
         if others[0] != several_runs.SEARCH:
             return {}
         try:
-            space, budget, _options = search_form.read(values[: search_form.COUNT])
-            config = form.read(others[several_runs.COUNT :])
-            ticket = choice.ticket()
-            limits.check_price(budget, ticket)
+            config, ticket = form.read(others[several_runs.COUNT :]), choice.ticket()
+            with search_form.problems_at_its_boxes():
+                space, budget, _options = search_form.read(values[: search_form.COUNT])
+                limits.check_price(budget, ticket)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
