@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
 from finetune.engines.base import HERE
-from finetune.engines.registry import make_ticket
+from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
@@ -64,7 +64,7 @@ def train(
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
     """
     store = store or RunStore(default_root())
-    run = service.start_run(store, config, make_ticket(engine, options))
+    run = service.start_run(store, config, make_spec(engine, options))
     try:
         summary = _follow(store, run, progress)
     except KeyboardInterrupt:

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from finetune.engines import spending
-from finetune.engines.base import HERE, Ticket
+from finetune.engines.base import HERE, EngineSpec
 from finetune.engines.registry import (
     billed_options,
     engines,
     find_engine,
-    make_ticket,
+    make_spec,
     open_engine,
 )
 from finetune.errors import JobError
@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--yes", action="store_true", help="agree to the price without a question")
 
 
-def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
-    """Return the requested ticket with its price; None if none was requested.
+def spec_from_arguments(args: argparse.Namespace) -> EngineSpec | None:
+    """Return the requested engine spec with its price; None if none was requested.
 
     Raises:
         ConfigError: names the wrong options.
@@ -49,9 +49,9 @@ def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
         return None
     names = find_engine(args.engine).Options.model_fields.keys() - {_PRICE}
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    ticket = make_ticket(args.engine, given)
-    price = open_engine(ticket).price(ticket)
-    return make_ticket(args.engine, given | {_PRICE: price}) if price else ticket
+    spec = make_spec(args.engine, given)
+    price = open_engine(spec).price(spec)
+    return make_spec(args.engine, given | {_PRICE: price}) if price else spec
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +71,11 @@ def scorer_from_arguments(
 ) -> AbstractContextManager[WindowScorer]:
     """Open the requested scorer of rows for a run's best model."""
     options = {name: getattr(args, name) for name in find_engine(args.engine).file_options}
-    ticket = make_ticket(args.engine, options)
-    return open_engine(ticket).scorer(run, ticket)
+    spec = make_spec(args.engine, options)
+    return open_engine(spec).scorer(run, spec)
 
 
-def agree(args: argparse.Namespace, ticket: Ticket, search_dollars: float = 0.0) -> None:
+def agree(args: argparse.Namespace, spec: EngineSpec, search_dollars: float = 0.0) -> None:
     """Ask at the terminal whether a job's maximum cost is accepted. Asks nothing if unbilled.
 
     Args:
@@ -84,10 +84,10 @@ def agree(args: argparse.Namespace, ticket: Ticket, search_dollars: float = 0.0)
     Raises:
         JobError: if the price was not accepted.
     """
-    options = billed_options(ticket)
+    options = billed_options(spec)
     if options is None:
         return
-    text = f"{ticket.place}: ${options.price:.2f} an hour; it stops by itself after "
+    text = f"{spec.place}: ${options.price:.2f} an hour; it stops by itself after "
     text += f"{options.minutes} minutes, at most ${spending.rounded_up(options.most):.2f}"
     if search_dollars:
         text += f", all trials together at most ${spending.rounded_up(search_dollars):.2f}"

@@ -11,7 +11,7 @@ from finetune import config
 from finetune.arguments import add_arguments, arguments_given
 from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig
-from finetune.engines.base import Ticket
+from finetune.engines.base import EngineSpec
 from finetune.engines.registry import find_engine, open_engine
 from finetune.errors import ConfigError
 from finetune.jobs import scheduler
@@ -41,19 +41,19 @@ def main(arguments: list[str] | None = None) -> int:
     store = RunStore(args.runs)
     if args.study:
         study = find_study(store, args.study)
-        if find_engine(study.settings.ticket.engine).needs_token:
-            open_engine(study.settings.ticket)  # raises if nobody is signed in
+        if find_engine(study.settings.spec.engine).needs_token:
+            open_engine(study.settings.spec)  # raises if nobody is signed in
     else:
-        ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
+        spec = engine_arguments.spec_from_arguments(args) or EngineSpec()
         space = _space(args.over) if args.over else default_space()
         budget = Budget(args.trials, args.search_minutes)
-        check_price(budget, ticket)
-        engine_arguments.agree(args, ticket, budget.trials * trial_price(ticket))
+        check_price(budget, spec)
+        engine_arguments.agree(args, spec, budget.trials * trial_price(spec))
         upload = file_arguments.upload_from_arguments(args, args.runs)
         values = config.preset(args.preset) if args.preset else {}
         study = begin_search(
             store, RunConfig(**values | arguments_given(args) | upload), space, budget,
-            ticket=ticket, parallel=args.parallel, pruning=args.pruning,
+            spec=spec, parallel=args.parallel, pruning=args.pruning,
             keep_pruned=args.keep_pruned,
         )  # fmt: skip
     print(f"{study.title}: python -m finetune search --study '{study.title}' goes on with it")

@@ -16,7 +16,7 @@ from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.engines import attempt, registry
-from finetune.engines.base import Ticket, read_ticket, resume
+from finetune.engines.base import EngineSpec, read_spec, resume
 from finetune.errors import JobError, StoreError
 from finetune.jobs import check, cost, ranks, service, workers
 from finetune.jobs.ranks import RankView
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     engine_arguments.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
-    run = _open_run(args, engine_arguments.ticket_from_arguments(args))
+    run = _open_run(args, engine_arguments.spec_from_arguments(args))
     distributed.check_accelerate_config(run.config())
     if distributed.is_main_process():
         print(f"run {run.title()} ({run.id})", file=sys.stderr)
@@ -74,7 +74,7 @@ def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
     return registry.carry_out(run, show=show, describe=describe_event)
 
 
-def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
+def _open_run(args: argparse.Namespace, spec: EngineSpec | None) -> Run:
     """Return the run to carry out; on ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
     if args.run:
@@ -83,7 +83,7 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
         run = attempt.as_attempt(store.get(named.id))
         run.config()
         if main_process and not attempt.is_attempt():
-            _take_up(store, run, ticket, args)
+            _take_up(store, run, spec, args)
         return run if main_process else RankView(run.folder.parent, run.config())
     values: dict[str, Any] = {}
     if args.config:
@@ -96,17 +96,17 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
     check.check_source_access(store, run_config)
     if not main_process:
         return RankView(args.runs, run_config)
-    if ticket is not None and registry.find_engine(ticket.engine).is_remote:
+    if spec is not None and registry.find_engine(spec.engine).is_remote:
         run_config = cost.with_checkpoints(store, run_config)
-        registry.check_config(run_config, ticket)
-        engine_arguments.agree(args, ticket)
-    return store.create(run_config, ticket=ticket.to_json() if ticket is not None else "")
+        registry.check_config(run_config, spec)
+        engine_arguments.agree(args, spec)
+    return store.create(run_config, spec=spec.to_json() if spec is not None else "")
 
 
-def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Namespace) -> None:
+def _take_up(store: RunStore, run: Run, spec: EngineSpec | None, args: argparse.Namespace) -> None:
     """Resume a run, on another engine if one is named."""
-    former, state = read_ticket(run), run.state()
-    if former.job and ticket is not None and ticket.engine != former.engine:
+    former, state = read_spec(run), run.state()
+    if former.job and spec is not None and spec.engine != former.engine:
         raise JobError(
             "A job of this run is under way on {engine}.",
             "Follow it with --engine {engine}; once it has ended or is stopped, move it.",
@@ -120,10 +120,10 @@ def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Na
             "Only one that ended too early can go on.",
             status=_(state.status),
         )
-    engine_arguments.agree(args, ticket or former)
-    if ticket is not None:
+    engine_arguments.agree(args, spec or former)
+    if spec is not None:
         if run.is_alive():
             raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)
-        service.move_run(store, run, ticket)
+        service.move_run(store, run, spec)
     if state.end_recorded or (run.stop_requested() and not run.is_alive()):
         resume(run)

@@ -11,7 +11,7 @@ import threading
 import time
 
 from finetune import disk
-from finetune.runs.run import TICKET, Run
+from finetune.runs.run import SPEC, Run
 
 ATTEMPT = "FINETUNE_ATTEMPT"  # tells the attempt to a worker started by an engine
 LOST = 75  # exit status if another process of the run, or the worker's engine, has gone
@@ -26,9 +26,9 @@ class AttemptRun(Run):
     """A run, as the worker of one attempt sees it."""
 
     def check_writable(self) -> None:
-        """Raise `Superseded` if the run's ticket is gone or belongs to another attempt."""
+        """Raise `Superseded` if the run's engine spec is gone or belongs to another attempt."""
         # Read again each time: a shared folder may report only an opened file's age.
-        attempt = disk.read_json(self.folder / TICKET).get("attempt")
+        attempt = disk.read_json(self.folder / SPEC).get("attempt")
         if str(attempt) != os.environ[ATTEMPT]:
             raise Superseded
 

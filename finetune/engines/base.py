@@ -1,4 +1,4 @@
-"""The interface of an engine, and the ticket that names a run's engine.
+"""The interface of an engine, and the spec that names a run's engine.
 
 The project owns the queue, events, checkpoints and stop requests. An engine places a run on a
 machine, tells whether it is alive, brings its output and results here, and has a price.
@@ -19,15 +19,15 @@ from finetune import disk
 from finetune.config import RunConfig, is_whole
 from finetune.errors import JobError
 from finetune.messages import message as _
-from finetune.runs.run import TICKET, Run
+from finetune.runs.run import SPEC, Run
 
 if TYPE_CHECKING:
     from finetune.inference.files import WindowScorer
 
-HERE = "local"  # the engine of a run without a ticket
+HERE = "local"  # the engine of a run without an engine spec
 
 
-class Ticket(BaseModel, frozen=True, defer_build=True):
+class EngineSpec(BaseModel, frozen=True, defer_build=True):
     """`engine.json` in a run's folder: the run's engine and its present attempt. A run without one
     is carried out on this machine."""
 
@@ -65,30 +65,30 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
         """True if an attempt may be running."""
         return bool(self.job or self.missing or self.is_unheard)
 
-    def after(self, former: Ticket) -> Ticket:
-        """Return this ticket for a run that had the `former` one; its next attempt is new."""
+    def after(self, former: EngineSpec) -> EngineSpec:
+        """Return this engine spec for a run that had the `former` one; its next attempt is new."""
         kept = {"attempt": former.attempt, "sent": former.sent, "kept_in": former.kept_in}
         return self.model_copy(update=kept | {"submitted": former.submitted or time.time()})
 
 
-def read_ticket(run: Run) -> Ticket:
-    """Read a run's ticket. Returns one of this machine if it is missing or unreadable."""
+def read_spec(run: Run) -> EngineSpec:
+    """Read a run's spec. Returns one of this machine if it is missing or unreadable."""
     try:
-        return disk.read_cached(run.folder / TICKET, Ticket.model_validate_json)
+        return disk.read_cached(run.folder / SPEC, EngineSpec.model_validate_json)
     except (OSError, ValidationError):
-        return Ticket()
+        return EngineSpec()
 
 
-def write_ticket(run: Run, ticket: Ticket) -> Ticket:
-    """Write a run's ticket. Returns it."""
-    disk.write_atomically(run.folder / TICKET, ticket.to_json())
-    return ticket
+def write_spec(run: Run, spec: EngineSpec) -> EngineSpec:
+    """Write a run's spec. Returns it."""
+    disk.write_atomically(run.folder / SPEC, spec.to_json())
+    return spec
 
 
 def resume(run: Run) -> None:
     """Note that a run goes on. If its last attempt is missing, its worker looks for that attempt
     first, and notes where the run continues."""
-    if read_ticket(run).missing:
+    if read_spec(run).missing:
         run.stop_file.unlink(missing_ok=True)
     else:
         run.resume()
@@ -217,51 +217,51 @@ class Engine:
             )
 
     @classmethod
-    def restarts(cls, ticket: Ticket) -> int:
+    def restarts(cls, spec: EngineSpec) -> int:
         """Return how many times an attempt is restarted after losing its machine."""
         return 0
 
     @classmethod
-    def keeps(cls, ticket: Ticket) -> bool:
+    def keeps(cls, spec: EngineSpec) -> bool:
         """True if the engine keeps something of the run, wherever the run is carried out now."""
-        return cls.is_remote and ticket.engine == cls.name and ticket.attempt > 0
+        return cls.is_remote and spec.engine == cls.name and spec.attempt > 0
 
-    def price(self, ticket: Ticket) -> float:
+    def price(self, spec: EngineSpec) -> float:
         """Return the price in US dollars an hour; 0 if free. Raises if the engine cannot be
         used."""
         return 0.0
 
-    def submit(self, run: Run, ticket: Ticket) -> str:
-        """Begin the ticket's attempt, once. Returns the engine's name for it."""
+    def submit(self, run: Run, spec: EngineSpec) -> str:
+        """Begin the engine spec's attempt, once. Returns the engine's name for it."""
         raise NotImplementedError
 
-    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
         """Return the status of the attempt."""
         raise NotImplementedError
 
-    def knows(self, run: Run, ticket: Ticket) -> bool:
-        """True if the engine knows the ticket's missing attempt again."""
+    def knows(self, run: Run, spec: EngineSpec) -> bool:
+        """True if the engine knows the engine spec's missing attempt again."""
         raise NotImplementedError
 
-    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
         """Yield the attempt's output until it ends or the connection is lost. Called again, it
         starts from the first line."""
         raise NotImplementedError
 
-    def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
+    def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:
         """Ask the attempt to save and end; with `now`, end it at once."""
         raise NotImplementedError
 
-    def remove(self, run: Run, ticket: Ticket) -> None:
+    def remove(self, run: Run, spec: EngineSpec) -> None:
         """End the run's attempts, even one whose start was not heard of, and remove what the engine
         keeps of the run."""
         raise NotImplementedError
 
-    def fetch(self, run: Run, ticket: Ticket) -> bytes:
+    def fetch(self, run: Run, spec: EngineSpec) -> bytes:
         """Fetch the files an ended attempt saved into the run's folder. Returns its whole
         `events.jsonl`, or nothing if the attempt wrote into the run's own."""
         raise NotImplementedError
 
-    def scorer(self, run: Run, ticket: Ticket) -> AbstractContextManager[WindowScorer]:
+    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
         """Open a scorer of a file's rows with the run's best model."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from finetune.engines import spending
-from finetune.engines.base import Engine, EngineOptions, Shown, Ticket, write_ticket
+from finetune.engines.base import Engine, EngineOptions, EngineSpec, Shown, write_spec
 from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import Run
@@ -56,30 +56,30 @@ class BilledEngine(Engine):
         """Return the available machines, cheapest first."""
         raise NotImplementedError
 
-    def price(self, ticket: Ticket) -> float:
+    def price(self, spec: EngineSpec) -> float:
         machines = self.machines()
         for machine in machines:
-            if machine.name == ticket.machine:
+            if machine.name == spec.machine:
                 return machine.price
         raise JobError(
             "{engine}: there is no machine {flavor!r}.",
             "Choose one of: {flavors}.",
             engine=self.label,
-            flavor=ticket.machine,
+            flavor=spec.machine,
             flavors=", ".join(machine.name for machine in machines),
         )
 
-    def reserve(self, run: Run, ticket: Ticket) -> None:
+    def reserve(self, run: Run, spec: EngineSpec) -> None:
         """Note the maximum cost of the attempt.
 
         Raises:
             JobError: if that exceeds a limit, or the price differs from the one shown.
         """
-        options, price = self.options(ticket), self.price(ticket)
+        options, price = self.options(spec), self.price(spec)
         if abs(price - options.price) > 1e-6:
             # The next question shows the present price.
-            shown = {**ticket.options, "price": price}
-            write_ticket(run, ticket.model_copy(update={"options": shown}))
+            shown = {**spec.options, "price": price}
+            write_spec(run, spec.model_copy(update={"options": shown}))
             raise JobError(
                 "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
                 "Look at the new price and start again.",
@@ -88,11 +88,11 @@ class BilledEngine(Engine):
                 shown=options.price,
             )
         limits = options.dollars_a_run, options.dollars_a_day
-        spending.reserve(run, ticket.attempt, options.most, *limits)
+        spending.reserve(run, spec.attempt, options.most, *limits)
 
     @classmethod
-    def options(cls, ticket: Ticket) -> BilledOptions:
-        """Return the options of a ticket."""
-        options = cls.Options(**ticket.options)
+    def options(cls, spec: EngineSpec) -> BilledOptions:
+        """Return the options of a spec."""
+        options = cls.Options(**spec.options)
         assert isinstance(options, BilledOptions)
         return options

@@ -18,7 +18,7 @@ from huggingface_hub import JobInfo
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.engines import run_bucket, spending
-from finetune.engines.base import AttemptStatus, Shown, Ticket, write_ticket
+from finetune.engines.base import AttemptStatus, EngineSpec, Shown, write_spec
 from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
@@ -93,8 +93,8 @@ class HubJobs(BilledEngine):
             raise ConfigError(problems)
 
     @classmethod
-    def keeps(cls, ticket: Ticket) -> bool:
-        return bool(ticket.kept_in)
+    def keeps(cls, spec: EngineSpec) -> bool:
+        return bool(spec.kept_in)
 
     def machines(self) -> list[Machine]:
         listed = self._client.call(_("Asking for the machines"), self._api.list_jobs_hardware)
@@ -105,34 +105,34 @@ class HubJobs(BilledEngine):
             machines.append(Machine(kind.name, details, (kind.unit_cost_usd or 0) * hours))
         return sorted(machines, key=lambda machine: machine.price)
 
-    def submit(self, run: Run, ticket: Ticket) -> str:
-        options = _options(ticket)
+    def submit(self, run: Run, spec: EngineSpec) -> str:
+        options = _options(spec)
         namespace = options.namespace or self._client.account().name
-        if begun := self._begun(run, ticket, namespace):
-            spending.note(run, ticket.attempt, options.most)
+        if begun := self._begun(run, spec, namespace):
+            spending.note(run, spec.attempt, options.most)
             return begun
-        self.reserve(run, ticket)
+        self.reserve(run, spec)
         try:
-            bucket = self._send(run, ticket, namespace)
+            bucket = self._send(run, spec, namespace)
         except PublishError:
-            spending.note(run, ticket.attempt, 0.0)
+            spending.note(run, spec.attempt, 0.0)
             raise
         try:
-            return self._start(run, ticket, namespace, bucket)
+            return self._start(run, spec, namespace, bucket)
         except NoAnswer:  # it may have been started anyway
             raise
         except PublishError:
-            spending.note(run, ticket.attempt, 0.0)
+            spending.note(run, spec.attempt, 0.0)
             raise
 
-    def _start(self, run: Run, ticket: Ticket, namespace: str, bucket: RunBucket) -> str:
+    def _start(self, run: Run, spec: EngineSpec, namespace: str, bucket: RunBucket) -> str:
         """Start the job of a run that was sent. Returns the job's name."""
-        options = _options(ticket)
+        options = _options(spec)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
             "FINETUNE_CODE": bucket.path(run_bucket.CODE),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-            "FINETUNE_JOB": f"{run.id} {ticket.attempt}",
+            "FINETUNE_JOB": f"{run.id} {spec.attempt}",
         }
         hub = next(line for line in run_bucket.pinned_requirements() if "huggingface" in line)
         steps = [
@@ -150,17 +150,17 @@ class HubJobs(BilledEngine):
                 secrets={"HF_TOKEN": self._token},
                 flavor=options.flavor,
                 timeout=options.minutes * 60,
-                labels={_LABEL: run.id, "attempt": str(ticket.attempt)},
+                labels={_LABEL: run.id, "attempt": str(spec.attempt)},
                 namespace=namespace,
             ),
             stoppable=False,
         )
         return f"{namespace}/{info.id}"
 
-    def _begun(self, run: Run, ticket: Ticket, namespace: str) -> str:
+    def _begun(self, run: Run, spec: EngineSpec, namespace: str) -> str:
         """Return this attempt's job if it was started without being recorded. It may have ended."""
         for job in self._jobs(run, namespace):
-            if _attempt(job) == ticket.attempt:
+            if _attempt(job) == spec.attempt:
                 return f"{namespace}/{job.id}"
             if _is_live(job):
                 raise JobError(
@@ -194,12 +194,12 @@ class HubJobs(BilledEngine):
                 name=account.name,
             ) from None
 
-    def _send(self, run: Run, ticket: Ticket, namespace: str) -> RunBucket:
+    def _send(self, run: Run, spec: EngineSpec, namespace: str) -> RunBucket:
         """Upload the job's files into the bucket, and note the bucket's owner in the run's
-        ticket."""
-        bucket = self._bucket_of(run, ticket, namespace)
-        kept_in = tuple(dict.fromkeys((*ticket.kept_in, namespace)))
-        write_ticket(run, ticket.model_copy(update={"kept_in": kept_in}))
+        spec."""
+        bucket = self._bucket_of(run, spec, namespace)
+        kept_in = tuple(dict.fromkeys((*spec.kept_in, namespace)))
+        write_spec(run, spec.model_copy(update={"kept_in": kept_in}))
 
         def send() -> None:
             name = f"{namespace}/{_BUCKET}"
@@ -212,30 +212,30 @@ class HubJobs(BilledEngine):
         self._client.call(_("Sending the run"), send, patience=_TRANSFER)
         return bucket
 
-    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
-        info = self._find_job(run, ticket.job)
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
+        info = self._find_job(run, spec.job)
         self._denials = 0 if info else self._denials + 1
         if info is None:
-            reason = _("The Hub knows no job {job}.", job=ticket.job)
+            reason = _("The Hub knows no job {job}.", job=spec.job)
             if self._denials < _DENIALS:
                 raise PublishError(reason, _("It is asked again."))
             return AttemptStatus("ended", reason=reason, missing=True)
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return AttemptStatus("running" if stage == "RUNNING" else "waiting")
-        spending.note(run, ticket.attempt, self._cost(ticket, info))
+        spending.note(run, spec.attempt, self._cost(spec, info))
         if stage == "COMPLETED":
             return AttemptStatus("ended", 0)
         if "timeout" in (text or "").lower():
-            minutes = _options(ticket).minutes
+            minutes = _options(spec).minutes
             return AttemptStatus(
                 "ended", 1, _("The job was ended after its {n} minutes.", n=minutes)
             )
         reason = _("The job has ended: {text}.", text=text or stage.lower())
         return AttemptStatus("ended", _exit_code(text or ""), reason)
 
-    def knows(self, run: Run, ticket: Ticket) -> bool:
-        return self._find_job(run, ticket.missing) is not None
+    def knows(self, run: Run, spec: EngineSpec) -> bool:
+        return self._find_job(run, spec.missing) is not None
 
     def _find_job(self, run: Run, job: str) -> JobInfo | None:
         """Find a job by its name, or by the run's label if the Hub does not know the name."""
@@ -249,20 +249,20 @@ class HubJobs(BilledEngine):
             listed = self._jobs(run, namespace)
             return next((found for found in listed if found.id == job_id), None)
 
-    def _cost(self, ticket: Ticket, info: JobInfo) -> float:
+    def _cost(self, spec: EngineSpec, info: JobInfo) -> float:
         """Return an ended job's cost in US dollars. Each minute begun is billed."""
         begun, ended = info.started_at or info.created_at, info.finished_at
         if begun is None or ended is None:
-            return _options(ticket).most
+            return _options(spec).most
         minutes = -(-(ended - begun).total_seconds() // 60)
-        return _options(ticket).price * minutes / 60
+        return _options(spec).price * minutes / 60
 
-    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
-        namespace, job_id = ticket.job.split("/")
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+        namespace, job_id = spec.job.split("/")
         yield from self._api.fetch_job_logs(job_id=job_id, namespace=namespace, follow=True)
 
-    def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
-        namespace, job_id = ticket.job.split("/")
+    def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:
+        namespace, job_id = spec.job.split("/")
         if now:
             self._client.call(
                 _("Ending the job"),
@@ -270,12 +270,12 @@ class HubJobs(BilledEngine):
             )
         else:
             content = run.stop_file.read_bytes()
-            bucket = self._bucket_of(run, ticket, namespace)
+            bucket = self._bucket_of(run, spec, namespace)
             self._client.call(_("Stopping the job"), lambda: bucket.put({run_bucket.STOP: content}))
 
-    def fetch(self, run: Run, ticket: Ticket) -> bytes:
-        namespace = ticket.job.split("/")[0]
-        bucket, action = self._bucket_of(run, ticket, namespace), _("Fetching what was saved")
+    def fetch(self, run: Run, spec: EngineSpec) -> bytes:
+        namespace = spec.job.split("/")[0]
+        bucket, action = self._bucket_of(run, spec, namespace), _("Fetching what was saved")
         saved = self._of_bucket(action, namespace, lambda: bucket.fetch(run), _TRANSFER)
         return saved or b""
 
@@ -302,30 +302,30 @@ class HubJobs(BilledEngine):
             time.sleep(PAUSE if tried < _TRIES else 0)
         return None
 
-    def _end(self, run: Run, ticket: Ticket) -> None:
+    def _end(self, run: Run, spec: EngineSpec) -> None:
         """End the run's jobs, and note the cost of the present attempt."""
-        jobs = [(place, job) for place in ticket.kept_in for job in self._jobs(run, place)]
-        under_way = ticket.may_be_at_work
-        if ticket.is_unheard:
-            spending.note(run, ticket.attempt, 0.0)  # if no job is this attempt's
+        jobs = [(place, job) for place in spec.kept_in for job in self._jobs(run, place)]
+        under_way = spec.may_be_at_work
+        if spec.is_unheard:
+            spending.note(run, spec.attempt, 0.0)  # if no job is this attempt's
         for namespace, job in jobs:
             update = {"job": f"{namespace}/{job.id}", "attempt": _attempt(job)}
-            of_job = ticket.model_copy(update=update)
+            of_job = spec.model_copy(update=update)
             if _is_live(job):
                 self.stop(run, of_job, now=True)
-            elif not (under_way and _attempt(job) == ticket.attempt):
+            elif not (under_way and _attempt(job) == spec.attempt):
                 continue
-            if ticket.engine == self.name:
+            if spec.engine == self.name:
                 self.state(run, of_job)  # which notes its cost
 
-    def remove(self, run: Run, ticket: Ticket) -> None:
-        self._end(run, ticket)
-        for namespace in ticket.kept_in:
-            bucket = self._bucket_of(run, ticket, namespace)
+    def remove(self, run: Run, spec: EngineSpec) -> None:
+        self._end(run, spec)
+        for namespace in spec.kept_in:
+            bucket = self._bucket_of(run, spec, namespace)
             self._of_bucket(_("Emptying the bucket"), namespace, bucket.empty)
 
-    def _bucket_of(self, run: Run, ticket: Ticket, namespace: str) -> RunBucket:
-        return RunBucket(self._api, f"{namespace}/{_BUCKET}", run.id, ticket.attempt)
+    def _bucket_of(self, run: Run, spec: EngineSpec, namespace: str) -> RunBucket:
+        return RunBucket(self._api, f"{namespace}/{_BUCKET}", run.id, spec.attempt)
 
 
 def _is_live(job: JobInfo) -> bool:
@@ -344,5 +344,5 @@ def _exit_code(text: str) -> int:
     return 137 if _NO_MEMORY.search(text) else 1
 
 
-def _options(ticket: Ticket) -> HubJobOptions:
-    return HubJobOptions(**ticket.options)
+def _options(spec: EngineSpec) -> HubJobOptions:
+    return HubJobOptions(**spec.options)

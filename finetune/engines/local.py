@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from finetune.config import RunConfig
-from finetune.engines.base import HERE, Engine, Ticket
+from finetune.engines.base import HERE, Engine, EngineSpec
 from finetune.messages import message as _
 from finetune.runs.run import Run
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LocalEngine(Engine):
-    """The engine of a run without a ticket."""
+    """The engine of a run without a spec."""
 
     name, label = HERE, _("This machine")
     places = None
@@ -26,7 +26,7 @@ class LocalEngine(Engine):
     def check_config(cls, config: RunConfig) -> None:
         """Accept every configuration."""
 
-    def scorer(self, run: Run, ticket: Ticket) -> AbstractContextManager[WindowScorer]:
+    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
         from finetune.inference.files import LocalScorer
 
         return nullcontext(LocalScorer(run))

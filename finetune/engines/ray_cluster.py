@@ -19,7 +19,7 @@ from pydantic import Field
 
 from finetune import owners
 from finetune.engines import attempt, ray_machines, ray_node
-from finetune.engines.base import AttemptStatus, Engine, EngineOptions, Shown, Ticket
+from finetune.engines.base import AttemptStatus, Engine, EngineOptions, EngineSpec, Shown
 from finetune.engines.ray_connection import (
     ADDRESS,
     INSTALL,
@@ -83,18 +83,18 @@ class RayCluster(Engine):
         return not os.environ.get(ADDRESS)
 
     @classmethod
-    def restarts(cls, ticket: Ticket) -> int:
-        return int(ticket.options.get("max_failures", 0))
+    def restarts(cls, spec: EngineSpec) -> int:
+        return int(spec.options.get("max_failures", 0))
 
-    def price(self, ticket: Ticket) -> float:
+    def price(self, spec: EngineSpec) -> float:
         import_ray()
-        cluster_address(ticket)
+        cluster_address(spec)
         return 0.0
 
-    def submit(self, run: Run, ticket: Ticket) -> str:
-        options, ranks = _options(ticket), _check_config(run, ticket)
-        job = _job(run, ticket)
-        with connected(ticket) as ray:
+    def submit(self, run: Run, spec: EngineSpec) -> str:
+        options, ranks = _options(spec), _check_config(run, spec)
+        job = _job(run, spec)
+        with connected(spec) as ray:
             bundle, nodes = ray_machines.choose_bundle(ray, ranks, options.nodes)
             ray_machines.check_nodes(ray, run, nodes)
             group = _find_group(ray, job) or ray.util.placement_group(
@@ -108,15 +108,15 @@ class RayCluster(Engine):
                 lifetime="detached",
             )
             try:
-                _start_actors(ray, run, ticket, job, group, bundle)
+                _start_actors(ray, run, spec, job, group, bundle)
             except BaseException:
                 _release(ray, job)
                 raise
         return job
 
-    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
-        with connected(ticket) as ray:
-            group = _find_group(ray, ticket.job)
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
+        with connected(spec) as ray:
+            group = _find_group(ray, spec.job)
             if group is None:
                 if run.state().end_recorded:
                     return AttemptStatus("ended", 0)
@@ -124,20 +124,20 @@ class RayCluster(Engine):
                 return AttemptStatus("ended", lost=True, reason=reason)
             if ray.util.placement_group_table(group)["state"] == "PENDING":
                 return AttemptStatus("waiting")
-            codes, gone = _ask_ranks(ray, ticket.job, group.bundle_count)
+            codes, gone = _ask_ranks(ray, spec.job, group.bundle_count)
             state = _judge(codes, gone)
             if state.lost:
-                _release(ray, ticket.job)
+                _release(ray, spec.job)
             return state
 
-    def knows(self, run: Run, ticket: Ticket) -> bool:
-        with connected(ticket) as ray:
-            return _find_group(ray, ticket.missing) is not None
+    def knows(self, run: Run, spec: EngineSpec) -> bool:
+        with connected(spec) as ray:
+            return _find_group(ray, spec.missing) is not None
 
-    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
         """Yield rank 0's output; called again, only the lines not yet yielded."""
-        with connected(ticket) as ray:
-            while (head := _find_actor(ray, f"{ticket.job}.0")) is not None:
+        with connected(spec) as ray:
+            while (head := _find_actor(ray, f"{spec.job}.0")) is not None:
                 try:
                     answer = head.output.remote(self._shown)
                     lines, ended = ray.get(answer, timeout=_ANSWER_LIMIT)
@@ -151,44 +151,44 @@ class RayCluster(Engine):
                     return
                 time.sleep(_LOOK)
 
-    def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
+    def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:
         # The run's STOP file is in the folder that its process looks at, once it has begun.
-        if now or self.state(run, ticket).status == "waiting":
-            with connected(ticket) as ray:
-                _release(ray, ticket.job)
+        if now or self.state(run, spec).status == "waiting":
+            with connected(spec) as ray:
+                _release(ray, spec.job)
 
-    def fetch(self, run: Run, ticket: Ticket) -> bytes:
+    def fetch(self, run: Run, spec: EngineSpec) -> bytes:
         """Return nothing: all is in the run's folder. Frees the attempt's place in the cluster."""
-        with connected(ticket) as ray:
-            _release(ray, ticket.job)
+        with connected(spec) as ray:
+            _release(ray, spec.job)
         self._shown = 0
         return b""
 
-    def remove(self, run: Run, ticket: Ticket) -> None:
-        if not (ticket.job or ticket.is_unheard):
+    def remove(self, run: Run, spec: EngineSpec) -> None:
+        if not (spec.job or spec.is_unheard):
             return
         # On a cluster that does not answer, the process ends once the run's folder has gone.
-        with contextlib.suppress(JobError), connected(ticket) as ray:
-            _release(ray, ticket.job or _job(run, ticket))
+        with contextlib.suppress(JobError), connected(spec) as ray:
+            _release(ray, spec.job or _job(run, spec))
             ray.shutdown()  # this process is an app's, which stays
 
-    def scorer(self, run: Run, ticket: Ticket) -> AbstractContextManager[WindowScorer]:
+    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
         from finetune.engines.ray_files import scorer_on_cluster
 
-        return scorer_on_cluster(run, ticket)
+        return scorer_on_cluster(run, spec)
 
 
-def _job(run: Run, ticket: Ticket) -> str:
-    return f"{run.id}.{ticket.attempt}"
+def _job(run: Run, spec: EngineSpec) -> str:
+    return f"{run.id}.{spec.attempt}"
 
 
-def _options(ticket: Ticket) -> RayOptions:
-    return RayOptions(**ticket.options)
+def _options(spec: EngineSpec) -> RayOptions:
+    return RayOptions(**spec.options)
 
 
-def _check_config(run: Run, ticket: Ticket) -> int:
+def _check_config(run: Run, spec: EngineSpec) -> int:
     """Return the run's number of processes. Raises a `JobError` if `nodes` exceeds it."""
-    processes, nodes = run.config().num_processes, _options(ticket).nodes
+    processes, nodes = run.config().num_processes, _options(spec).nodes
     if processes < nodes:
         raise JobError(
             "num_processes is {processes}, and they cannot be spread over {nodes} machines.",
@@ -200,13 +200,13 @@ def _check_config(run: Run, ticket: Ticket) -> int:
 
 
 def _start_actors(
-    ray: Any, run: Run, ticket: Ticket, job: str, group: Any, bundle: dict[str, int]
+    ray: Any, run: Run, spec: EngineSpec, job: str, group: Any, bundle: dict[str, int]
 ) -> None:
     """Start one actor per process, each in its part of the group, once the group has its place."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
-    variables = {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"}
+    variables = {attempt.ATTEMPT: str(spec.attempt), "PYTHONUNBUFFERED": "1"}
     variables |= owners.policy().worker_environment()
     ray.cloudpickle.register_pickle_by_value(ray_node)
     actor = ray.remote(ray_node.RankProcess)

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from finetune import owners
-from finetune.engines.base import Ticket
+from finetune.engines.base import EngineSpec
 from finetune.errors import JobError
 from finetune.messages import message as _
 
@@ -24,10 +24,10 @@ _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):(\d+)")
 _connecting = threading.Lock()
 
 
-def cluster_address(ticket: Ticket) -> str:
+def cluster_address(spec: EngineSpec) -> str:
     """Return HOST:PORT of the cluster. A shared app accepts only the owner's, because a visitor's
     own worker writes the run's folder."""
-    named = str(ticket.options.get("address", "")) if owners.policy().owner_asks else ""
+    named = str(spec.options.get("address", "")) if owners.policy().owner_asks else ""
     address = named or os.environ.get(ADDRESS, "")
     if not address:
         raise JobError(
@@ -61,9 +61,9 @@ def import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connected(ticket: Ticket) -> Iterator[Any]:
+def connected(spec: EngineSpec) -> Iterator[Any]:
     """Yield Ray connected to the cluster. Its errors become a `JobError`."""
-    ray, address = import_ray(), cluster_address(ticket)
+    ray, address = import_ray(), cluster_address(spec)
     try:
         with _connecting:
             _connect(ray, address)

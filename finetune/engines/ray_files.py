@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from finetune.engines import ray_machines, ray_node
-from finetune.engines.base import Ticket
+from finetune.engines.base import EngineSpec
 from finetune.engines.ray_connection import connected
 from finetune.errors import JobError
 from finetune.inference.files import Window, WindowLogits
@@ -21,13 +21,13 @@ _AHEAD = 2  # windows per machine: one being scored, one waiting
 
 
 @contextlib.contextmanager
-def scorer_on_cluster(run: Run, ticket: Ticket) -> Iterator[RayScorer]:
-    """Yield a scorer of a run's best model on the cluster of a ticket.
+def scorer_on_cluster(run: Run, spec: EngineSpec) -> Iterator[RayScorer]:
+    """Yield a scorer of a run's best model on the cluster of a spec.
 
     Raises:
         JobError: if Ray is missing, the cluster does not answer, or its machines lack something.
     """
-    with connected(ticket) as ray:
+    with connected(spec) as ray:
         nodes = [
             node
             for node in ray.nodes()
@@ -37,7 +37,7 @@ def scorer_on_cluster(run: Run, ticket: Ticket) -> Iterator[RayScorer]:
         ray_machines.check_nodes(ray, run, nodes, str(model_file))
         actors = _start_actors(ray, nodes)
     try:
-        with connected(ticket):
+        with connected(spec):
             scorer = RayScorer(ray, run, actors)
         yield scorer
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 from finetune.engines import ray_node
 from finetune.environment import project
 from finetune.errors import JobError
-from finetune.runs.run import TICKET, Run
+from finetune.runs.run import SPEC, Run
 
 SOURCE = str(project.ROOT)
 _PACKAGES = ("torch", "transformers", "ray")  # must have the same version on all machines
@@ -46,7 +46,7 @@ def choose_bundle(ray: Any, ranks: int, nodes: int) -> tuple[dict[str, int], lis
     return {kind: amount}, [node for node, places in zip(alive, room, strict=True) if places]
 
 
-def check_nodes(ray: Any, run: Run, nodes: list[Any], name: str = TICKET) -> None:
+def check_nodes(ray: Any, run: Run, nodes: list[Any], name: str = SPEC) -> None:
     """Run a task on each machine to check that it has the run's folder and requirements. `name` is
     a file in the folder."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

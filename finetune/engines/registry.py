@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from finetune.config import RunConfig
 from finetune.engines import spending
-from finetune.engines.base import Engine, Ticket, read_ticket
+from finetune.engines.base import Engine, EngineSpec, read_spec
 from finetune.engines.billed import BilledEngine, BilledOptions
 from finetune.engines.hub_jobs import HubJobs
 from finetune.engines.local import LocalEngine
@@ -33,13 +33,13 @@ def engines() -> Mapping[str, type[Engine]]:
 
 
 def find_engine(name: str) -> type[Engine]:
-    """Return an engine by name; `Engine` itself if there is none, as for a damaged ticket."""
+    """Return an engine by name; `Engine` itself if there is none, as for a damaged spec."""
     return engines().get(name, Engine)
 
 
 def engine_of(run: Run) -> type[Engine]:
-    """Return the engine of a run's ticket."""
-    return find_engine(read_ticket(run).engine)
+    """Return the engine of a run's spec."""
+    return find_engine(read_spec(run).engine)
 
 
 def is_remote(run: Run) -> bool:
@@ -49,28 +49,28 @@ def is_remote(run: Run) -> bool:
 
 def that_keep(run: Run) -> list[type[Engine]]:
     """Return the engines that keep something of a run, wherever the run is carried out now."""
-    ticket = read_ticket(run)
-    return [engine for engine in engines().values() if engine.keeps(ticket)]
+    spec = read_spec(run)
+    return [engine for engine in engines().values() if engine.keeps(spec)]
 
 
-def open_engine(ticket: Ticket, token: str = "") -> Engine:
-    """Open the engine of a ticket.
+def open_engine(spec: EngineSpec, token: str = "") -> Engine:
+    """Open the engine of a spec.
 
     Args:
         token: of the Hub; that of `hf auth login` on one's own machine if empty.
     """
-    if ticket.engine not in engines():
+    if spec.engine not in engines():
         raise JobError(
             "There is no engine {engine!r}.",
             "Choose one of: {engines}.",
-            engine=ticket.engine,
+            engine=spec.engine,
             engines=", ".join(engines()),
         )
-    return find_engine(ticket.engine)(token)
+    return find_engine(spec.engine)(token)
 
 
-def make_ticket(name: str, values: Mapping[str, Any]) -> Ticket:
-    """Return the ticket of an engine with these options, and the defaults of those not given.
+def make_spec(name: str, values: Mapping[str, Any]) -> EngineSpec:
+    """Return the engine spec of an engine with these options, and the defaults of those not given.
 
     Raises:
         ConfigError: naming every one that is wrong.
@@ -92,17 +92,17 @@ def make_ticket(name: str, values: Mapping[str, Any]) -> Ticket:
             ):
                 problems[option] = _("is of another engine")
         raise ConfigError(problems) from error
-    return Ticket(engine=name, options=options.model_dump())
+    return EngineSpec(engine=name, options=options.model_dump())
 
 
-def check_config(config: RunConfig, ticket: Ticket) -> None:
-    """Raise a `FinetuneError` if a ticket's engine cannot carry out a run of a configuration."""
-    find_engine(ticket.engine).check_config(config)
+def check_config(config: RunConfig, spec: EngineSpec) -> None:
+    """Raise a `FinetuneError` if the spec's engine cannot carry out such a run."""
+    find_engine(spec.engine).check_config(config)
 
 
-def check_visitors_options(ticket: Ticket) -> None:
-    """Raise a `ConfigError` if a visitor's ticket has options that only the owner may set."""
-    named = [name for name in find_engine(ticket.engine).owners_options if ticket.options.get(name)]
+def check_visitors_options(spec: EngineSpec) -> None:
+    """Raise a `ConfigError` if a visitor's engine spec has options that only the owner may set."""
+    named = [name for name in find_engine(spec.engine).owners_options if spec.options.get(name)]
     if named:
         raise ConfigError(dict.fromkeys(named, _("cannot be named here; leave it empty")))
 
@@ -112,34 +112,34 @@ def owners_variables() -> set[str]:
     return {name for engine in engines().values() for name in engine.owners_variables}
 
 
-def billed_options(ticket: Ticket) -> BilledOptions | None:
-    """Return the options of a ticket whose job costs something; None for others."""
-    engine = find_engine(ticket.engine)
-    if issubclass(engine, BilledEngine) and ticket.options.get("price"):
-        return engine.options(ticket)
+def billed_options(spec: EngineSpec) -> BilledOptions | None:
+    """Return the options of an engine spec whose job costs something; None for others."""
+    engine = find_engine(spec.engine)
+    if issubclass(engine, BilledEngine) and spec.options.get("price"):
+        return engine.options(spec)
     return None
 
 
 def may_be_under_way(run: Run) -> bool:
     """True if an attempt whose start was not heard of may be at work."""
-    ticket = read_ticket(run)
-    return ticket.is_unheard and (
-        not engine_of(run).is_billed or spending.spent_in(run, ticket.attempt) > 0
+    spec = read_spec(run)
+    return spec.is_unheard and (
+        not engine_of(run).is_billed or spending.spent_in(run, spec.attempt) > 0
     )
 
 
 def end_unheard(run: Run, token: str = "") -> None:
     """End an attempt whose start was not heard of, or that is missing, if it may be at work."""
-    ticket = read_ticket(run)
-    if ticket.missing or may_be_under_way(run):
-        open_engine(ticket, token).remove(run, ticket)
+    spec = read_spec(run)
+    if spec.missing or may_be_under_way(run):
+        open_engine(spec, token).remove(run, spec)
 
 
 def remove(run: Run, token: str = "") -> None:
     """End a run's attempts on other engines, and remove what these engines keep of it."""
-    ticket = read_ticket(run)
+    spec = read_spec(run)
     for engine in that_keep(run):
-        engine(token).remove(run, ticket)
+        engine(token).remove(run, spec)
 
 
 def carry_out(
@@ -148,15 +148,15 @@ def carry_out(
     show: Callable[[Event], None] = lambda event: None,
     describe: Callable[[Event], str] = lambda event: "",
 ) -> int:
-    """Carry a run out on the engine of its ticket, as its worker. Returns the exit status. For
+    """Carry a run out on the engine of its spec, as its worker. Returns the exit status. For
     `show` and `describe` see `supervisor.supervise`."""
     from finetune.engines import supervisor
 
-    ticket = read_ticket(run)
+    spec = read_spec(run)
 
     def opened() -> Engine:
-        check_config(run.config(), ticket)
-        return open_engine(ticket, token)
+        check_config(run.config(), spec)
+        return open_engine(spec, token)
 
-    restarts = engine_of(run).restarts(ticket)
+    restarts = engine_of(run).restarts(spec)
     return supervisor.supervise(run, opened, restarts, show, describe)

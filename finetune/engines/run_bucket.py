@@ -26,7 +26,7 @@ from huggingface_hub import HfApi
 from finetune import disk, owners
 from finetune.config import is_upload
 from finetune.data import catalog
-from finetune.engines.base import read_ticket
+from finetune.engines.base import read_spec
 from finetune.environment import project
 from finetune.errors import JobError
 from finetune.runs.run import Run
@@ -187,7 +187,7 @@ def pinned_requirements() -> list[str]:
 
 def pack_run(run: Run, target: Path) -> None:
     """Pack a run for a machine: its folder, the files of its upload, and its local checkpoint. Only
-    the events that its ticket counts are packed; the machine's own follow them."""
+    the events that its spec counts are packed; the machine's own follow them."""
     config = run.config()
     with tarfile.open(target, "w", dereference=True) as archive:
         for name in (*_FOLDERS, *_FILES):
@@ -204,7 +204,7 @@ def pack_run(run: Run, target: Path) -> None:
 def _counted(run: Run) -> Callable[[tarfile.TarInfo], tarfile.TarInfo]:
     def cut(info: tarfile.TarInfo) -> tarfile.TarInfo:
         if info.name == f"{run.id}/{run.events_file.name}":
-            info.size = read_ticket(run).sent
+            info.size = read_spec(run).sent
         return info
 
     return cut

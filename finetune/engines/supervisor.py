@@ -2,7 +2,7 @@
 
 The worker submits the attempt or follows a running one, writes its events into the run's folder,
 passes on a stop request, and fetches the saved files. It may be killed at any moment; the run's
-next worker continues from the ticket.
+next worker continues from the spec.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from finetune.engines import log_lines
-from finetune.engines.base import AttemptStatus, Engine, read_ticket, write_ticket
+from finetune.engines.base import AttemptStatus, Engine, read_spec, write_spec
 from finetune.errors import FinetuneError, WrongAccount
 from finetune.messages import message as _
 from finetune.runs import events
@@ -100,25 +100,25 @@ class _Attempt:
         describe: Callable[[Event], str],
     ) -> None:
         self._run, self._engine, self._show, self._describe = run, engine, show, describe
-        self._ticket = read_ticket(run)
+        self._spec = read_spec(run)
         self._output: SimpleQueue[str] = SimpleQueue()
         self._ended = threading.Event()
         self._stop_asked = 0.0  # when a stop was passed on
         # If another worker followed the attempt before: what that worker wrote.
-        taken_up = bool(self._ticket.job or self._ticket.missing)
+        taken_up = bool(self._spec.job or self._spec.missing)
         self._known = set(run.events_file.read_bytes().split(b"\n")) if taken_up else set()
         self._shown: set[str] = set()  # lines that describe the attempt's events
-        self._next = self._ticket.sent  # the next byte of the attempt's events
+        self._next = self._spec.sent  # the next byte of the attempt's events
 
     def carry_out(self) -> AttemptStatus:
         """Submit the attempt if needed, then follow it until it ends."""
-        if self._ticket.missing:
+        if self._spec.missing:
             self._look_for_missing()
-        submitted = not self._ticket.job
+        submitted = not self._spec.job
         if submitted:
             self._submit()
         if submitted or (self._run.state().end_recorded and not self._has_ended()):
-            self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._ticket.place))
+            self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._spec.place))
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         try:
@@ -129,35 +129,35 @@ class _Attempt:
         self._take_output()
         if not self._run.state().end_recorded:  # otherwise all is here
             self._run.append(events.PhaseStarted(phase=Phase.FETCH))
-        content = self._engine.fetch(self._run, self._ticket)
-        for log_line in log_lines.split(content[self._next :], self._ticket.attempt, self._next):
+        content = self._engine.fetch(self._run, self._spec)
+        for log_line in log_lines.split(content[self._next :], self._spec.attempt, self._next):
             self._take(log_line, last_too=True)
-        missing = self._ticket.job if state.missing else ""
-        left = self._ticket.model_copy(update={"job": "", "missing": missing})
-        self._ticket = write_ticket(self._run, left)
+        missing = self._spec.job if state.missing else ""
+        left = self._spec.model_copy(update={"job": "", "missing": missing})
+        self._spec = write_spec(self._run, left)
         return state
 
     def _look_for_missing(self) -> None:
         """Follow the missing attempt if the engine knows it again; otherwise note that the run
         resumes from its checkpoint."""
-        ticket = self._ticket
-        job = ticket.missing if self._engine.knows(self._run, ticket) else ""
+        spec = self._spec
+        job = spec.missing if self._engine.knows(self._run, spec) else ""
         if not job:
             self._run.append(events.Resumed(step=self._run.checkpoint_step()))
-        found = ticket.model_copy(update={"job": job, "missing": ""})
-        self._ticket = write_ticket(self._run, found)
+        found = spec.model_copy(update={"job": job, "missing": ""})
+        self._spec = write_spec(self._run, found)
 
     def _has_ended(self) -> bool:
         with contextlib.suppress(FinetuneError):
-            return self._engine.state(self._run, self._ticket).status == "ended"
+            return self._engine.state(self._run, self._spec).status == "ended"
         return False
 
     def _submit(self) -> None:
         """Submit the attempt. One whose submission was cut short is the same attempt."""
-        run, former = self._run, self._ticket
+        run, former = self._run, self._spec
         run.append(events.PhaseStarted(phase=Phase.SUBMIT, detail=former.place))
         again = former.attempt and not former.submitted
-        self._ticket = write_ticket(
+        self._spec = write_spec(
             run,
             former.model_copy(
                 update={
@@ -167,11 +167,11 @@ class _Attempt:
                 }
             ),
         )
-        job = self._engine.submit(run, self._ticket)
+        job = self._engine.submit(run, self._spec)
         update = {"job": job, "submitted": time.time()}
         # Read again: the engine has noted there what it keeps.
-        self._ticket = write_ticket(run, read_ticket(run).model_copy(update=update))
-        self._next = self._ticket.sent
+        self._spec = write_spec(run, read_spec(run).model_copy(update=update))
+        self._next = self._spec.sent
 
     def _read(self) -> None:
         """Pass the attempt's output on. After a lost connection the output starts again from its
@@ -180,7 +180,7 @@ class _Attempt:
         while not self._ended.is_set():
             place = 0
             try:
-                for line in self._engine.follow(self._run, self._ticket):
+                for line in self._engine.follow(self._run, self._spec):
                     if not line.startswith(log_lines.MARK):
                         if passed[place : place + 1] == [hash(line)]:
                             place += 1
@@ -203,7 +203,7 @@ class _Attempt:
                 continue
             asked = time.monotonic()
             try:
-                state = self._engine.state(self._run, self._ticket)
+                state = self._engine.state(self._run, self._spec)
                 answered = asked
             except WrongAccount:
                 raise
@@ -220,7 +220,7 @@ class _Attempt:
         if self._stop_asked and not overdue:
             return
         try:
-            self._engine.stop(self._run, self._ticket, now=overdue or not self._run.exists())
+            self._engine.stop(self._run, self._spec, now=overdue or not self._run.exists())
             self._stop_asked = now
         except FinetuneError as error:  # it will be asked again
             print(f"the stop was not passed on: {error}", flush=True)
@@ -244,7 +244,7 @@ class _Attempt:
     def _take(self, log_line: log_lines.LogLine, last_too: bool = False) -> None:
         """Write an event if it is the next one. The last event waits until the results are here
         (`last_too`), so that a run that has ended is complete."""
-        if log_line.attempt != self._ticket.attempt or log_line.offset != self._next:
+        if log_line.attempt != self._spec.attempt or log_line.offset != self._next:
             return
         event = events.from_json(log_line.line)
         if event is not None:

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from finetune import disk
 from finetune.errors import StoreError, first_line
 from finetune.messages import message as _
+from finetune.metrics.calibration import Logits
 from finetune.runs.run import Run
 from finetune.tasks.base import Target
 from finetune.tasks.registry import task_of
 
 _ANEW = _("Train the run again to get them.")
-Logits = NDArray[np.float32]
 Rows = NDArray[np.int64]
 Targets = NDArray[Any]
 

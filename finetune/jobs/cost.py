@@ -17,7 +17,7 @@ import numpy as np
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
-from finetune.engines.base import HERE, read_ticket
+from finetune.engines.base import HERE, read_spec
 from finetune.environment import devices, pace
 from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check, memory
@@ -98,7 +98,7 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
     """Estimate a configuration's cost from the data the store's visitor may see.
 
     Args:
-        place: the run's place, as named by `Ticket.place`.
+        place: the run's place, as named by `EngineSpec.place`.
     """
     try:
         check.check_source_access(store, config)
@@ -236,7 +236,7 @@ class _Facts:
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
                 config, summary = run.config(), run.state()
-                there = read_ticket(run).place == place
+                there = read_spec(run).place == place
                 if there and _is_comparable(config, summary, self.config, place):
                     same_batch = _agree(config, self.config, ["per_device_train_batch_size"])
                     same = _agree(config, self.config, _ROW_FIELDS)

@@ -24,6 +24,8 @@ from finetune.environment.usage import UsageMeter
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
+from finetune.metrics.calibration import Logits
+from finetune.metrics.classification import Indices
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -309,9 +311,7 @@ class _Training:
             with _logged_only():
                 yield first_batch.describe_batch(batch, tokenizer, pairs.target)
 
-        def save_predictions(
-            step: int, logits: loop.Logits, labels: loop.Labels
-        ) -> dict[str, list[float]]:
+        def save_predictions(step: int, logits: Logits, labels: Indices) -> dict[str, list[float]]:
             run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from finetune import disk, owners
-from finetune.engines.base import read_ticket, resume
+from finetune.engines.base import read_spec, resume
 from finetune.engines.registry import engine_of, is_remote
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
@@ -94,9 +94,9 @@ def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
     accelerators, config, name = (
         devices.list_accelerators(),
         run.config(),
-        read_ticket(run).engine,
+        read_spec(run).engine,
     )
-    others = [other for other in running if read_ticket(other).engine == name]
+    others = [other for other in running if read_spec(other).engine == name]
     if (places := engine_of(run).places) is not None:
         return () if len(others) < places else None
     if len(accelerators) < 2:
@@ -115,7 +115,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
-    if not read_ticket(run).job and run.state().count > 0:  # otherwise it is followed again
+    if not read_spec(run).job and run.state().count > 0:  # otherwise it is followed again
         resume(run)
     confinement = worker_files.of_run(run)
     if is_remote(run):
@@ -245,7 +245,7 @@ class Scheduler(threading.Thread):
         finished = run.state().status == "finished"
         if finished and not run.is_alive():  # its worker may have been killed before it did so
             shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
-        if read_ticket(run).job and not (run.is_alive() or owners.policy().several_people):
+        if read_spec(run).job and not (run.is_alive() or owners.policy().several_people):
             with store_lock(self._store):  # its job may go on elsewhere
                 Queue(self._store.root).add(run.id, run.owner)
 

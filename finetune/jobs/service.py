@@ -9,7 +9,7 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
-from finetune.engines.base import Ticket, read_ticket, write_ticket
+from finetune.engines.base import EngineSpec, read_spec, write_spec
 from finetune.engines.billed import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
@@ -31,29 +31,29 @@ RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 
 
 def start_run(
-    store: RunStore, config: RunConfig, ticket: Ticket | None = None, token: str = ""
+    store: RunStore, config: RunConfig, spec: EngineSpec | None = None, token: str = ""
 ) -> Run:
     """Create a run and start its worker, or queue it if another is training; see `start_runs`."""
-    return start_runs(store, [PlannedRun(config)], ticket, token)[0]
+    return start_runs(store, [PlannedRun(config)], spec, token)[0]
 
 
 def start_runs(
     store: RunStore,
     planned: Sequence[PlannedRun],
-    ticket: Ticket | None = None,
+    spec: EngineSpec | None = None,
     token: str = "",
 ) -> list[Run]:
     """Create several runs, to be carried out one after the other.
 
     Args:
-        ticket: the engine that carries them out; this machine if None.
+        spec: the engine that carries them out; this machine if None.
         token: of the Hub, for an engine that asks it.
     """
     configs = [one.config for one in planned]
-    if ticket is not None and registry.find_engine(ticket.engine).is_remote:
+    if spec is not None and registry.find_engine(spec.engine).is_remote:
         configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
-    check_start(store, configs, ticket)
+    check_start(store, configs, spec)
     with store_lock(store):
         _check_share(store, len(configs), len(configs))
         runs, shared = [], ""
@@ -63,22 +63,22 @@ def start_runs(
                 shared = store.new_name(config, one.stem)
             # Before the folder exists, or a reader would see a run that nothing will start.
             Queue(store.root).add(run_id, store.visitor.name)
-            # With its ticket; otherwise an app killed here would leave it to this machine.
-            text = ticket.to_json() if ticket is not None else ""
+            # With its engine spec; otherwise an app killed here would leave it to this machine.
+            text = spec.to_json() if spec is not None else ""
             title = BETWEEN.join((shared, *one.member))
             runs.append(store.create(config, run_id, one.group, text, title))
-            tokens.keep(run_id, token if ticket is not None else "")
+            tokens.keep(run_id, token if spec is not None else "")
     scheduler.dispatch_queue(store)
     return runs
 
 
 def check_start(
-    store: RunStore, configs: Sequence[RunConfig], ticket: Ticket | None = None
+    store: RunStore, configs: Sequence[RunConfig], spec: EngineSpec | None = None
 ) -> None:
     """Check that `start_runs` would accept these; raises the same errors."""
-    _check_visitors_ticket(store, ticket)
+    _check_visitors_spec(store, spec)
     for config in configs:
-        registry.check_config(config, ticket or Ticket())
+        registry.check_config(config, spec or EngineSpec())
         _check(store, config)
     _check_share(store, len(configs), len(configs))
 
@@ -121,10 +121,10 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
         raise ConfigError(problems)
 
 
-def _check_visitors_ticket(store: RunStore, ticket: Ticket | None) -> None:
-    """Check that a visitor's ticket sets nothing reserved for the app's owner."""
-    if ticket is not None and not store.visitor.policy.owner_asks:
-        registry.check_visitors_options(ticket)
+def _check_visitors_spec(store: RunStore, spec: EngineSpec | None) -> None:
+    """Check that a visitor's engine spec sets nothing reserved for the app's owner."""
+    if spec is not None and not store.visitor.policy.owner_asks:
+        registry.check_visitors_options(spec)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
@@ -163,33 +163,33 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
 
 def resume_price(run: Run) -> BilledOptions | None:
     """Return the options and price of the job that would resume a run; None if none is billed."""
-    ticket = read_ticket(run)
-    if ticket.job or registry.may_be_under_way(run):
+    spec = read_spec(run)
+    if spec.job or registry.may_be_under_way(run):
         return None
-    return registry.billed_options(ticket)
+    return registry.billed_options(spec)
 
 
-def move_run(store: RunStore, run: Run, ticket: Ticket, token: str = "") -> None:
-    """Let a run that is not running go on with another ticket."""
+def move_run(store: RunStore, run: Run, spec: EngineSpec, token: str = "") -> None:
+    """Let a run that is not running go on with another spec."""
     config = run.config()
-    registry.check_config(config, ticket)
+    registry.check_config(config, spec)
     registry.end_unheard(run, token)
-    if registry.find_engine(ticket.engine).is_remote:
+    if registry.find_engine(spec.engine).is_remote:
         run.replace_config(cost.with_checkpoints(store, config))
-    write_ticket(run, ticket.after(read_ticket(run)))
+    write_spec(run, spec.after(read_spec(run)))
 
 
 def resume_run(
     store: RunStore,
     run: Run,
-    ticket: Ticket | None = None,
+    spec: EngineSpec | None = None,
     token: str = "",
     agreed: bool = False,
 ) -> None:
     """Resume a run that ended early from its last checkpoint, in its turn.
 
     Args:
-        ticket: the engine it goes on with, at an accepted price; the former one if None.
+        spec: the engine it goes on with, at an accepted price; the former one if None.
         token: of the Hub, for an engine that asks it.
         agreed: True if the former one's price was accepted, see `resume_price`.
     """
@@ -203,13 +203,13 @@ def resume_run(
                 status=_(summary.status),
             )
         run.config()
-        under_way = bool(read_ticket(run).job)
+        under_way = bool(read_spec(run).job)
         if not under_way:
-            _check_may_go_on(store, summary, ticket)
+            _check_may_go_on(store, summary, spec)
         if under_way:  # it is only followed to its end
             run.stop_file.unlink(missing_ok=True)
-        elif ticket is not None:
-            move_run(store, run, ticket, token or tokens.kept(run.id))
+        elif spec is not None:
+            move_run(store, run, spec, token or tokens.kept(run.id))
         elif not agreed and (price := resume_price(run)):
             raise JobError(
                 "It goes on as a job on {flavor}: ${price:.2f} an hour, at most ${most:.2f}.",
@@ -223,8 +223,8 @@ def resume_run(
     scheduler.dispatch_queue(store)
 
 
-def _check_may_go_on(store: RunStore, summary: RunSummary, ticket: Ticket | None) -> None:
-    """Check that a visitor's run may continue, with `ticket` if given."""
+def _check_may_go_on(store: RunStore, summary: RunSummary, spec: EngineSpec | None) -> None:
+    """Check that a visitor's run may continue, with `spec` if given."""
     _check_share(store, 0, 1)
     most = store.visitor.policy.limits.run_minutes
     if summary.worked >= 60 * most:
@@ -233,7 +233,7 @@ def _check_may_go_on(store: RunStore, summary: RunSummary, ticket: Ticket | None
             "Start one of fewer steps, or use a copy of this app of your own.",
             most=most,
         )
-    _check_visitors_ticket(store, ticket)
+    _check_visitors_spec(store, spec)
 
 
 def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "") -> None:
@@ -246,7 +246,7 @@ def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "")
             run.request_stop(discard, reason)
             if not registry.is_remote(run):  # its follower passes it on, and fetches the model
                 workers.end_worker(run)
-        elif not state.end_recorded and read_ticket(run).job:  # no worker follows it now
+        elif not state.end_recorded and read_spec(run).job:  # no worker follows it now
             run.request_stop(discard, reason)
             Queue(store.root).add(run.id, run.owner)
         elif not state.count:  # it never began

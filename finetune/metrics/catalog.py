@@ -17,7 +17,7 @@ from finetune.messages import message
 from finetune.metrics.classification import (
     Floats,
     Indices,
-    Scores,
+    Probabilities,
     confusion_matrix,
     mean_f1,
     ratio,
@@ -49,7 +49,7 @@ OfTally = Callable[[Tally, int | None], Floats]
 # Right examples, all examples, and the function from their proportion to the metric.
 Share = tuple[int, int, Callable[[float], float]]
 # Probabilities of shape (examples, classes), true classes, and the positive class -> the metric.
-OfProbabilities = Callable[[Scores, Indices, int | None], float]
+OfProbabilities = Callable[[Probabilities, Indices, int | None], float]
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
     return ratio(above, np.sqrt(np.maximum(spread, 0)))
 
 
-def _roc_auc(probabilities: Scores, labels: Indices, positive: int | None) -> float:
+def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None) -> float:
     """The area under the receiver operating characteristic, by ranks (Mann and Whitney 1947). Of
     more than two classes, the mean over each class against all others; 0.5 if only one class
     occurs."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.integer[Any]]
-Scores = NDArray[np.floating[Any]]
+Probabilities = NDArray[np.floating[Any]]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Truths = NDArray[np.bool_]
@@ -95,7 +95,7 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
     return [ClassScores(*row) for row in zip(*columns, strict=True)]
 
 
-def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | None:
+def ranking_curves(scores: Probabilities, positives: Truths) -> tuple[Curve, Curve] | None:
     """Return the receiver operating characteristic, and the precision-recall curve, whose area is
     the average precision; None if there are no positives or no negatives."""
     from sklearn import metrics
@@ -118,7 +118,7 @@ def thin_curve(curve: Curve, points: int = 200) -> Curve:
     return replace(curve, x=curve.x[rows], y=curve.y[rows])
 
 
-def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
+def threshold_sweep(scores: Probabilities, positives: Truths) -> ThresholdSweep:
     """Compute the metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
 
     The best threshold is fitted to these very examples, so the F1 there is better than what new

@@ -9,7 +9,7 @@ import numpy as np
 
 from finetune.metrics import classification, intervals
 from finetune.metrics.catalog import F1
-from finetune.metrics.classification import Floats, Indices, Scores, Truths
+from finetune.metrics.classification import Floats, Indices, Probabilities, Truths
 from finetune.metrics.intervals import Interval
 
 FOLDS = 10
@@ -54,7 +54,7 @@ def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = 
 
 
 def cross_fit_threshold(
-    scores: Scores, positives: Truths, groups: Indices | None = None
+    scores: Probabilities, positives: Truths, groups: Indices | None = None
 ) -> CrossFittedThreshold | None:
     """Fit the threshold of the best F1, and estimate its F1 on new examples.
 

@@ -2,7 +2,7 @@
 
 <run id>/
     config.json     the RunConfig; a move to another engine may set its save_steps
-    engine.json     the engine that trains it, if it is not local (`engines.base.Ticket`)
+    engine.json     the engine that trains it, if it is not local (`engines.base.EngineSpec`)
     about.json      title, tags and note (`RunMetadata`)
     checkpoints/    state to continue from, one folder a step; removed when the run has finished
     best/           the best model so far, a plain `from_pretrained` folder
@@ -33,7 +33,7 @@ from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
 from finetune.runs.queue import Queue
 from finetune.runs.summary import RunSummary
 
-TICKET = "engine.json"
+SPEC = "engine.json"
 NOTES = "finetune"  # the key of a saved model's `config.json` that other programs ignore
 _LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
 

@@ -33,7 +33,7 @@ from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, Visitor
 from finetune.runs import names
 from finetune.runs.job_folder import JobFolder, forget_state
-from finetune.runs.run import TICKET, Run, RunMetadata
+from finetune.runs.run import SPEC, Run, RunMetadata
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
 _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwise
@@ -153,13 +153,13 @@ class RunStore:
         config: RunConfig,
         run_id: str = "",
         group: str = "",
-        ticket: str = "",
+        spec: str = "",
         title: str = "",
     ) -> Run:
         """Create a run folder with its configuration, completely or not at all.
 
         Args:
-            ticket: the contents of its `engine.json`; "" for none.
+            spec: the contents of its `engine.json`; "" for none.
             title: its name, which is free; "" for `new_name`.
         """
         run = Run(self.root / (run_id or new_id()))
@@ -174,8 +174,8 @@ class RunStore:
                 aside.describe_job("train", self.visitor.name)
                 write_atomically(aside.folder / "about.json", about.model_dump_json(indent=2))
                 write_atomically(aside.folder / "config.json", config.to_json())
-                if ticket:
-                    write_atomically(aside.folder / TICKET, ticket)
+                if spec:
+                    write_atomically(aside.folder / SPEC, spec)
                 os.replace(aside.folder, run.folder)
         finally:
             shutil.rmtree(aside.folder, ignore_errors=True)

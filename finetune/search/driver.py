@@ -17,7 +17,7 @@ from filelock import Timeout
 from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.engines import registry
-from finetune.engines.base import Ticket, read_ticket
+from finetune.engines.base import EngineSpec, read_spec
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
 from finetune.jobs import cost, service, tokens
 from finetune.messages import encode
@@ -57,7 +57,7 @@ def begin_search(
     config: RunConfig,
     space: Space,
     budget: Budget,
-    ticket: Ticket | None = None,
+    spec: EngineSpec | None = None,
     token: str = "",
     parallel: int = 1,
     **options: object,
@@ -65,7 +65,7 @@ def begin_search(
     """Create a study whose first trial is the configuration; `advance` starts it.
 
     Args:
-        ticket: the engine that carries out the trials; this machine if None.
+        spec: the engine that carries out the trials; this machine if None.
         token: of the Hub, for an engine that asks it.
         parallel: trials at work at a time, 1 to 100.
         options: further values of `study.Settings`.
@@ -74,20 +74,20 @@ def begin_search(
         FinetuneError: if the first trial could not begin (see `service.start_run`), if the space
             has values that cannot be trained with, or if a billed search has no limit of trials.
     """
-    ticket = ticket or Ticket()
+    spec = spec or EngineSpec()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
         raise ConfigError({"parallel": problem})
     check_space(space, config)
-    limits.check_price(budget, ticket)
-    if registry.find_engine(ticket.engine).needs_token:
-        registry.open_engine(ticket, token)
+    limits.check_price(budget, spec)
+    if registry.find_engine(spec.engine).needs_token:
+        registry.open_engine(spec, token)
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
     if not store.visitor.policy.owner_asks and any(map(_goes_on, studies(store))):
         raise JobError("Your last search still goes on.", "Wait for its end, or stop it.")
     config = catalog.with_absolute_paths(config)
-    service.check_start(store, [config], ticket)
-    options |= {"ticket": ticket, "parallel": parallel}
+    service.check_start(store, [config], spec)
+    options |= {"spec": spec, "parallel": parallel}
     return create_study(store, first_trial(store, config, space), space, budget, token, **options)
 
 
@@ -102,10 +102,10 @@ def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
 def lacks_token(study: Study) -> bool:
     """True if the trials need a Hub token that is gone. Tokens are kept in memory and lost when the
     app restarts."""
-    ticket = study.settings.ticket
-    if registry.find_engine(ticket.engine).needs_token:
+    spec = study.settings.spec
+    if registry.find_engine(spec.engine).needs_token:
         try:
-            registry.open_engine(ticket, tokens.kept(study.id))
+            registry.open_engine(spec, tokens.kept(study.id))
         except PublishError:
             return True
     return False
@@ -212,7 +212,7 @@ def _take_up(
     """Reattach to a trial's job, which may still run and be billed. Returns True if it did. Never
     starts a job."""
     times = trial.user_attrs.get(TAKEN_UP, 0)
-    broke_off = summary.status in ("failed", "interrupted") and read_ticket(run).job
+    broke_off = summary.status in ("failed", "interrupted") and read_spec(run).job
     if not broke_off or times >= _FOLLOWED:
         return False
     study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
@@ -288,7 +288,7 @@ def may_draw(store: RunStore, study: Study) -> bool:
     failed = [t.state == TrialState.FAIL for t in drawn]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
-    billed = limits.trial_price(study.settings.ticket) > 0  # a failed trial may have cost its price
+    billed = limits.trial_price(study.settings.spec) > 0  # a failed trial may have cost its price
     counted = [t for t in drawn if billed or t.state != TrialState.FAIL]
     minutes = sum(limits.trial_seconds(store, trial) for trial in trials) / 60
     used = ((len(counted), budget.trials), (minutes, budget.minutes))
@@ -311,7 +311,7 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
             return False
         if run is None:
             token = tokens.kept(study.id)
-            run = service.start_run(store, config, study.settings.ticket, token)
+            run = service.start_run(store, config, study.settings.spec, token)
     except JobError as error:  # there is no room just now
         _set_error(study, trial, error.fact, error.remedy)
         return True

@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from finetune.config import Range, RunConfig
-from finetune.engines.base import HERE, Ticket
+from finetune.engines.base import HERE, EngineSpec
 from finetune.engines.registry import billed_options
 from finetune.errors import ConfigError
 from finetune.jobs import cost
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-def trial_price(ticket: Ticket) -> float:
+def trial_price(spec: EngineSpec) -> float:
     """Return the maximum cost of a trial in US dollars; 0 if nothing is billed."""
-    options = billed_options(ticket)
+    options = billed_options(spec)
     return options.most if options is not None else 0.0
 
 
-def check_price(budget: Budget, ticket: Ticket) -> None:
+def check_price(budget: Budget, spec: EngineSpec) -> None:
     """Raise ConfigError if the trials are billed and their number is not limited. The maximum cost
     of a search is the number of trials times the price of one."""
-    if trial_price(ticket) and not budget.trials:
+    if trial_price(spec) and not budget.trials:
         problem = _("is 0, and each trial is billed: give a number of trials")
         raise ConfigError({"trials": problem})
 
@@ -40,7 +40,7 @@ def expected_seconds(
     None without a comparable run or a number of trials.
 
     Args:
-        place: the trials' place, as named by `Ticket.place`.
+        place: the trials' place, as named by `EngineSpec.place`.
     """
     estimate = cost.estimate_cost(store, config, place)
     if not (budget.trials and estimate.time and estimate.steps):

@@ -141,7 +141,7 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
         ends.append(60 * budget.minutes - spent)
     if not typical:
         expected = limits.expected_seconds(
-            store, study.config, dict(settings.space), budget, settings.ticket.place
+            store, study.config, dict(settings.space), budget, settings.spec.place
         )
         ends += [expected] if expected is not None else []
     return replace(reached, seconds=max(0.0, min(ends)) if ends else None)
@@ -185,7 +185,7 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
     Raises:
         JobError: if no trial has finished, or the best one is already repeated.
     """
-    best, ticket = best_trial(list_trials(store, study), study.minimize), study.settings.ticket
+    best, spec = best_trial(list_trials(store, study), study.minimize), study.settings.spec
     if best is None:
         raise JobError("No trial of the search has finished.", "Wait for the first one.")
     if not best.run_id:
@@ -198,7 +198,7 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         PlannedRun(config.changed(seed=seed, name=f"{trial.title()}{SEED}{seed}"[:300]), study.id)
         for seed in range(config.seed + 1, config.seed + 1 + seeds)
     ]
-    runs = service.start_runs(store, planned, ticket, tokens.kept(study.id) or token)
+    runs = service.start_runs(store, planned, spec, tokens.kept(study.id) or token)
     searched = store.get(best.run_id).about().searched
     for run in runs:
         run.describe(searched=searched)

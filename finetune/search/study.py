@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 
 from finetune import disk
 from finetune.config import Choices, Range, RunConfig
-from finetune.engines.base import Ticket
+from finetune.engines.base import EngineSpec
 from finetune.errors import JobError, StoreError
 from finetune.jobs import tokens
 from finetune.metrics import catalog
@@ -63,7 +63,7 @@ class Settings(BaseModel, frozen=True):
     parallel: int = 1  # trials running at a time
     pruning: bool = True
     keep_pruned: bool = False  # keep the weights of trials that are pruned
-    ticket: Ticket = Ticket()
+    spec: EngineSpec = EngineSpec()
 
 
 @dataclass(frozen=True)

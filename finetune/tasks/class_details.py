@@ -12,7 +12,7 @@ from finetune.metrics.classification import (
     Counts,
     Curve,
     Indices,
-    Scores,
+    Probabilities,
     ThresholdSweep,
 )
 from finetune.metrics.cross_fitting import CrossFittedThreshold
@@ -48,7 +48,7 @@ class ClassDetails:
 
 def measure_details(
     logits: Logits,
-    shares: Scores,
+    shares: Probabilities,
     answers: Indices,
     truth: Indices,
     target: Target,

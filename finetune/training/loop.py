@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.metrics import catalog
+from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import LOSS
+from finetune.metrics.classification import Indices
 from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
 from finetune.runs.events import Event, Phase, PhaseStarted
@@ -32,8 +33,6 @@ from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
 from finetune.training.step import Step
 
-Logits = NDArray[np.float32]  # of shape (examples, classes)
-Labels = NDArray[np.int64]  # of shape (examples,)
 Weights = dict[str, torch.Tensor]
 _STATE = "loop.pt"  # of a checkpoint: the schedule's and the loop's own state
 
@@ -46,7 +45,7 @@ class Hooks:
     # Also gets the weights if each rank's model has a part of them (FSDP, DeepSpeed).
     save_best: Callable[[int, PreTrainedModel, Weights | None], object] = lambda *_: None
     # Returns score -> the ends of its interval.
-    save_predictions: Callable[[int, Logits, Labels], dict[str, list[float]]] = lambda *_: {}
+    save_predictions: Callable[[int, Logits, Indices], dict[str, list[float]]] = lambda *_: {}
     # Gets a function that writes a checkpoint into a folder.
     save_checkpoint: Callable[[int, Callable[[Path], None]], object] = lambda *_: None
     first_batch: Callable[[dict[str, torch.Tensor]], Iterable[Event]] = lambda batch: ()
@@ -303,7 +302,7 @@ class _Loop:
         yield events.Evaluated(step=0, epoch=0.0, metrics=scores, seconds=seconds, best=False)
         return False
 
-    def _scores(self, logits: Logits, labels: Labels) -> dict[str, float]:
+    def _scores(self, logits: Logits, labels: Indices) -> dict[str, float]:
         """Return the metric of the batches it was given, and the mean loss."""
         return {**self.metric.compute(), LOSS.name: float(self.task.losses(logits, labels).mean())}
 
@@ -335,7 +334,7 @@ class _Loop:
             yield from self._save_model()
         return True
 
-    def _predict_validation(self) -> tuple[Logits, Labels] | None:
+    def _predict_validation(self) -> tuple[Logits, Indices] | None:
         """Predict the validation split, each example once. None if a stop was requested
         meanwhile."""
         self.model.eval()

@@ -15,7 +15,7 @@ import gradio as gr
 
 from finetune import owners
 from finetune.engines import registry, spending
-from finetune.engines.base import HERE, EngineOptions, Ticket
+from finetune.engines.base import HERE, EngineOptions, EngineSpec
 from finetune.engines.billed import BilledEngine, BilledOptions
 from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
@@ -44,10 +44,10 @@ class Choice(NamedTuple):
         """The kind of machine that is chosen, if the engine has several."""
         return str(self.values.get("flavor") or "")
 
-    def ticket(self, former: Ticket | None = None) -> Ticket:
-        """Make the ticket for this choice. Raises ConfigError for invalid options.
+    def spec(self, former: EngineSpec | None = None) -> EngineSpec:
+        """Make the engine spec for this choice. Raises ConfigError for invalid options.
 
-        Options that the page does not show are copied from the `former` ticket.
+        Options that the page does not show are copied from the `former` spec.
         """
         engine = registry.find_engine(self.engine)
         values = dict(former.options) if former and former.engine == self.engine else {}
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
                 values[name] = elements.decimal(value)
         if engine.is_billed:
             values["price"] = (self.prices or {}).get(self.machine, 0.0)
-        return registry.make_ticket(self.engine or HERE, values)
+        return registry.make_spec(self.engine or HERE, values)
 
 
 @dataclass
@@ -179,7 +179,7 @@ class EngineForm:
         if not issubclass(engine, BilledEngine) or choice.machine not in (choice.prices or {}):
             return {}
         try:
-            options = engine.options(choice.ticket())
+            options = engine.options(choice.spec())
         except Exception as error:
             return {self.price: feedback.show_errors(error)}
         seconds = estimate.time.seconds if estimate.time else None
@@ -198,17 +198,17 @@ class EngineForm:
         )
         return {self.price: text, self.agreed: gr.update(label=agreed)}
 
-    def checked(self, choice: Choice, former: Ticket | None = None) -> Ticket:
-        """Make the ticket for a choice, as `Choice.ticket` does. Raises `JobError` if the user has
+    def checked(self, choice: Choice, former: EngineSpec | None = None) -> EngineSpec:
+        """Make the spec for a choice, as `Choice.spec` does. Raises `JobError` if the user has
         not agreed to the price."""
-        ticket, engine = choice.ticket(former), registry.find_engine(choice.engine)
+        spec, engine = choice.spec(former), registry.find_engine(choice.engine)
         if engine.is_billed and not (choice.agreed and choice.machine in choice.prices):
             raise JobError(
                 "A {engine} is billed to your account.",
                 "Choose a machine and tick that you agree to its price.",
                 engine=engine.label,
             )
-        return ticket
+        return spec
 
 
 def _control(owner: str, options: type[EngineOptions], name: str) -> Any:

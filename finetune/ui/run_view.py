@@ -12,7 +12,7 @@ from markupsafe import Markup
 from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.engines import registry, spending
-from finetune.engines.base import read_ticket
+from finetune.engines.base import read_spec
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
 from finetune.evaluation.in_ten import in_ten
@@ -48,7 +48,7 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
     Args:
         queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
     """
-    ticket, engine = read_ticket(run), registry.engine_of(run)
+    spec, engine = read_spec(run), registry.engine_of(run)
     return render(
         "run_bar.html",
         headline=_headline(summary, queue_place),
@@ -56,21 +56,21 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
         duration=duration,
-        engine=engine.label or ticket.engine,
-        ticket=ticket if engine.is_remote else None,
+        engine=engine.label or spec.engine,
+        spec=spec if engine.is_remote else None,
         spent=spending.spent_on(run) if engine.is_remote else 0.0,
-        settled=summary.status in ENDED and not ticket.may_be_at_work,
+        settled=summary.status in ENDED and not spec.may_be_at_work,
     )
 
 
 def action(run: Run, summary: RunSummary) -> Markup:
     """The Stop or Resume button."""
-    ticket = read_ticket(run)
+    spec = read_spec(run)
     return render(
         "run_action.html",
         ended=summary.status in ENDED,
         remote=registry.is_remote(run),
-        attached=bool(ticket.job),  # a job that is followed to its end first
+        attached=bool(spec.job),  # a job that is followed to its end first
         # A run that waits to resume still has the file that stopped it.
         stopping=run.stop_requested() and summary.status != "waiting",
         resumable=summary.status in service.RESUMABLE,

@@ -66,7 +66,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         value_text=_short_value,
         duration=duration,
         importance=results.importance(study),
-        price=limits.trial_price(study.settings.ticket),
+        price=limits.trial_price(study.settings.spec),
         best_chart=_best_chart(study, rows, metric),
         curves=_curves(study, rows, best),
         parallel=parallel_lines(study, scored),

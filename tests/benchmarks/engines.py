@@ -31,7 +31,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines import supervisor
-from finetune.engines.base import HERE, AttemptStatus, Engine, Ticket, write_ticket
+from finetune.engines.base import HERE, AttemptStatus, Engine, EngineSpec, write_spec
 from finetune.engines.log_lines import LogLine
 from finetune.jobs import scheduler, service
 from finetune.runs import events
@@ -103,11 +103,11 @@ def measure_beginning(store: RunStore, rounds: int) -> None:
         for name, value in hub.environment(Path(home)).items():
             patch.setenv(name, value)
         hub.add_user(TOKEN, "ada")
-        tickets = {HERE: Ticket(), "hub-job": let_jobs_train(hub, patch, TOKEN)}
-        for name, ticket in tickets.items():
+        tickets = {HERE: EngineSpec(), "hub-job": let_jobs_train(hub, patch, TOKEN)}
+        for name, spec in tickets.items():
             begun, late = [], []
             for _ in range(rounds):
-                begin, delays = _begun(store, ticket)
+                begin, delays = _begun(store, spec)
                 begun.append(begin)
                 late += delays
             middle, worst = statistics.median(late), sorted(late)[int(0.95 * len(late))]
@@ -117,11 +117,11 @@ def measure_beginning(store: RunStore, rounds: int) -> None:
             )
 
 
-def _begun(store: RunStore, ticket: Ticket) -> tuple[float, list[float]]:
+def _begun(store: RunStore, spec: EngineSpec) -> tuple[float, list[float]]:
     """Seconds until a worker's first event is here, and of each step's from when it was taken."""
     clicked, offset, first = time.time(), 0, 0.0
     delays: list[float] = []
-    run = service.start_run(store, RunConfig(max_steps=60, logging_steps=1, eval_steps=60), ticket)
+    run = service.start_run(store, RunConfig(max_steps=60, logging_steps=1, eval_steps=60), spec)
     while run.state().status not in ENDED:
         news, offset = run.tail(offset)
         now = time.time()
@@ -144,21 +144,21 @@ class SimulatedJob(Engine):
         self.lines: list[bytes] = []
         self._seconds, self._ends = seconds, 0.0
 
-    def price(self, ticket: Ticket) -> float:
+    def price(self, spec: EngineSpec) -> float:
         return 0.0
 
-    def submit(self, run: Run, ticket: Ticket) -> str:
+    def submit(self, run: Run, spec: EngineSpec) -> str:
         self._ends = time.monotonic() + self._seconds
         return "simulated"
 
-    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
         return AttemptStatus("running" if time.monotonic() < self._ends else "ended", exit_code=0)
 
-    def knows(self, run: Run, ticket: Ticket) -> bool:
+    def knows(self, run: Run, spec: EngineSpec) -> bool:
         return True
 
-    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
-        offset = ticket.sent
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+        offset = spec.sent
         while time.monotonic() < self._ends:
             time.sleep(1 / RATE)
             step = len(self.lines) + 1
@@ -167,18 +167,18 @@ class SimulatedJob(Engine):
             )
             line = event.model_dump_json().encode()
             self.lines.append(line)
-            log_line = LogLine(ticket.attempt, offset, line)
+            log_line = LogLine(spec.attempt, offset, line)
             offset = log_line.end
             yield log_line.encode()
 
-    def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
+    def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:
         self._ends = 0.0
 
-    def fetch(self, run: Run, ticket: Ticket) -> bytes:
-        return b" " * (ticket.sent - 1) + b"\n" + b"".join(line + b"\n" for line in self.lines)
+    def fetch(self, run: Run, spec: EngineSpec) -> bytes:
+        return b" " * (spec.sent - 1) + b"\n" + b"".join(line + b"\n" for line in self.lines)
 
-    def remove(self, run: Run, ticket: Ticket) -> None:
-        self.stop(run, ticket)
+    def remove(self, run: Run, spec: EngineSpec) -> None:
+        self.stop(run, spec)
 
 
 def measure_crowd(store: RunStore, seconds: float) -> None:
@@ -187,7 +187,7 @@ def measure_crowd(store: RunStore, seconds: float) -> None:
     for number in range(RUNS):
         run = store.create(config.changed(name=f"run {number}"))
         if number < JOBS:
-            write_ticket(run, Ticket(engine="hub-job"))
+            write_spec(run, EngineSpec(engine="hub-job"))
             jobs.append((run, SimulatedJob(seconds), hold_lock(run.lock_file)))
         else:
             run.append(events.Finished(step=1, seconds=1.0))

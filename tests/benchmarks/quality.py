@@ -41,6 +41,8 @@ from numpy.typing import NDArray
 
 from finetune.config import RunConfig, preset
 from finetune.data.catalog import BUNDLED_PAIRS
+from finetune.metrics.calibration import Logits
+from finetune.metrics.classification import Indices
 from tests.benchmarks import machine
 
 if TYPE_CHECKING:
@@ -195,9 +197,9 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     )
     classifier = models.apply_config(classifier, config)
     batches = dataloaders.build_loaders(loaded, tokenizer, config, accelerator.device)
-    logits: list[loop.Logits] = []
+    logits: list[Logits] = []
 
-    def keep(step: int, scored: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
+    def keep(step: int, scored: Logits, labels: Indices) -> dict[str, list[float]]:
         logits.append(scored)
         return {}
 
@@ -217,7 +219,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
             seconds.append(time.perf_counter() - began - evaluated)
     labels = np.array(loaded.splits["validation"]["label"][:])
 
-    def f1(scored: loop.Logits, rows: NDArray[np.bool_]) -> float:
+    def f1(scored: Logits, rows: NDArray[np.bool_]) -> float:
         return tallied_scores(labels[rows], scored.argmax(axis=1)[rows], 2)["f1"]
 
     picked = max(logits, key=lambda scored: f1(scored, ~is_unseen))

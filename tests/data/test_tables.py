@@ -305,7 +305,7 @@ def test_no_cell_of_a_sheet_is_a_formula() -> None:
 def test_a_file_that_is_not_utf_8_is_read_in_what_it_seems_to_be(
     tmp_path: Path, encoding: str, texts: list[str]
 ) -> None:
-    lines = [f"ticket {n},{texts[0]},{texts[n % 2]},{n % 2}" for n in range(40)]
+    lines = [f"spec {n},{texts[0]},{texts[n % 2]},{n % 2}" for n in range(40)]
     path = tmp_path / "pairs.csv"
     path.write_bytes("\n".join(["id,sentence1,sentence2,label", *lines]).encode(encoding))
     opened = table_formats.open_table(path, path.name)

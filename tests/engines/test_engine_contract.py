@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.engines.base import Ticket, read_ticket
-from finetune.engines.registry import make_ticket, open_engine
+from finetune.engines.base import EngineSpec, read_spec
+from finetune.engines.registry import make_spec, open_engine
 from finetune.errors import FinetuneError
 from finetune.jobs import service, workers
 from finetune.runs import events
@@ -31,17 +31,17 @@ TOTAL = 200  # steps of a run, each of 32 batches, so that it is met at work
 
 
 @pytest.fixture(params=["local", "hub-job", "other", pytest.param("ray", marks=needs_ray)])
-def ticket(
+def spec(
     request: pytest.FixtureRequest, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> Ticket:
+) -> EngineSpec:
     if request.param == "hub-job":
         return let_jobs_train(hub, monkeypatch, TOKEN)
     if request.param == "ray":
-        return make_ticket("ray", {"address": request.getfixturevalue("cluster").address})
+        return make_spec("ray", {"address": request.getfixturevalue("cluster").address})
     if request.param == "other":
         request.getfixturevalue("other")
-        return make_ticket("other", {"flavor": "small", "price": 0.36})
-    return Ticket()
+        return make_spec("other", {"flavor": "small", "price": 0.36})
+    return EngineSpec()
 
 
 @pytest.fixture
@@ -55,31 +55,29 @@ def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> Run
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(store: RunStore, ticket: Ticket) -> Iterator[None]:
+def nothing_left(store: RunStore, spec: EngineSpec) -> Iterator[None]:
     yield
     for run in store.runs():
         workers.kill_worker(run)
-        if (ticket := read_ticket(run)).engine in ("ray", "other"):
-            open_engine(ticket).remove(run, ticket)
+        if (spec := read_spec(run)).engine in ("ray", "other"):
+            open_engine(spec).remove(run, spec)
 
 
 @pytest.mark.slow
 def test_it_is_stopped_goes_on_and_ends(
-    store: RunStore, config: RunConfig, ticket: Ticket, tmp_path: Path,
+    store: RunStore, config: RunConfig, spec: EngineSpec, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The contract in a short form: only a container trains here, which is the longest way."""
-    if ticket.engine == "ray":
+    if spec.engine == "ray":
         pytest.skip("the long tests begin with this: its cluster takes longer to start")
     hold = tmp_path / "hold"
-    if ticket.engine != "hub-job":
+    if spec.engine != "hub-job":
         stand_in.use(monkeypatch)
         monkeypatch.setenv(other_engine.TRAINING, stand_in.__name__)
         monkeypatch.setenv(stand_in.HOLD, str(hold))
     hold.write_text("4")
-    run = service.start_run(
-        store, config.changed(max_steps=40, eval_steps=20, save_steps=5), ticket
-    )
+    run = service.start_run(store, config.changed(max_steps=40, eval_steps=20, save_steps=5), spec)
     wait(store, run, when=after(3))
     service.stop_run(store, run)
     stopped = wait(store, run, "stopped")
@@ -98,7 +96,7 @@ def after(step: int) -> Callable[[RunSummary], bool]:
 
 def training_process(run: Run) -> psutil.Process:
     """The process that trains, wherever it is on this machine."""
-    follower = workers.worker_process(run) if read_ticket(run).engine != "local" else None
+    follower = workers.worker_process(run) if read_spec(run).engine != "local" else None
     for process in psutil.process_iter():
         try:
             words = process.cmdline()
@@ -112,9 +110,9 @@ def training_process(run: Run) -> psutil.Process:
 
 @pytest.mark.long
 def test_it_is_live_stopped_and_goes_on_to_the_weights_of_one_that_was_not(
-    store: RunStore, config: RunConfig, ticket: Ticket
+    store: RunStore, config: RunConfig, spec: EngineSpec
 ) -> None:
-    whole = service.start_run(store, config, ticket)
+    whole = service.start_run(store, config, spec)
     live = wait(store, whole, when=after(5))
     assert live.started is not None
     with pytest.raises(FinetuneError):  # it is at work
@@ -123,7 +121,7 @@ def test_it_is_live_stopped_and_goes_on_to_the_weights_of_one_that_was_not(
     assert steps(whole)[-1][0] == TOTAL
     assert "step 3: loss" in whole.log_tail()
     until(lambda: not whole.checkpoints())
-    run = service.start_run(store, config, ticket)
+    run = service.start_run(store, config, spec)
     wait(store, run, when=after(25))
     service.stop_run(store, run)
     stopped = wait(store, run, "stopped")
@@ -137,9 +135,9 @@ def test_it_is_live_stopped_and_goes_on_to_the_weights_of_one_that_was_not(
 
 @pytest.mark.long
 def test_a_killed_worker_here_is_followed_by_another_and_no_event_is_lost(
-    store: RunStore, config: RunConfig, ticket: Ticket
+    store: RunStore, config: RunConfig, spec: EngineSpec
 ) -> None:
-    run = service.start_run(store, config, ticket)
+    run = service.start_run(store, config, spec)
     wait(store, run, when=after(25))
     workers.kill_worker(run)
     assert run.state().status == "interrupted"
@@ -147,18 +145,18 @@ def test_a_killed_worker_here_is_followed_by_another_and_no_event_is_lost(
     wait(store, run, "finished")
     found = [step for step, _ in steps(run)]
     assert {*found} == {*range(1, TOTAL + 1)}
-    if ticket.engine != "local":  # the attempt went on, and there is no second one
+    if spec.engine != "local":  # the attempt went on, and there is no second one
         until(lambda: not run.is_alive())
         assert len(found) == TOTAL
         assert not any(isinstance(event, events.Resumed) for event in run.tail()[0])
-        assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
+        assert (read_spec(run).attempt, read_spec(run).job) == (1, "")
 
 
 @pytest.mark.long
 def test_a_killed_training_goes_on_from_its_checkpoint(
-    store: RunStore, config: RunConfig, ticket: Ticket
+    store: RunStore, config: RunConfig, spec: EngineSpec
 ) -> None:
-    run = service.start_run(store, config, ticket)
+    run = service.start_run(store, config, spec)
     wait(store, run, when=after(50))
     training_process(run).kill()
     ended = wait(store, run, "failed", "interrupted")
@@ -173,8 +171,8 @@ def test_a_killed_training_goes_on_from_its_checkpoint(
     assert {step for step, _ in steps(run)} == {*range(1, TOTAL + 1)}
 
 
-def test_a_run_that_fails_says_why(store: RunStore, config: RunConfig, ticket: Ticket) -> None:
-    run = service.start_run(store, config.changed(label_column="verdict"), ticket)
+def test_a_run_that_fails_says_why(store: RunStore, config: RunConfig, spec: EngineSpec) -> None:
+    run = service.start_run(store, config.changed(label_column="verdict"), spec)
     failed = wait(store, run, "failed")
     assert "verdict" in failed.error
     assert failed.remedy
@@ -182,7 +180,7 @@ def test_a_run_that_fails_says_why(store: RunStore, config: RunConfig, ticket: T
 
 @pytest.mark.long
 def test_it_goes_on_while_no_app_is_here_and_one_that_starts_shows_it(
-    store: RunStore, config: RunConfig, ticket: Ticket, processes: list[psutil.Process]
+    store: RunStore, config: RunConfig, spec: EngineSpec, processes: list[psutil.Process]
 ) -> None:
     script = (
         "import sys, time\nfrom finetune.jobs.scheduler import Scheduler\n"
@@ -197,23 +195,23 @@ def test_it_goes_on_while_no_app_is_here_and_one_that_starts_shows_it(
         return app
 
     app = start_app()
-    run = service.start_run(store, config.changed(max_steps=100 * TOTAL), ticket)
+    run = service.start_run(store, config.changed(max_steps=100 * TOTAL), spec)
     wait(store, run, when=after(10))
     app.kill()
-    if ticket.engine != "local":
+    if spec.engine != "local":
         workers.kill_worker(run)  # as when the machine was restarted
     seen = run.state().step
     app = start_app()
     while not run.is_alive():
         time.sleep(0.1)
     wait(store, run, when=after(seen + 10))
-    if ticket.engine == "local":
+    if spec.engine == "local":
         service.stop_run(store, run)
     else:  # a stop that nobody could pass on outlives a restart
         app.kill()
         workers.kill_worker(run)
         run.request_stop()
         start_app()
-        until(lambda: not read_ticket(run).job)
+        until(lambda: not read_spec(run).job)
     assert wait(store, run, "stopped").step < 100 * TOTAL
-    assert read_ticket(run).attempt <= 1
+    assert read_spec(run).attempt <= 1

@@ -20,9 +20,9 @@ from finetune.__main__ import main as command_line
 from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, log_lines, registry, spending, supervisor
-from finetune.engines.base import AttemptStatus, Ticket, read_ticket, write_ticket
+from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
-from finetune.engines.registry import check_config, make_ticket
+from finetune.engines.registry import check_config, make_spec
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.jobs import scheduler, service, tokens, workers
@@ -41,7 +41,7 @@ LONG = 400  # epochs of the toys that take longer than a test needs to look
 
 
 @pytest.fixture
-def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Ticket:
+def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> EngineSpec:
     return let_jobs_train(hub, monkeypatch, TOKEN)
 
 
@@ -64,7 +64,7 @@ def ended_workers(store: RunStore) -> Iterator[None]:
 
 @pytest.mark.long
 def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
     config = config.changed(num_train_epochs=30)
     hub.jobs.lines_twice = True
@@ -100,13 +100,13 @@ def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
 
 @pytest.mark.long
 def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
-    store: RunStore, config: RunConfig, job: Ticket
+    store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
     config = config.changed(num_train_epochs=LONG // 2)
     whole = service.start_run(store, config)
     wait(store, whole, "finished")
     run = service.start_run(store, config)
-    for place in (job, Ticket(), job):
+    for place in (job, EngineSpec(), job):
         last = run.state().step
         wait(store, run, when=lambda summary: summary.step > last + 20)  # noqa: B023
         service.stop_run(store, run)
@@ -117,7 +117,7 @@ def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
     wait(store, run, "finished")
     assert weights(run) == weights(whole)
     assert dict(steps(run)) == dict(steps(whole))
-    assert read_ticket(run).attempt == 2
+    assert read_spec(run).attempt == 2
 
 
 @pytest.mark.long
@@ -125,7 +125,7 @@ def test_an_app_that_comes_back_follows_the_job_that_went_on(
     hub: LoopbackHub,
     store: RunStore,
     config: RunConfig,
-    job: Ticket,
+    job: EngineSpec,
     processes: list[psutil.Process],
 ) -> None:
     run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
@@ -155,7 +155,7 @@ def test_an_app_that_comes_back_follows_the_job_that_went_on(
     ],
 )
 def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket, message: str, said: str
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, message: str, said: str
 ) -> None:
     config = config.changed(num_train_epochs=LONG)
     run = service.start_run(store, config, job)
@@ -169,7 +169,7 @@ def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
     assert "Resume" in failed.remedy
     step = run.checkpoint_step()
     assert step > 0
-    resume(store, run, Ticket())
+    resume(store, run, EngineSpec())
     wait(store, run, when=lambda summary: summary.step > step + 5)
     assert events.Resumed(step=step, time=0).step in [
         event.step for event in run.tail()[0] if isinstance(event, events.Resumed)
@@ -180,7 +180,7 @@ def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
 
 @pytest.mark.long
 def test_a_hub_that_stumbles_loses_no_event_and_no_model(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
     run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
     wait(store, run, when=lambda summary: summary.step > 4)
@@ -201,8 +201,8 @@ def test_a_hub_that_stumbles_loses_no_event_and_no_model(
 class FormerToo(SimulatedJob):
     """A job of which a former attempt still writes."""
 
-    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
-        for text in super().follow(run, ticket):
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+        for text in super().follow(run, spec):
             log_line = log_lines.decode(text)
             assert log_line is not None
             yield log_line._replace(attempt=log_line.attempt - 1, line=b'{"former": 1}').encode()
@@ -215,7 +215,7 @@ def test_what_many_jobs_send_is_all_written_down(
     monkeypatch.setattr(supervisor, "POLL", 0.2)
     jobs = [(store.create(RunConfig()), FormerToo(1.5)) for _ in range(5)]
     for run, _ in jobs:
-        write_ticket(run, Ticket(engine="hub-job"))
+        write_spec(run, EngineSpec(engine="hub-job"))
     with ThreadPoolExecutor(len(jobs)) as pool:
         list(pool.map(lambda pair: supervisor.supervise(pair[0], lambda: pair[1]), jobs))
     for run, simulated in jobs:
@@ -242,18 +242,18 @@ def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "POLL", 0.2)
-    run, remote = store.create(RunConfig()), Ticket(engine="hub-job")
-    write_ticket(run, remote)
+    run, remote = store.create(RunConfig()), EngineSpec(engine="hub-job")
+    write_spec(run, remote)
     for attempt in (1, 2):
-        begin = read_ticket(run).sent
+        begin = read_spec(run).sent
         assert supervisor.supervise(run, lambda: SimulatedJob(0.4)) == 1
         spending.note(run, attempt, 0.25)
-        ticket = read_ticket(run)
-        assert ticket.attempt == attempt
-        assert ticket.sent > begin
-        for place in (Ticket(), remote):
+        spec = read_spec(run)
+        assert spec.attempt == attempt
+        assert spec.sent > begin
+        for place in (EngineSpec(), remote):
             service.resume_run(store, run, place)
-            assert read_ticket(run).engine == place.engine
+            assert read_spec(run).engine == place.engine
             run.append(events.Failed(error="It ended there.", remedy=""))
     assert spending.spent_on(run) == 0.5
 
@@ -261,7 +261,7 @@ def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(
 class LostAfterItsEnd(SimulatedJob):
     """A job whose machine goes just after its run has finished."""
 
-    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
         run.append(events.Finished(step=1, seconds=1.0))
         return AttemptStatus("ended", lost=True)
 
@@ -271,22 +271,22 @@ def test_a_finished_run_is_not_trained_again_when_its_machine_goes(
 ) -> None:
     monkeypatch.setattr(supervisor, "POLL", 0.2)
     run = store.create(RunConfig())
-    write_ticket(run, Ticket(engine="ray"))
+    write_spec(run, EngineSpec(engine="ray"))
     assert supervisor.supervise(run, lambda: LostAfterItsEnd(0.0), restarts=3) == 0
-    assert read_ticket(run).attempt == 1
+    assert read_spec(run).attempt == 1
 
 
-def stopped_on(store: RunStore, config: RunConfig, ticket: Ticket) -> Run:
+def stopped_on(store: RunStore, config: RunConfig, spec: EngineSpec) -> Run:
     """A run that was stopped on an engine."""
     run = store.create(config)
     run.append(events.Stopped(step=1, seconds=1.0))
-    write_ticket(run, ticket)
+    write_spec(run, spec)
     return run
 
 
 @pytest.mark.usefixtures("nothing_begins")
-def test_a_run_is_there_with_its_ticket_or_not_at_all(
-    store: RunStore, config: RunConfig, job: Ticket, monkeypatch: pytest.MonkeyPatch
+def test_a_run_is_there_with_its_engine_or_not_at_all(
+    store: RunStore, config: RunConfig, job: EngineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = RunStore.create
 
@@ -297,12 +297,12 @@ def test_a_run_is_there_with_its_ticket_or_not_at_all(
     monkeypatch.setattr(RunStore, "create", create_and_die)
     with pytest.raises(KeyboardInterrupt):
         service.start_run(store, config, job)
-    assert [read_ticket(run) for run in store.runs()] == [job]
+    assert [read_spec(run) for run in store.runs()] == [job]
 
 
 @pytest.mark.usefixtures("nothing_begins")
 def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
-    store: RunStore, config: RunConfig, job: Ticket, capsys: pytest.CaptureFixture[str]
+    store: RunStore, config: RunConfig, job: EngineSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = stopped_on(store, config, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.01"):
@@ -316,7 +316,7 @@ def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     assert command_line(["train", *words, "--yes"]) == 2
     assert "The run is finished." in capsys.readouterr().err
     # One whose job may be at work is taken up.
-    write_ticket(run, read_ticket(run).model_copy(update={"submitted": 0.0}))
+    write_spec(run, read_spec(run).model_copy(update={"submitted": 0.0}))
     run.append(events.Stopped(step=1, seconds=1.0))
     spending.note(run, 1, 0.5)
     service.resume_run(store, run)
@@ -324,10 +324,10 @@ def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
 
 @pytest.mark.usefixtures("nothing_begins")
 def test_a_run_that_moves_to_a_job_writes_checkpoints_that_can_be_sent(
-    store: RunStore, config: RunConfig, job: Ticket
+    store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
-    run = stopped_on(store, config.changed(save_steps=0), Ticket())
-    service.resume_run(store, run, Ticket())
+    run = stopped_on(store, config.changed(save_steps=0), EngineSpec())
+    service.resume_run(store, run, EngineSpec())
     assert run.config().save_steps == 0
     run.append(events.Stopped(step=1, seconds=1.0))
     service.resume_run(store, run, job)
@@ -336,11 +336,11 @@ def test_a_run_that_moves_to_a_job_writes_checkpoints_that_can_be_sent(
 
 @pytest.mark.usefixtures("nothing_begins")
 def test_a_file_of_accelerates_is_refused_on_another_engine(
-    store: RunStore, config: RunConfig, job: Ticket, tmp_path: Path
+    store: RunStore, config: RunConfig, job: EngineSpec, tmp_path: Path
 ) -> None:
     (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
     config = config.changed(accelerate_config=str(tmp_path / "fsdp.yaml"))
-    run = stopped_on(store, config, Ticket())
+    run = stopped_on(store, config, EngineSpec())
     for begin in (
         lambda: service.start_run(store, config, job),
         lambda: service.resume_run(store, run, job),
@@ -356,21 +356,21 @@ def test_a_file_of_accelerates_is_refused_on_another_engine(
      {"attn_implementation": "flash_attention_2"}],
 )  # fmt: skip
 def test_what_a_job_has_no_package_for_is_refused_before_it_is_billed(
-    store: RunStore, config: RunConfig, job: Ticket, values: dict[str, Any]
+    store: RunStore, config: RunConfig, job: EngineSpec, values: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError, match="needs a package that a Hugging Face Job does not"):
         check_config(config.changed(**values), job)
-    check_config(config.changed(**values), Ticket())
+    check_config(config.changed(**values), EngineSpec())
     check_config(config.changed(report_to="tensorboard"), job)
 
 
 @pytest.mark.usefixtures("nothing_begins")
 def test_a_stop_reaches_a_job_that_nobody_follows_just_now(
-    store: RunStore, config: RunConfig, job: Ticket
+    store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
     run = store.create(config)
     run.append(events.Started(device="cpu"))
-    write_ticket(run, job.model_copy(update={"attempt": 1, "job": "ada/1"}))
+    write_spec(run, job.model_copy(update={"attempt": 1, "job": "ada/1"}))
     for discard in (False, True):
         service.stop_run(store, run, discard)
         assert Queue(store.root).waiting() == [run.id]
@@ -395,9 +395,9 @@ def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_termina
     assert stopped == [False]
 
 
-def begun_by(run: Run, ticket: Ticket) -> RunSummary:
+def begun_by(run: Run, spec: EngineSpec) -> RunSummary:
     """What is known of a run whose worker has tried to submit it."""
-    write_ticket(run, ticket)
+    write_spec(run, spec)
     assert registry.carry_out(run) == 1
     return run.state()
 
@@ -406,7 +406,7 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
     hub: LoopbackHub,
     store: RunStore,
     config: RunConfig,
-    job: Ticket,
+    job: EngineSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refusal(**options: object) -> str:
@@ -433,7 +433,7 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
 
 
 def test_a_second_job_of_a_run_is_refused_while_the_first_lives(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
     run = store.create(config)
     api = HfApi(endpoint=hub.url, token=TOKEN)
@@ -448,8 +448,8 @@ def test_a_second_job_of_a_run_is_refused_while_the_first_lives(
 
 
 @pytest.fixture
-def sleeping_job(hub: LoopbackHub, job: Ticket) -> Ticket:
-    """The ticket of jobs that sleep."""
+def sleeping_job(hub: LoopbackHub, job: EngineSpec) -> EngineSpec:
+    """The engine spec of jobs that sleep."""
     hub.jobs.prepare = lambda _command, variables: (["sleep", "60"], variables)
     return job
 
@@ -457,7 +457,7 @@ def sleeping_job(hub: LoopbackHub, job: Ticket) -> Ticket:
 @pytest.mark.usefixtures("nothing_begins")
 @pytest.mark.parametrize("started", [True, False])
 def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or_goes(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: Ticket, started: bool
+    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: EngineSpec, started: bool
 ) -> None:
     most = HubJobOptions(**sleeping_job.options).most
     for move in (True, False):
@@ -468,7 +468,7 @@ def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or
         assert spending.spent_on(run) == pytest.approx(most)
         assert hub.buckets[BUCKET].files
         if move:
-            service.resume_run(store, run, Ticket())
+            service.resume_run(store, run, EngineSpec())
             assert [job.stage for job in hub.jobs.all.values()] == ["CANCELED"] * started
         service.delete_run(store, run)
         assert bool(hub.jobs.all) == started
@@ -482,25 +482,25 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     hub: LoopbackHub,
     store: RunStore,
     config: RunConfig,
-    sleeping_job: Ticket,
+    sleeping_job: EngineSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = store.create(config)
-    ticket = write_ticket(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     run.append(events.Resumed(step=0))
-    name = registry.open_engine(ticket).submit(run, ticket)
-    ticket = write_ticket(run, read_ticket(run).model_copy(update={"job": name}))
+    name = registry.open_engine(spec).submit(run, spec)
+    spec = write_spec(run, read_spec(run).model_copy(update={"job": name}))
     hub.add_user("eves-token", "eve")
     monkeypatch.setenv("HF_TOKEN", "eves-token")
-    engine = registry.open_engine(ticket)
+    engine = registry.open_engine(spec)
     for ask in (engine.state, engine.fetch, engine.remove):
         with pytest.raises(
             WrongAccount, match=r"is ada's, and this token is eve's\. Sign in as ada"
         ):
-            ask(run, ticket)
+            ask(run, spec)
     monkeypatch.setattr(supervisor, "POLL", 0.1)
-    assert "Sign in as ada" in begun_by(run, ticket).remedy
-    assert read_ticket(run).job == name
+    assert "Sign in as ada" in begun_by(run, spec).remedy
+    assert read_spec(run).job == name
     assert hub.jobs.last.stage in ("SCHEDULING", "RUNNING")
     tokens.keep(run.id, TOKEN)
     service.delete_run(store, run, "eves-token")
@@ -514,12 +514,12 @@ def test_a_run_whose_bucket_is_gone_can_be_deleted(
     hub: LoopbackHub,
     store: RunStore,
     config: RunConfig,
-    job: Ticket,
+    job: EngineSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hub_jobs, "PAUSE", 0.01)
     run = store.create(config)
-    write_ticket(run, job.model_copy(update={"attempt": 1, "submitted": 1.0, "kept_in": ("ada",)}))
+    write_spec(run, job.model_copy(update={"attempt": 1, "submitted": 1.0, "kept_in": ("ada",)}))
     service.delete_run(store, run)
     assert store.runs() == []
 
@@ -528,7 +528,7 @@ def test_an_image_without_python_is_named(
     hub: LoopbackHub,
     store: RunStore,
     config: RunConfig,
-    job: Ticket,
+    job: EngineSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "POLL", 0.1)
@@ -543,7 +543,7 @@ def test_a_bucket_brings_only_what_a_job_saves(
     hub: LoopbackHub,
     store: RunStore,
     config: RunConfig,
-    job: Ticket,
+    job: EngineSpec,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = store.create(config)
@@ -586,7 +586,7 @@ def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore, config: R
 @pytest.mark.long
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_job_whose_start_was_not_heard_of_is_taken_up_with_all_its_events(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket, ended: bool
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, ended: bool
 ) -> None:
     hub.fail(method="POST", path=r"/api/jobs/ada$", cut=True, after=20)
     config = config.changed(num_train_epochs=LONG // 8)
@@ -604,7 +604,7 @@ def test_a_job_whose_start_was_not_heard_of_is_taken_up_with_all_its_events(
 
 @pytest.mark.long
 def test_a_run_whose_bucket_was_deleted_goes_on_here(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
     run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
     wait(store, run, when=lambda summary: summary.step > 8)
@@ -613,8 +613,8 @@ def test_a_run_whose_bucket_was_deleted_goes_on_here(
     del hub.buckets[BUCKET]
     resume(store, run)
     wait(store, run, "failed")
-    resume(store, run, Ticket())
-    wait(store, run, when=lambda summary: summary.step > 8 and not read_ticket(run).job)
+    resume(store, run, EngineSpec())
+    wait(store, run, when=lambda summary: summary.step > 8 and not read_spec(run).job)
     service.stop_run(store, run)
     wait(store, run, "stopped")
 
@@ -637,14 +637,14 @@ def test_frames_are_known_among_other_lines() -> None:
 
 def test_options_that_are_wrong_are_all_named() -> None:
     with pytest.raises(FinetuneError, match=r"minutes is 0.*color is"):
-        make_ticket("hub-job", {"minutes": 0, "color": "red"})
+        make_spec("hub-job", {"minutes": 0, "color": "red"})
     for value in (True, False, "1.000", "1,000", 1.5, float("inf"), None):
         with pytest.raises(FinetuneError, match=f"minutes is {value!r}: "):
-            make_ticket("hub-job", {"minutes": value})
+            make_spec("hub-job", {"minutes": value})
     for value in (True, float("inf"), float("nan"), "1,5"):
         with pytest.raises(FinetuneError, match=f"dollars_a_run is {value!r}: "):
-            make_ticket("hub-job", {"dollars_a_run": value})
+            make_spec("hub-job", {"dollars_a_run": value})
     with pytest.raises(FinetuneError, match="engine is 'cloud'; choose one of: local, hub-job"):
-        make_ticket("cloud", {})
+        make_spec("cloud", {})
     with pytest.raises(FinetuneError, match="minutes is of another engine"):
-        make_ticket("local", {"minutes": 5})
+        make_spec("local", {"minutes": 5})

@@ -14,7 +14,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
-from finetune.engines.base import AttemptStatus, Engine, Ticket, read_ticket, resume, write_ticket
+from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, resume, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.log_lines import LogLine
 from finetune.engines.run_bucket import SAVED, RunBucket
@@ -34,7 +34,7 @@ BUCKET = "ada/finetune-jobs"
 
 
 @pytest.fixture
-def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Ticket:
+def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> EngineSpec:
     return let_jobs_train(hub, monkeypatch, TOKEN)
 
 
@@ -45,63 +45,63 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sleeping(hub: LoopbackHub, store: RunStore, job: Ticket) -> tuple[Run, Ticket, Engine]:
-    """A run whose job sleeps, its ticket and its engine."""
+def sleeping(hub: LoopbackHub, store: RunStore, job: EngineSpec) -> tuple[Run, EngineSpec, Engine]:
+    """A run whose job sleeps, its engine spec and its engine."""
     hub.jobs.prepare = lambda _command, variables: (["sleep", "60"], variables)
     run = store.create(RunConfig())
-    ticket = write_ticket(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    spec = write_spec(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     run.append(events.PhaseStarted(phase=events.Phase.SUBMIT))
-    engine = registry.open_engine(ticket)
-    name = engine.submit(run, ticket)
-    return run, write_ticket(run, read_ticket(run).model_copy(update={"job": name})), engine
+    engine = registry.open_engine(spec)
+    name = engine.submit(run, spec)
+    return run, write_spec(run, read_spec(run).model_copy(update={"job": name})), engine
 
 
 def test_a_job_that_is_denied_is_found_by_its_label(
-    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
+    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
 ) -> None:
-    run, ticket, engine = sleeping
+    run, spec, engine = sleeping
     hub.jobs.last.wait("RUNNING")
     denied = hub.fail(path=INSPECT, status=404, times=100)
     for _ in range(50):
-        assert engine.state(run, ticket).status == "running"
+        assert engine.state(run, spec).status == "running"
     assert denied.times == 50
     hub.jobs.kill(hub.jobs.last.id)
-    assert not engine.state(run, ticket).missing
-    assert spending.spent_on(run) < HubJobOptions(**ticket.options).most
+    assert not engine.state(run, spec).missing
+    assert spending.spent_on(run) < HubJobOptions(**spec.options).most
 
 
 def test_that_there_is_no_such_job_is_believed_after_several_answers(
-    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
+    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
 ) -> None:
-    run, ticket, engine = sleeping
+    run, spec, engine = sleeping
     hidden = hub.jobs.all.copy()
     hub.jobs.all.clear()
     for _ in range(15):
         with pytest.raises(PublishError, match="The Hub knows no job"):
-            engine.state(run, ticket)
+            engine.state(run, spec)
     hub.jobs.all |= hidden
-    assert not engine.state(run, ticket).missing
+    assert not engine.state(run, spec).missing
     hub.jobs.all.clear()
     for _ in range(19):
         with pytest.raises(PublishError):
-            engine.state(run, ticket)
-    assert engine.state(run, ticket) == AttemptStatus(
-        "ended", reason=f"The Hub knows no job {ticket.job}.", missing=True
+            engine.state(run, spec)
+    assert engine.state(run, spec) == AttemptStatus(
+        "ended", reason=f"The Hub knows no job {spec.job}.", missing=True
     )
-    assert spending.spent_on(run) == pytest.approx(HubJobOptions(**ticket.options).most)
-    missing = ticket.model_copy(update={"job": "", "missing": ticket.job})
+    assert spending.spent_on(run) == pytest.approx(HubJobOptions(**spec.options).most)
+    missing = spec.model_copy(update={"job": "", "missing": spec.job})
     assert not engine.knows(run, missing)
     hub.jobs.all |= hidden
     assert engine.knows(run, missing)
 
 
 def test_no_second_job_begins_and_no_run_goes_while_the_jobs_cannot_be_listed(
-    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine], store: RunStore
+    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine], store: RunStore
 ) -> None:
-    run, ticket, engine = sleeping
+    run, spec, engine = sleeping
     hub.fail("GET", r"/api/jobs/ada$", 404, times=2)
     with pytest.raises(Absent):
-        engine.submit(run, ticket)
+        engine.submit(run, spec)
     with pytest.raises(Absent):
         service.delete_run(store, run)
     assert len(hub.jobs.all) == 1
@@ -110,22 +110,22 @@ def test_no_second_job_begins_and_no_run_goes_while_the_jobs_cannot_be_listed(
 
 
 def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
-    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine]
+    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
 ) -> None:
-    run, ticket, engine = sleeping
+    run, spec, engine = sleeping
     box = RunBucket(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
     box.put({f"{SAVED}/events.jsonl": b"{}\n"})
     hub.fail(path="/tree", status=404, times=4)
-    assert engine.fetch(run, ticket) == b"{}\n"
+    assert engine.fetch(run, spec) == b"{}\n"
     denied = hub.fail(path="/tree", status=404, times=100)
     with pytest.raises(Absent):  # the bucket itself is there
-        engine.fetch(run, ticket)
+        engine.fetch(run, spec)
     with pytest.raises(Absent):
-        engine.remove(run, ticket)
+        engine.remove(run, spec)
     assert hub.buckets[BUCKET].files
     denied.times = 0
     del hub.buckets[BUCKET]
-    assert engine.fetch(run, ticket) == b""
+    assert engine.fetch(run, spec) == b""
 
 
 class Forgetful(SimulatedJob):
@@ -133,49 +133,49 @@ class Forgetful(SimulatedJob):
 
     remembers = False
 
-    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
         if len(self.lines) >= 5 and not self.remembers:
             return AttemptStatus("ended", reason="There is no such job.", missing=True)
         return AttemptStatus("ended" if len(self.lines) == 20 else "running", 0)
 
-    def knows(self, run: Run, ticket: Ticket) -> bool:
+    def knows(self, run: Run, spec: EngineSpec) -> bool:
         return self.remembers
 
-    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
-        offset = ticket.sent
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+        offset = spec.sent
         for step in range(1, 21 if self.remembers else 6):
             if step > len(self.lines):
                 event = events.Stepped(
                     step=step, epoch=0.0, loss=1 / step, learning_rate=0.1, samples_per_second=1.0
                 )
                 self.lines.append(event.model_dump_json().encode())
-            log_line = LogLine(ticket.attempt, offset, self.lines[step - 1])
+            log_line = LogLine(spec.attempt, offset, self.lines[step - 1])
             offset = log_line.end
             yield log_line.encode()
 
 
 def test_a_missing_job_is_followed_again_once_it_is_known(store: RunStore) -> None:
     run, job = store.create(RunConfig()), Forgetful(60)
-    write_ticket(run, Ticket(engine="hub-job"))
+    write_spec(run, EngineSpec(engine="hub-job"))
     assert supervisor.supervise(run, lambda: job) == 1
     assert run.state().error == "There is no such job."
-    assert (read_ticket(run).job, read_ticket(run).missing) == ("", "simulated")
+    assert (read_spec(run).job, read_spec(run).missing) == ("", "simulated")
     resume(run)
     assert run.state().status == "failed"  # nothing is known of it yet
     job.remembers = True
     supervisor.supervise(run, lambda: job)
     assert [step for step, _ in steps(run)] == list(range(1, 21))
     assert len(run.state().train) == 20
-    assert (read_ticket(run).attempt, read_ticket(run).missing) == (1, "")
+    assert (read_spec(run).attempt, read_spec(run).missing) == (1, "")
 
 
 def test_a_missing_job_that_stays_unknown_is_followed_by_another_one(store: RunStore) -> None:
     run = store.create(RunConfig())
-    write_ticket(run, Ticket(engine="hub-job"))
+    write_spec(run, EngineSpec(engine="hub-job"))
     supervisor.supervise(run, lambda: Forgetful(60))
     resume(run)
     supervisor.supervise(run, lambda: Forgetful(60))
-    assert (read_ticket(run).attempt, read_ticket(run).missing) == (2, "simulated")
+    assert (read_spec(run).attempt, read_spec(run).missing) == (2, "simulated")
     assert [step for step, _ in steps(run)] == [1, 2, 3, 4, 5] * 2
     assert len(run.state().train) == 5
 
@@ -184,7 +184,7 @@ def test_a_missing_job_that_stays_unknown_is_followed_by_another_one(store: RunS
 def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
     hub: LoopbackHub,
     store: RunStore,
-    job: Ticket,
+    job: EngineSpec,
     toy_checkpoint: Path,
     toy_pairs_folder: Path,
 ) -> None:
@@ -195,7 +195,7 @@ def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
         save_steps=50, mixed_precision="no",
     )  # fmt: skip
     run = store.create(config)
-    write_ticket(run, job)
+    write_spec(run, job)
     follower = threading.Thread(target=registry.carry_out, args=(run,))
     follower.start()
     until(lambda: run.state().step > 20)
@@ -233,7 +233,7 @@ def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
      ("Job timeout, exit code: 137", "was ended after its 10 minutes")],
 )  # fmt: skip
 def test_how_a_job_has_ended_is_said(
-    hub: LoopbackHub, sleeping: tuple[Run, Ticket, Engine], message: str, said: str
+    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine], message: str, said: str
 ) -> None:
     run, _, _ = sleeping
     hub.jobs.kill(hub.jobs.last.id, message)
@@ -245,7 +245,7 @@ def test_how_a_job_has_ended_is_said(
 def test_a_job_followed_from_a_terminal_prints_each_line_once(
     hub: LoopbackHub,
     store: RunStore,
-    job: Ticket,
+    job: EngineSpec,
     toy_checkpoint: Path,
     toy_pairs_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -264,7 +264,7 @@ def test_a_job_followed_from_a_terminal_prints_each_line_once(
     )  # fmt: skip
     hub.fail(path="/logs", cut=True, after=4000)
     run = store.create(config)
-    write_ticket(run, job)
+    write_spec(run, job)
     words = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder), "--yes"]
     try:
         done = subprocess.run(words, capture_output=True, text=True)

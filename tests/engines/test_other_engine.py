@@ -11,7 +11,7 @@ from finetune import owners
 from finetune.cli import engine_arguments
 from finetune.config import RunConfig
 from finetune.engines import registry
-from finetune.engines.base import Ticket, write_ticket
+from finetune.engines.base import EngineSpec, write_spec
 from finetune.errors import ConfigError, JobError
 from finetune.jobs import cost
 from finetune.runs.store import RunStore
@@ -47,13 +47,13 @@ def test_the_form_has_its_options_machines_prices_and_consent(engine_form: Engin
     typed = {"flavor": "large", "minutes": "20", "queue": "long", "niceness": "1,5"}
     choice = Choice("other", typed, prices=told[form.prices])
     with pytest.raises(ConfigError, match=r"niceness is '1\.5'"):
-        choice.ticket()
+        choice.spec()
     choice = form.read(engine_values(form, choice._replace(values=typed | {"niceness": "3"})))
     with pytest.raises(JobError, match="A Other machine is billed to your account"):
         form.checked(choice)
-    ticket = form.checked(choice._replace(agreed=True))
-    assert ticket.place == "other large"
-    assert ticket.options == {
+    spec = form.checked(choice._replace(agreed=True))
+    assert spec.place == "other large"
+    assert spec.options == {
         "flavor": "large", "minutes": 20, "price": 1.44, "dollars_a_run": 1.0,
         "dollars_a_day": 5.0, "queue": "long", "niceness": 3,
     }  # fmt: skip
@@ -78,38 +78,38 @@ def parsed(words: str) -> argparse.Namespace:
 
 def test_the_command_line_has_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     args = parsed("--engine other --flavor large --queue long --minutes 10 --nodes 2")
-    ticket = engine_arguments.ticket_from_arguments(args)
-    assert ticket is not None
-    assert (ticket.options["queue"], ticket.options["price"]) == ("long", 1.44)
-    assert "nodes" not in ticket.options
+    spec = engine_arguments.spec_from_arguments(args)
+    assert spec is not None
+    assert (spec.options["queue"], spec.options["price"]) == ("long", 1.44)
+    assert "nodes" not in spec.options
     with pytest.raises(JobError, match="The price was not agreed to"):
-        engine_arguments.agree(args, ticket)
+        engine_arguments.agree(args, spec)
     told = "other large: $1.44 an hour; it stops by itself after 10 minutes, at most $0.24."
     assert told in capsys.readouterr().err
-    engine_arguments.agree(parsed("--yes"), ticket)
+    engine_arguments.agree(parsed("--yes"), spec)
     unknown = parsed("--engine other --flavor huge")
     with pytest.raises(JobError, match=r"there is no machine 'huge'\. Choose one of: small, large"):
-        engine_arguments.ticket_from_arguments(unknown)
+        engine_arguments.spec_from_arguments(unknown)
 
 
 def test_a_search_on_it_needs_a_number_of_trials() -> None:
-    ticket = registry.make_ticket("other", SMALL)
-    assert limits.trial_price(ticket) == pytest.approx(0.18)
+    spec = registry.make_spec("other", SMALL)
+    assert limits.trial_price(spec) == pytest.approx(0.18)
     with pytest.raises(ConfigError, match="each trial is billed"):
-        limits.check_price(Budget(trials=0, minutes=5), ticket)
+        limits.check_price(Budget(trials=0, minutes=5), spec)
 
 
 def test_its_run_shows_its_name_and_machine_and_an_engine_that_is_gone_its_own(
     store: RunStore,
 ) -> None:
     run = store.create(RunConfig())
-    write_ticket(run, registry.make_ticket("other", SMALL))
+    write_spec(run, registry.make_spec("other", SMALL))
     assert "Other machine small" in run_view.bar(run, run.state())
-    write_ticket(run, Ticket(engine="gone", options={"flavor": "huge"}))
+    write_spec(run, EngineSpec(engine="gone", options={"flavor": "huge"}))
     assert "gone huge" in run_view.bar(run, run.state())
     assert registry.is_remote(run)
     with pytest.raises(JobError, match=r"no engine 'gone'\. Choose one of: local, .*other"):
-        registry.open_engine(Ticket(engine="gone"))
+        registry.open_engine(EngineSpec(engine="gone"))
 
 
 @pytest.mark.parametrize("named", ["", "10.0.0.2:6379"])
@@ -128,5 +128,5 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
     if named:
         assert not form.controls["ray", "address"].visible
     with pytest.raises(ConfigError, match="address cannot be named here"):
-        registry.check_visitors_options(registry.make_ticket("ray", {"address": "10.0.0.1:1"}))
-    registry.check_visitors_options(registry.make_ticket("ray", {"nodes": 2}))
+        registry.check_visitors_options(registry.make_spec("ray", {"address": "10.0.0.1:1"}))
+    registry.check_visitors_options(registry.make_spec("ray", {"nodes": 2}))

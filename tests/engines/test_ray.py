@@ -24,10 +24,10 @@ from finetune import owners
 from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
 from finetune.engines import attempt, ray_connection, ray_machines, ray_node
-from finetune.engines.base import Ticket, read_ticket, write_ticket
+from finetune.engines.base import EngineSpec, read_spec, write_spec
 from finetune.engines.ray_connection import connected
 from finetune.engines.ray_files import scorer_on_cluster
-from finetune.engines.registry import make_ticket, open_engine
+from finetune.engines.registry import make_spec, open_engine
 from finetune.errors import JobError
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
@@ -71,8 +71,8 @@ def start(
 
     def begin(config: RunConfig, nodes: int = 2, address: str = "") -> Run:
         options = {"address": address or cluster.address, "nodes": nodes}
-        ticket = make_ticket("ray", options)
-        started.append(service.start_run(store, config, ticket))
+        spec = make_spec("ray", options)
+        started.append(service.start_run(store, config, spec))
         until(lambda: workers.worker_process(started[-1]) is not None)
         return started[-1]
 
@@ -80,7 +80,7 @@ def start(
     for run in started:
         workers.kill_worker(run)
         if run.exists():
-            open_engine(read_ticket(run)).remove(run, read_ticket(run))
+            open_engine(read_spec(run)).remove(run, read_spec(run))
 
 
 def ended(store: RunStore, run: Run) -> str:
@@ -140,7 +140,7 @@ def test_two_nodes_train_what_two_processes_here_do(
     assert summary.started.processes == 2
     until(lambda: not run.is_alive())
     assert "finished 600 steps" in run.log_tail()
-    assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
+    assert (read_spec(run).attempt, read_spec(run).job) == (1, "")
 
 
 @pytest.mark.long
@@ -158,7 +158,7 @@ def test_it_is_stopped_while_it_trains_and_goes_on(
     service.resume_run(store, run)
     assert ended(store, run) == "finished", run.log_tail()
     assert same_weights(run, here)
-    assert read_ticket(run).attempt == 2
+    assert read_spec(run).attempt == 2
 
 
 @pytest.mark.long
@@ -175,7 +175,7 @@ def test_it_goes_on_elsewhere_when_a_node_is_killed(
     cluster.kill(node_of(former[rank]))
     assert ended(store, run) == "finished", run.log_tail()
     assert same_weights(run, here)
-    assert read_ticket(run).attempt == 2
+    assert read_spec(run).attempt == 2
     resumed = [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
     assert resumed
     assert min(resumed) >= 40
@@ -193,7 +193,7 @@ def test_it_goes_on_when_its_process_is_told_to_end(
     until(trains(run, 25))
     rank_processes(run)["0"].terminate()
     assert ended(store, run) == "finished", run.log_tail()
-    assert read_ticket(run).attempt == 2
+    assert read_spec(run).attempt == 2
     steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
     assert steps == list(range(1, 1001))  # it has written a checkpoint, and none is done again
 
@@ -212,7 +212,7 @@ def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
     for member in frozen:
         member.suspend()
     try:
-        until(lambda: read_ticket(run).attempt == 2)
+        until(lambda: read_spec(run).attempt == 2)
         until(lambda: len(rank_processes(run)) == 1 and rank_processes(run)["0"] != process)
     finally:
         process.resume()  # it finds its parent alive, and trains on
@@ -237,11 +237,11 @@ def test_one_that_ended_while_nobody_was_here_has_ended(
     workers.kill_worker(run)
     until(lambda: run.state().status == "finished")
     until(lambda: not rank_processes(run))
-    assert read_ticket(run).job
+    assert read_spec(run).job
     count = len(run.tail()[0])
     Queue(store.root).add(run.id)  # as an app does that starts
     scheduler.dispatch_queue(store)
-    until(lambda: not read_ticket(run).job)
+    until(lambda: not read_spec(run).job)
     assert ended(store, run) == "finished"
     assert len(run.tail()[0]) == count
 
@@ -254,8 +254,8 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted(
     first = start(config.changed(max_steps=100_000))
     until(trains(first))
     second = start(config.changed(max_steps=20))
-    until(lambda: bool(read_ticket(second).job))
-    assert open_engine(read_ticket(second)).state(second, read_ticket(second)).status == "waiting"
+    until(lambda: bool(read_spec(second).job))
+    assert open_engine(read_spec(second)).state(second, read_spec(second)).status == "waiting"
     service.stop_run(store, second)
     assert ended(store, second) == "stopped", second.log_tail()
     ranks = rank_processes(first)
@@ -296,10 +296,10 @@ def test_what_the_cluster_cannot_do_is_said(
             run = start(config, address=f"127.0.0.1:{port}")
             assert ended(store, run) == "failed"
             assert f"127.0.0.1:{port} does not answer" in run.state().error
-    ticket = Ticket(engine="ray", options={"address": cluster.address}, attempt=1, job="a.1")
+    spec = EngineSpec(engine="ray", options={"address": cluster.address}, attempt=1, job="a.1")
     monkeypatch.setattr("ray.__version__", "2.59.0")
     with pytest.raises(JobError, match=r"is of another version: .* Ray: 2\.60\.0 .* Ray: 2\.59"):
-        open_engine(ticket).state(run, ticket)
+        open_engine(spec).state(run, spec)
 
 
 @pytest.mark.long
@@ -333,7 +333,7 @@ def test_a_search_has_several_trials_at_a_time_on_the_cluster(
 ) -> None:
     study = driver.begin_search(
         store, config.changed(num_processes=1, max_steps=600), read_space({"learning_rate": ""}),
-        Budget(trials=3), make_ticket("ray", {"address": cluster.address}), parallel=2,
+        Budget(trials=3), make_spec("ray", {"address": cluster.address}), parallel=2,
     )  # fmt: skip
     at_once = 0
 
@@ -382,8 +382,8 @@ def test_a_files_rows_are_scored_in_order_though_a_node_is_killed(
         if len(done) == 3:
             cluster.kill(node)
 
-    ticket = make_ticket("ray", {"address": cluster.address})
-    with scorer_on_cluster(here, ticket) as scorer:
+    spec = make_spec("ray", {"address": cluster.address})
+    with scorer_on_cluster(here, spec) as scorer:
         score = scorer.score
         monkeypatch.setattr(scorer, "score", lambda windows: score(counted(windows)))
         report, complete = files.predict_file(
@@ -394,7 +394,7 @@ def test_a_files_rows_are_scored_in_order_though_a_node_is_killed(
     assert report["rows"] == 1000
     assert report["errors"] == 1
     assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
-    with connected(ticket) as ray:  # which takes seconds to see that the machine is away
+    with connected(spec) as ray:  # which takes seconds to see that the machine is away
         until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
         ray.shutdown()
 
@@ -473,28 +473,28 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    ticket = make_ticket("ray", {"address": "10.0.0.1:6379"})
-    run, engine = store.create(RunConfig()), open_engine(ticket)
+    spec = make_spec("ray", {"address": "10.0.0.1:6379"})
+    run, engine = store.create(RunConfig()), open_engine(spec)
     monkeypatch.setitem(sys.modules, "ray", None)
-    ticket = ticket.model_copy(update={"job": f"{run.id}.1", "attempt": 1})
+    spec = spec.model_copy(update={"job": f"{run.id}.1", "attempt": 1})
     for ask in (
-        lambda: engine.price(ticket), lambda: engine.submit(run, ticket),
-        lambda: engine.state(run, ticket), lambda: list(engine.follow(run, ticket)),
-        lambda: engine.stop(run, ticket), lambda: engine.fetch(run, ticket),
+        lambda: engine.price(spec), lambda: engine.submit(run, spec),
+        lambda: engine.state(run, spec), lambda: list(engine.follow(run, spec)),
+        lambda: engine.stop(run, spec), lambda: engine.fetch(run, spec),
     ):  # fmt: skip
         with pytest.raises(JobError, match="Ray is not installed here") as raised:
             ask()
         assert raised.value.remedy == INSTALL
-    engine.remove(run, ticket)  # a run can be deleted without it
+    engine.remove(run, spec)  # a run can be deleted without it
     monkeypatch.undo()
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for address, text in (("", "No Ray cluster is named"), ("auto", "'auto' is no address")):
-        ticket = make_ticket("ray", {"address": address})
+        spec = make_spec("ray", {"address": address})
         with pytest.raises(JobError, match=text):
-            ray_connection.cluster_address(ticket)
+            ray_connection.cluster_address(spec)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    assert ray_connection.cluster_address(Ticket(engine="ray")) == "10.0.0.2:6379"
-    named = make_ticket("ray", {"address": "10.0.0.1:6379"})
+    assert ray_connection.cluster_address(EngineSpec(engine="ray")) == "10.0.0.2:6379"
+    named = make_spec("ray", {"address": "10.0.0.1:6379"})
     assert ray_connection.cluster_address(named) == "10.0.0.1:6379"
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     assert ray_connection.cluster_address(named) == "10.0.0.2:6379"
@@ -504,7 +504,7 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
 def second_attempt(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run as its worker of the second attempt sees it."""
     run = store.create(toy_config)
-    write_ticket(run, Ticket(engine="ray", attempt=2))
+    write_spec(run, EngineSpec(engine="ray", attempt=2))
     monkeypatch.setenv(attempt.ATTEMPT, "2")
     return attempt.as_attempt(run)
 
@@ -513,7 +513,7 @@ def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt
     run = second_attempt
     run.append(events.Resumed(step=0))
     (run.begin_checkpoint() / "state").touch()
-    write_ticket(run, Ticket(engine="ray", attempt=3))
+    write_spec(run, EngineSpec(engine="ray", attempt=3))
     before = run.events_file.read_bytes()
     for write in (
         lambda: run.append(events.Finished(step=1, seconds=1.0)),
@@ -532,8 +532,8 @@ def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt
 def test_the_command_carries_an_attempt_out_here_or_ends(
     second_attempt: Run, present: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though its ticket names another engine, and another process holds its lock."""
-    write_ticket(second_attempt, Ticket(engine="ray", attempt=present, job="a"))
+    """Though its engine spec names another engine, and another process holds its lock."""
+    write_spec(second_attempt, EngineSpec(engine="ray", attempt=present, job="a"))
     monkeypatch.delenv(attempt.ATTEMPT)
     with workers.worker_lock(second_attempt):
         words = [sys.executable, "-m", "finetune", "train", "--run", str(second_attempt.folder)]

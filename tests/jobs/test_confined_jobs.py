@@ -15,7 +15,7 @@ import pytest
 from finetune import owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import dataset_cache, needed_files
-from finetune.engines.base import Ticket, write_ticket
+from finetune.engines.base import EngineSpec, write_spec
 from finetune.environment import child_process, confinement
 from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
@@ -148,7 +148,7 @@ def train_warm(store: RunStore, run: Run) -> JobFolder:
 
 def follow_hub_job(store: RunStore, run: Run) -> JobFolder:
     started = store.create(RunConfig(dataset=run.config().dataset))
-    write_ticket(started, Ticket(engine="hub-job"))
+    write_spec(started, EngineSpec(engine="hub-job"))
     Queue(store.root).add(started.id, started.owner)
     scheduler.dispatch_queue(store)
     return started

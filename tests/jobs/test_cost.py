@@ -15,7 +15,7 @@ from markupsafe import escape
 from finetune.config import PRESETS, RunConfig
 from finetune.data import checks, dataset_cache, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
-from finetune.engines.base import HERE, Ticket, write_ticket
+from finetune.engines.base import HERE, EngineSpec, write_spec
 from finetune.environment import devices, pace
 from finetune.errors import ConfigError
 from finetune.jobs import background, check, cost, memory, pipeline, service
@@ -227,7 +227,7 @@ def test_the_price_is_told_by_the_speed_of_a_run_on_the_same_machine(store: RunS
     assert "how long it takes is known after a run there" in told()
     timed(store, PAIRS.changed(name="there"), rate=100.0, device="Tesla T4")
     there = next(run for run in store.runs() if run.title() == "there")
-    write_ticket(there, Ticket(engine="hub-job", options=options))
+    write_spec(there, EngineSpec(engine="hub-job", options=options))
     text = told()
     assert "About 10 min and $0.07 to train" in text
     assert "after 20 minutes, at most $0.14" in text

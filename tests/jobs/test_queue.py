@@ -22,7 +22,7 @@ import pytest
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import dataset_cache
-from finetune.engines.base import read_ticket, write_ticket
+from finetune.engines.base import read_spec, write_spec
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
@@ -499,7 +499,7 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     with pytest.raises(JobError, match="This run was worked on for 0 minutes"):
         service.resume_run(ada, run)
     # One whose job is at work elsewhere is only followed, which no limit forbids.
-    write_ticket(run, read_ticket(run).model_copy(update={"engine": "ray", "job": "1"}))
+    write_spec(run, read_spec(run).model_copy(update={"engine": "ray", "job": "1"}))
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, "dispatch_queue", lambda store: None)
         patch.setattr(scheduling, "_tick", lambda: None)

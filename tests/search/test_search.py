@@ -21,8 +21,8 @@ from optuna.trial import TrialState
 from finetune import config as run_config
 from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
-from finetune.engines.base import Ticket, write_ticket
-from finetune.engines.registry import make_ticket
+from finetune.engines.base import EngineSpec, write_spec
+from finetune.engines.registry import make_spec
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
 from finetune.jobs import cost, scheduler, service, tokens, workers
@@ -52,7 +52,7 @@ from tests.support.waiting import until
 
 BASE = RunConfig(max_steps=50)
 RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
-T4 = make_ticket("hub-job", {"flavor": "t4-small", "minutes": 30, "price": 0.8})
+T4 = make_spec("hub-job", {"flavor": "t4-small", "minutes": 30, "price": 0.8})
 
 
 @pytest.fixture
@@ -557,8 +557,8 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     # As the app's scheduler does, whenever it is woken.
     monkeypatch.setattr(scheduler, "dispatch_queue", driver.advance_all)
-    ticket = make_ticket("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
-    options = {"budget": Budget(4), "ticket": ticket, "parallel": 2}
+    spec = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
+    options = {"budget": Budget(4), "spec": spec, "parallel": 2}
     with pytest.raises(FinetuneError, match="not signed in"):
         driver.begin_search(store, BASE, dict(RATES), **options)  # type: ignore[arg-type]
     study = driver.begin_search(store, BASE, dict(RATES), token=TOKEN, **options)  # type: ignore[arg-type]
@@ -566,7 +566,7 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
     runs = store.runs()
     assert len(runs) == 2
     for run in runs:
-        write_ticket(run, ticket.model_copy(update={"job": f"ada/{run.id}"}))
+        write_spec(run, spec.model_copy(update={"job": f"ada/{run.id}"}))
         run.append(events.Started(device="cpu"))
         Queue(store.root).remove(run.id)
     tokens._tokens.clear()  # as when the app is started again
@@ -585,11 +585,11 @@ def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
     store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
-    ticket = make_ticket("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(3), ticket=ticket, token=TOKEN)
+    spec = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(3), spec=spec, token=TOKEN)
     assert driver.advance(store, study)
     (run,) = store.runs()
-    write_ticket(run, ticket.model_copy(update={"job": "ada/1"}))
+    write_spec(run, spec.model_copy(update={"job": "ada/1"}))
     for _ in range(5):
         Queue(store.root).remove(run.id)
         run.append(events.Failed(error="The Hub was silent.", remedy=""))
@@ -624,16 +624,16 @@ def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:
 
 def test_a_billed_search_needs_a_number_of_trials(store: RunStore) -> None:
     with pytest.raises(ConfigError, match="trials is 0, and each trial is billed"):
-        driver.begin_search(store, BASE, dict(RATES), Budget(0, minutes=9), ticket=T4)
+        driver.begin_search(store, BASE, dict(RATES), Budget(0, minutes=9), spec=T4)
 
 
-@pytest.mark.parametrize(("ticket", "drawn"), [(T4, 2), (None, 4)])
+@pytest.mark.parametrize(("spec", "drawn"), [(T4, 2), (None, 4)])
 def test_a_failed_trial_is_replaced_only_where_nothing_is_billed(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, ticket: Ticket | None, drawn: int
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, spec: EngineSpec | None, drawn: int
 ) -> None:
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
     study = driver.begin_search(
-        store, BASE, dict(RATES), Budget(2), ticket=ticket, token="secret", parallel=4
+        store, BASE, dict(RATES), Budget(2), spec=spec, token="secret", parallel=4
     )
     for _ in range(2):
         driver.advance(store, study)
@@ -647,7 +647,7 @@ def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_sea
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(1), ticket=T4, token="secret")
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(1), spec=T4, token="secret")
     assert driver.advance(store, study)
     (run,) = store.runs()
     Queue(store.root).remove(run.id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from finetune.engines.base import Ticket
+from finetune.engines.base import EngineSpec
 from finetune.jobs import scheduler, service
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _BIN = str(Path(sys.executable).parent)
 
 
-def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str) -> Ticket:
+def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str) -> EngineSpec:
     """Let the Hub's containers have this environment, for they reach no index of packages; the
-    ticket of a run on its cheapest machine. The token is that of `hf auth login` here."""
+    spec of a run on its cheapest machine. The token is that of `hf auth login` here."""
 
     def prepare(command: list[str], variables: dict[str, str]) -> tuple[list[str], dict[str, str]]:
         script = command[-1].replace("python -m pip install", "true")
@@ -39,7 +39,9 @@ def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str
     hub.jobs.prepare = prepare
     monkeypatch.setenv("HF_TOKEN", token)
     price = (hub.jobs.hardware["cpu-basic"].cost or 0) * 60 / 1e6
-    return Ticket(engine="hub-job", options={"flavor": "cpu-basic", "minutes": 10, "price": price})
+    return EngineSpec(
+        engine="hub-job", options={"flavor": "cpu-basic", "minutes": 10, "price": price}
+    )
 
 
 def engine_values(form: EngineForm, choice: Choice) -> list[Any]:
@@ -73,8 +75,8 @@ def steps(run: Run) -> list[tuple[int, float]]:
     ]
 
 
-def resume(store: RunStore, run: Run, ticket: Ticket | None = None) -> None:
+def resume(store: RunStore, run: Run, spec: EngineSpec | None = None) -> None:
     """Let it go on, once its former worker has left."""
     while run.is_alive():
         time.sleep(0.05)
-    service.resume_run(store, run, ticket, agreed=True)
+    service.resume_run(store, run, spec, agreed=True)

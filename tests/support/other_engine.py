@@ -20,7 +20,7 @@ import pytest
 from pydantic import Field
 
 from finetune.engines import attempt, registry, spending
-from finetune.engines.base import AttemptStatus, Shown, Ticket
+from finetune.engines.base import AttemptStatus, EngineSpec, Shown
 from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.runs.run import Run
 from tests.support import installed
@@ -52,11 +52,11 @@ class OtherEngine(BilledEngine):
     def machines(self) -> list[Machine]:
         return [Machine("small", "1 core", 0.36), Machine("large", "2 cores", 1.44)]
 
-    def submit(self, run: Run, ticket: Ticket) -> str:
-        job = str(ticket.attempt)
+    def submit(self, run: Run, spec: EngineSpec) -> str:
+        job = str(spec.attempt)
         place = _place(run, job)
         if not place.exists():
-            self.reserve(run, ticket)
+            self.reserve(run, spec)
             place.mkdir()
             command = os.environ.get(TRAINING, "finetune train").split()
             words = [sys.executable, "-m", *command, "--run", str(run.folder)]
@@ -67,19 +67,19 @@ class OtherEngine(BilledEngine):
             )  # fmt: skip
         return job
 
-    def state(self, run: Run, ticket: Ticket) -> AttemptStatus:
-        place = _place(run, ticket.job)
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
+        place = _place(run, spec.job)
         if not (place / "exit").exists():
             return AttemptStatus("running" if (place / "log").exists() else "waiting")
-        spending.note(run, ticket.attempt, self.options(ticket).price / 60)
+        spending.note(run, spec.attempt, self.options(spec).price / 60)
         code = int((place / "exit").read_text())
         return AttemptStatus("ended", code, lost=code == attempt.LOST)
 
-    def knows(self, run: Run, ticket: Ticket) -> bool:
-        return _place(run, ticket.missing).exists()
+    def knows(self, run: Run, spec: EngineSpec) -> bool:
+        return _place(run, spec.missing).exists()
 
-    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
-        place, told = _place(run, ticket.job), 0
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+        place, told = _place(run, spec.job), 0
         while True:
             ended = (place / "exit").exists()
             with suppress(FileNotFoundError):
@@ -91,15 +91,15 @@ class OtherEngine(BilledEngine):
                 return
             time.sleep(0.2)
 
-    def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
+    def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:
         """The process looks at the run's STOP file itself."""
         if now:
-            _kill(_place(run, ticket.job))
+            _kill(_place(run, spec.job))
 
-    def fetch(self, run: Run, ticket: Ticket) -> bytes:
+    def fetch(self, run: Run, spec: EngineSpec) -> bytes:
         return b""
 
-    def remove(self, run: Run, ticket: Ticket) -> None:
+    def remove(self, run: Run, spec: EngineSpec) -> None:
         for place in run.folder.glob(".other-*"):
             _kill(place)
             shutil.rmtree(place, ignore_errors=True)

@@ -16,7 +16,7 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
 from finetune.config import RunConfig
-from finetune.engines.base import Ticket, write_ticket
+from finetune.engines.base import EngineSpec, write_spec
 from finetune.jobs import scheduler, workers
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -133,7 +133,7 @@ def test_a_program_agrees_to_the_price_of_a_job_before_one_is_begun(
     run = store.create(RunConfig())
     run.append(events.Stopped(step=1, seconds=1.0))
     options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
-    write_ticket(run, Ticket(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    write_spec(run, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
     with pytest.raises(AppError, match=r"on t4-small: \$0.40 an hour, at most \$0.20. Send agreed"):
         client.predict(run.id, api_name="/resume_run")
 

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from finetune.engines.base import Ticket, write_ticket
+from finetune.engines.base import EngineSpec, write_spec
 from finetune.errors import FinetuneError
 from finetune.evaluation import corrections, saved_predictions
 from finetune.inference import quantized
@@ -85,7 +85,7 @@ def furnished(server: Server, checkpoint: Path) -> Run:
     measured = ((0.8, 0.8), (0.8, 0.8), 0.5, (1.0, 2.0), "a processor", 16)
     quantized.write_report(run.best, QuantizationReport("dynamic", 60, "fp32", *measured))
     run.describe(name="a name", tags=("a", "b"), note="a note")
-    write_ticket(run, Ticket())
+    write_spec(run, EngineSpec())
     run.log_file.write_text("a line\n")
     run.process_file.write_text('{"pid": 1, "born": 2.0, "devices": []}')
     _furnish_jobs(run)

@@ -55,7 +55,7 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
     with pytest.raises(ConfigError, match="trials is"):
         search_form.read([*boxes, typed, "0", "1", False])
     with pytest.raises(ConfigError, match="minutes is"):
-        Choice("hub-job", {"minutes": typed}).ticket()
+        Choice("hub-job", {"minutes": typed}).spec()
 
 
 def test_limits_are_read_with_both_signs() -> None:
@@ -66,10 +66,10 @@ def test_limits_are_read_with_both_signs() -> None:
     assert budget == Budget(3)
     with pytest.raises(ConfigError, match="minutes is '1,500'"):
         search_form.read([*boxes, "20", "1,500", "1", False])
-    ticket = Choice("hub-job", {"minutes": "20", "dollars_a_run": "1,5"}).ticket()
-    assert (ticket.options["dollars_a_run"], ticket.options["minutes"]) == (1.5, 20)
+    spec = Choice("hub-job", {"minutes": "20", "dollars_a_run": "1,5"}).spec()
+    assert (spec.options["dollars_a_run"], spec.options["minutes"]) == (1.5, 20)
     with pytest.raises(ConfigError, match="dollars_a_run is '1,500'"):
-        Choice("hub-job", {"dollars_a_run": "1,500"}).ticket()
+        Choice("hub-job", {"dollars_a_run": "1,500"}).spec()
 
 
 @pytest.mark.parametrize("locale", ["de-DE", "en-US"])

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
-from finetune.engines.base import Ticket, write_ticket
-from finetune.engines.registry import make_ticket
+from finetune.engines.base import EngineSpec, write_spec
+from finetune.engines.registry import make_spec
 from finetune.runs import events
 from finetune.ui.engine_form import Choice
 from tests.support.browser import App, choose_bundled, fill_toy, pick, press_train
@@ -66,7 +66,7 @@ def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, page
     run = app.store.create(RunConfig(name="billed"))
     run.append(events.Stopped(step=1, seconds=1.0))
     options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
-    write_ticket(run, Ticket(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    write_spec(run, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
     page.goto(f"{app.url}?tab=runs&run={run.id}")
     page.locator("#run-resume").click()
     expect(page.locator("#resume-asked")).to_contain_text("t4-small, $0.40 an hour")
@@ -83,9 +83,9 @@ def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, page
 def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:
     """The page has no field for the image and for who pays."""
     own = {"image": "python:3.13", "namespace": "team", "flavor": "cpu-basic"}
-    former = make_ticket("hub-job", own)
+    former = make_spec("hub-job", own)
     values = {"flavor": "t4-small", "minutes": "20", "dollars_a_run": "1", "dollars_a_day": "5"}
     choice = Choice("hub-job", values, prices={"t4-small": 0.4})
-    options = choice.ticket(former).options
+    options = choice.spec(former).options
     assert options == former.options | {"flavor": "t4-small", "minutes": 20, "price": 0.4}
-    assert choice.ticket(make_ticket("ray", {"nodes": 2})) == choice.ticket()
+    assert choice.spec(make_spec("ray", {"nodes": 2})) == choice.spec()

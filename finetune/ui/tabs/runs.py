@@ -228,7 +228,7 @@ class RunsTab:
             find_study(store, target).stop()
         elif action in ("repeat", "continue-search"):
             study = find_study(store, target)
-            asks = registry.find_engine(study.settings.ticket.engine).needs_token
+            asks = registry.find_engine(study.settings.spec.engine).needs_token
             token = (auth.hub_token(store, "", oauth) if asks else "") or ""
             if action == "repeat":
                 results.repeat_best(store, study, token=token)

@@ -22,7 +22,7 @@ from finetune import owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
 from finetune.engines import registry
-from finetune.engines.base import Ticket, read_ticket
+from finetune.engines.base import EngineSpec, read_spec
 from finetune.environment import hub_connection, project
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import advice, report
@@ -185,18 +185,18 @@ class TrainTab:
         """Start or queue the runs of the form, or resume the run `moved` on the form's engine."""
         choice, others = self._chosen(values)
         run = store.get(moved) if moved else None
-        ticket = self.engine.checked(choice, read_ticket(run) if run else None)
-        engine = registry.find_engine(ticket.engine)
+        spec = self.engine.checked(choice, read_spec(run) if run else None)
+        engine = registry.find_engine(spec.engine)
         asks = engine.needs_token or (run is not None and registry.engine_of(run).needs_token)
         asks = asks and engine.is_remote
         token = auth.hub_token(store, choice.typed, oauth) if asks else ""
         if run:
-            service.resume_run(store, run, ticket, token or "")
+            service.resume_run(store, run, spec, token or "")
             shown = {self.message: "", self.moved: "", self.engine.agreed: False}
             return self._folded(store, run) | shown
         planned = several_runs.plan(others)
         active = service.active_run(store) if not engine.is_remote else None
-        runs = service.start_runs(store, planned, ticket, token or "")
+        runs = service.start_runs(store, planned, spec, token or "")
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("1 run waits in the queue.")
         if waiting > 1:
@@ -212,18 +212,18 @@ class TrainTab:
     def on_search(self, store: RunStore, oauth: gr.OAuthToken | None, *values: Any) -> Updates:
         """Begin a search whose first trial is the form."""
         choice, others = self._chosen(values[search_form.COUNT :])
-        ticket = self.engine.checked(choice)
+        spec = self.engine.checked(choice)
         config = form.read(others[several_runs.COUNT :])
         with search_form.problems_at_its_boxes():
             space, budget, options = search_form.read(values[: search_form.COUNT])
-            limits.check_price(budget, ticket)
+            limits.check_price(budget, spec)
         token = ""
-        if registry.find_engine(ticket.engine).needs_token:
+        if registry.find_engine(spec.engine).needs_token:
             token = auth.hub_token(store, choice.typed, oauth) or ""
             HubClient(token or None).account()  # a trial would be the first to be refused
         with search_form.problems_at_its_boxes():
             study = driver.begin_search(
-                store, config, space, budget, ticket=ticket, token=token, **options
+                store, config, space, budget, spec=spec, token=token, **options
             )
         link = macro("feedback.html", "begun_search")(study.title, study.id)
         return {self.message: link, self.engine.agreed: False}
@@ -235,14 +235,14 @@ class TrainTab:
         if others[0] != several_runs.SEARCH:
             return {}
         try:
-            config, ticket = form.read(others[several_runs.COUNT :]), choice.ticket()
+            config, spec = form.read(others[several_runs.COUNT :]), choice.spec()
             with search_form.problems_at_its_boxes():
                 space, budget, _options = search_form.read(values[: search_form.COUNT])
-                limits.check_price(budget, ticket)
+                limits.check_price(budget, spec)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
-        seconds = limits.expected_seconds(store, config, space, budget, ticket.place)
-        price, first = limits.trial_price(ticket), driver.first_trial(store, config, space)
+        seconds = limits.expected_seconds(store, config, space, budget, spec.place)
+        price, first = limits.trial_price(spec), driver.first_trial(store, config, space)
         apart = describe_outside(space, outside(space, first.to_dict()))
         return {self.planned: search_form.expected(seconds, budget, price, apart)}
 
@@ -256,7 +256,7 @@ class TrainTab:
         """Show the cost of a click on Train and the number of its runs."""
         choice, others = self._chosen(values)
         try:
-            planned, place = several_runs.plan(others), choice.ticket().place
+            planned, place = several_runs.plan(others), choice.spec().place
             estimates = [cost.estimate_cost(store, run.config, place) for run in planned]
         except ConfigError as error:
             return {self.costs: feedback.unready(error), self.planned: ""}
@@ -391,9 +391,9 @@ class TrainTab:
         """Resume a remote run here, or a local run on an engine chosen in the form."""
         if registry.is_remote(run):
             # A job that may be at work is ended first.
-            asks = read_ticket(run).is_unheard and registry.engine_of(run).needs_token
+            asks = read_spec(run).is_unheard and registry.engine_of(run).needs_token
             token = auth.hub_token(store, "", oauth) if asks else None
-            service.resume_run(store, run, Ticket(), token or "")
+            service.resume_run(store, run, EngineSpec(), token or "")
             return self._shown(store, run) | {self.notice: ""}
         return self._choosing_engine(run)
 
