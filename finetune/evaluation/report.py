@@ -201,7 +201,11 @@ def _evaluate(
             if split == "validation"
             else None
         ),
-        slices=slices.score_slices(traits, truth, right, target.names) if traits else [],
+        slices=(
+            slices.score_slices(traits, truth, right, target.names)
+            if traits and task.has_right
+            else []
+        ),
     )
     return RunEvaluation(
         analysis, truth, answers.values, right, answers.probability_of(answers.values), error_score,
