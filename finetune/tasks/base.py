@@ -130,6 +130,7 @@ class Task(Protocol):
     title: str  # for a person
     metrics: tuple[Metric, ...]  # measured of every run
     headline: Metric  # of these, the one by which models are told apart
+    constant: str  # a name for the best constant answer, as a baseline
     has_own_loss: bool  # True if the loss is not the one that transformers computes for its head
 
     # Reading

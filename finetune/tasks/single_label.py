@@ -48,6 +48,7 @@ class SingleLabel:
     title = message("One class for each row")
     metrics: tuple[Metric, ...] = catalog.STANDARD
     headline = catalog.HEADLINE
+    constant = message("always the commonest answer")
     has_own_loss = False
 
     def recognises(self, cells: Sequence[Any]) -> bool:
