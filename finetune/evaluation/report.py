@@ -192,7 +192,7 @@ def _evaluate(
         threshold=rule.threshold_for(target.names),
         scores=task.intervals(answers.values, truth, target, metrics),
         most_probable=task.scores(
-            task.plain_answers(answers.probabilities), truth, target, metrics
+            task.plain_answers(scored.logits), truth, target, metrics
         ),
         picking=picking.measure_picking((folder, best_step), candidates, metric, target, names),
         details=task.details(scored.logits, answers, truth, target, _sentence_groups(table)),
