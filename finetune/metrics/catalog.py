@@ -65,6 +65,7 @@ class Metric:
         title: its name at the head of a column.
         phrase: its name in a sentence.
         title_of_all, phrase_of_all: its names for more than two classes, if they differ.
+        plain: what a value means to anybody, with `{value}`; empty if that cannot be said.
         range: its least and greatest value.
         kind: of the answers it is of: one of several classes, a score, or several labels; `any` of
             what other people's modules compute.
@@ -82,6 +83,7 @@ class Metric:
     phrase: str
     title_of_all: str = ""
     phrase_of_all: str = ""
+    plain: str = ""
     greater_is_better: bool = True
     range: tuple[float, float] = (0.0, 1.0)
     kind: Literal["classes", "score", "labels", "any"] = "classes"
@@ -178,6 +180,7 @@ def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None
 
 ACCURACY = Metric(
     "accuracy", message("Accuracy"), message("accuracy"), sklearn="accuracy_score",
+    plain=message("right in {value:.0%}"),
     of_tally=lambda tally, _: ratio(tally.hits.sum(axis=0), tally.support.sum(axis=0)),
 )  # fmt: skip
 F1 = Metric(

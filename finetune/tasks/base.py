@@ -148,10 +148,9 @@ class Task(Protocol):
     title: str  # for a person
     metrics: tuple[Metric, ...]  # measured of every run
     headline: Metric  # of these, the one by which models are told apart
+    constant: str  # a name for the best constant answer, as a baseline
     has_own_loss: bool  # True if the loss is not the one that transformers computes for its head
     has_right: bool  # True if an answer is right or wrong; a score is only near
-    constant_name: str  # of the baseline that answers all alike
-    word_model_name: str  # of the baseline that counts words
     left_out: str  # why rows are left out whose label is none of the task's
 
     # Reading

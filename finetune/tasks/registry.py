@@ -38,6 +38,13 @@ def find_task(name: str) -> Task:
     return tasks()[name]
 
 
+def score_metrics() -> list[Metric]:
+    """Return the metrics that a run can have: each task's, its headline first, and the further
+    ones."""
+    own = [metric for task in tasks().values() for metric in (task.headline, *task.metrics)]
+    return list(dict.fromkeys((*own, *catalog.OPTIONAL)))
+
+
 def task_of(target: Target) -> Task:
     """Return the task of a target."""
     return find_task(target.task)

@@ -49,10 +49,9 @@ class SingleLabel:
     title = message("One class for each row")
     metrics: tuple[Metric, ...] = catalog.STANDARD
     headline = catalog.HEADLINE
+    constant = message("always the commonest answer")
     has_own_loss = False
     has_right = True
-    constant_name = message("majority class")
-    word_model_name = message("TF-IDF + logistic regression")
     left_out = message("the label is no class")
 
     def recognises(self, cells: Sequence[Any]) -> bool:

@@ -23,7 +23,7 @@ from finetune.findings import Example
 from finetune.jobs import check
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
-from finetune.runs.summary import MAJORITY
+from finetune.tasks.registry import find_task
 from finetune.training import schedule
 from finetune.ui import theme
 from finetune.ui.html import render
@@ -94,8 +94,9 @@ def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Mar
     rows = _first_rows(report, store) if report is not None and report.splits else []
     remark = None
     if report is not None:
-        scores = {MAJORITY: report.majority, **report.baselines}
-        remark = baselines.why_no_training(scores, len(report.labels))
+        task = find_task(report.task)
+        scores = {task.constant: report.majority, **report.baselines}
+        remark = baselines.why_no_training(scores, task, len(report.labels))
     return render(
         "pairs_card.html", report=report if rows else None, rows=rows, remark=remark,
         dataset=dataset,
