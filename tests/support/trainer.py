@@ -61,9 +61,10 @@ def train(
 
     arguments = TrainingArguments(
         output_dir=str(folder), num_train_epochs=epochs, learning_rate=rate, seed=seed,
-        per_device_train_batch_size=batch_size, save_strategy="no", report_to="none", use_cpu=True, weight_decay=0.01, adam_beta2=0.999,
-        adam_epsilon=1e-8, max_grad_norm=0.0, lr_scheduler_type="linear", disable_tqdm=True,
-        optim="adamw_torch", accelerator_config={"use_seedable_sampler": False},
+        per_device_train_batch_size=batch_size, weight_decay=0.01, adam_beta2=0.999,
+        adam_epsilon=1e-8, max_grad_norm=0.0, lr_scheduler_type="linear", optim="adamw_torch",
+        accelerator_config={"use_seedable_sampler": False}, use_cpu=True, save_strategy="no",
+        report_to="none", disable_tqdm=True,
     )  # fmt: skip
     trainer = InOrder(model, arguments, DataCollatorWithPadding(tokenizer), tokenized["train"])
     trainer.train()

@@ -159,8 +159,11 @@ def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> Non
 def test_it_trains_as_the_trainer_does(
     toy_config: RunConfig, still_checkpoint: Path, pairs: splits.Pairs, tmp_path: Path
 ) -> None:
-    config = toy_config.changed(checkpoint=str(still_checkpoint), sentence_order="given",
-                                metric_for_best_model="pearson", decay_biases_and_norms=False)  # fmt: skip
+    config = toy_config.changed(
+        checkpoint=str(still_checkpoint),
+        metric_for_best_model="pearson",
+        decay_biases_and_norms=False,
+    )
     happened, model = fit(config, pairs)
     expected, logits, weights = trainer.train(
         str(still_checkpoint), pairs.splits, tmp_path, outputs=1, problem_type=REGRESSION,
@@ -218,7 +221,7 @@ def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
     margin = conformal_margin(study.answers - study.truth)
     assert decision_rule.read_rule(run.best).margin == pytest.approx(margin, rel=1e-5)
     # 2. The baselines: a constant, and words
-    assert state.baselines["majority class"]["pearson"] == 0
+    assert state.baselines["always the mean"]["pearson"] == 0
     assert state.baselines[baselines.TFIDF]["mae"] > 0
     # 3. The model by itself, as transformers loads it
     model = AutoModelForSequenceClassification.from_pretrained(run.best)
