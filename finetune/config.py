@@ -269,6 +269,8 @@ class RunConfig(BaseModel):
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
+    label_separator: Literal["auto", ";", "|", ",", "list", "none"] = _data("auto")
+    """What is between several labels of a row; list for ["a", "b"], none for one label a cell."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
     """A class of fewer than five training rows: ask first, keep it, or leave its rows out."""
     sheet: str = _data("")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
 REGRESSION = "regression"
+MULTI_LABEL = "multi_label_classification"
 MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
 # What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,
@@ -44,6 +45,14 @@ class Target:
     def size(self) -> int:
         """Number of a model's logits: that of the names, or one for a score."""
         return len(self.names) or 1
+
+
+def one_stratum(strata: Integers) -> Integers:
+    """Return the stratum of each row, or the rarest if it is of several; shape (rows,)."""
+    if strata.ndim == 1:
+        return strata
+    rarity = np.argsort(np.argsort(strata.sum(axis=0), kind="stable"))
+    return np.asarray(np.where(strata > 0, rarity, strata.shape[1]).argmin(axis=1))
 
 
 class TargetEncoder(Protocol):

@@ -83,7 +83,9 @@ class Scores:
 
 def numbers_of(cells: Sequence[Any]) -> set[float] | None:
     """The different numbers of cells, the missing ones left out; None if a cell is none."""
-    texts = {label_text(cell) for cell in cells}
+    if any(isinstance(cell, list | dict) for cell in cells):
+        return None
+    texts = set(map(label_text, cells))
     found = [to_number(text) for text in texts if clean_label(text).lower() not in MISSING]
     return None if None in found else {number for number in found if number is not None}
 
