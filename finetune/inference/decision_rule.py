@@ -60,7 +60,7 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     rule = replace(read_rule(folder), **values)
     notes = _notes(config) | asdict(rule)
     config.pop(NOTES, None)
-    if notes := {name: value for name, value in notes.items() if value not in (None, "")}:
+    if notes := {name: value for name, value in notes.items() if value not in (None, "", ())}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     return rule
