@@ -40,7 +40,12 @@ def fit_head(model: Any, known: Sequence[str], target: Target, new: Collection[s
         return Head()
     if f"{name}.weight" in new:
         return Head(layer=name)
-    rows = _matching(known, target.names)
+    # Case and the characters between the words of a name do not count.
+    names, wanted = (
+        [re.sub(r"[\s_-]+", " ", name.casefold()) for name in x] for x in (known, target.names)
+    )
+    same = len(set(names)) == len(names) and sorted(names) == sorted(wanted)
+    rows = [names.index(name) for name in wanted] if same else []
     with torch.no_grad():
         for weights in layer.parameters():
             if rows:
@@ -50,14 +55,3 @@ def fit_head(model: Any, known: Sequence[str], target: Target, new: Collection[s
             else:
                 nn.init.zeros_(weights)
     return Head(layer=name, rows=rows, known=list(known))
-
-
-def _matching(known: Sequence[str], labels: Sequence[str]) -> list[int]:
-    """Return each label's index among the known names; empty unless the names agree. Case and the
-    characters between words do not count."""
-    names, wanted = (
-        [re.sub(r"[\s_-]+", " ", name.casefold()) for name in x] for x in (known, labels)
-    )
-    if len(set(names)) < len(names) or sorted(names) != sorted(wanted):
-        return []
-    return [names.index(name) for name in wanted]
