@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -337,13 +337,17 @@ class RunConfig(BaseModel):
             )  # fmt: skip
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
-        elif name == "metrics" and (wrong := _unknown_metric(value)):
+        elif name == "metrics" and (
+            wrong := _first_wrong(value, lambda metric: metric in METRICS or "/" in metric)
+        ):
             names = ", ".join(metric.name for metric in OPTIONAL)
             problem = _(
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
-        elif name == "label_map" and (wrong := _unreadable_change(value)):
+        elif name == "label_map" and (
+            wrong := _first_wrong(value, lambda change: "=" in change[1:])
+        ):
             problem = _(
                 "must be changes such as old=new, quoted if they have spaces, got {entry!r}",
                 entry=wrong,
@@ -406,22 +410,14 @@ class RunConfig(BaseModel):
             raise ConfigError({"config.json": problem}) from error
 
 
-def _unreadable_change(label_map: str) -> str:
-    """The first part of a `label_map` that does not change a label; "" if there is none."""
+def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
+    """The first of the words of a text that is not right; "" if all are, and the whole text if a
+    quotation mark is not closed."""
     try:
-        entries = shlex.split(label_map)
-    except ValueError:  # an unclosed quotation mark
-        return label_map
-    return next((entry for entry in entries if "=" not in entry[1:]), "")
-
-
-def _unknown_metric(metrics: str) -> str:
-    """The first of some metrics that is neither listed nor the name of a module; "" if all are."""
-    try:
-        names = shlex.split(metrics)
+        words = shlex.split(text)
     except ValueError:
-        return metrics
-    return next((name for name in names if name not in METRICS and "/" not in name), "")
+        return text
+    return next((word for word in words if not is_right(word)), "")
 
 
 def is_whole(value: object) -> bool:

@@ -98,8 +98,13 @@ class RayScorer:
             window, answer, actor = sent.popleft()
             try:
                 scores = WindowLogits(*self._ray.get(answer))
-            except self._ray.exceptions.RayActorError:
-                self._give_up(actor)
+            except self._ray.exceptions.RayActorError as error:
+                self._actors = [other for other in self._actors if other is not actor]
+                if not self._actors:
+                    raise JobError(
+                        "The machines of the Ray cluster have gone while they scored the file.",
+                        "See `ray status`, and start again.",
+                    ) from error
                 sent.appendleft(self._send(window, sent))
                 continue
             yield window, scores
@@ -111,11 +116,3 @@ class RayScorer:
         busy = Counter(id(actor) for _, answer, actor in sent if answer not in done)
         actor = min(self._actors, key=lambda actor: busy[id(actor)])
         return window, actor.score.remote(dataclasses.replace(window, rows=[])), actor
-
-    def _give_up(self, actor: Any) -> None:
-        self._actors = [other for other in self._actors if other is not actor]
-        if not self._actors:
-            raise JobError(
-                "The machines of the Ray cluster have gone while they scored the file.",
-                "See `ray status`, and start again.",
-            )
