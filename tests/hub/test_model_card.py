@@ -151,6 +151,7 @@ def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Ru
         "The answer is `equivalent` from a probability of 0.43 on", "softmax(logits / 1.31)",
         "8 of 8 steps in 67 min on CPU (2 threads)", "Energy was not measured", "torch 2.13.0",
         "changes the answer of 5 of 40 validation pairs", "expected calibration error",
+        "| max_steps | no limit |", "| eval_steps | automatic |",
         "It reads 32 tokens", f"]({model_card.PICTURE})", "it was never opened",
         "| this model at the threshold | 0.7500 (0.",
         "| this model's most probable class | 0.7500 | 0.7000 |",
