@@ -229,7 +229,23 @@ def newcombe_interval(score: Interval, other: float, examples: int) -> Interval:
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
     """
-    around, difference = wilson_interval(round(other * examples), examples), score.value - other
+    return _square_and_add(score, other, wilson_interval(round(other * examples), examples))
+
+
+def correlation_difference(score: Interval, other: float, examples: int) -> Interval:
+    """The interval of the difference of two correlations, the second without an interval of its
+    own: it gets Fisher's. Both are taken as independent.
+
+    Source: Zou 2007, Psychological Methods 12(4), 399-413.
+    """
+    middle = math.atanh(max(-0.999999, min(0.999999, other)))
+    half = 1.959964 / math.sqrt(max(1, examples - 3))
+    around = Interval(other, math.tanh(middle - half), math.tanh(middle + half))
+    return _square_and_add(score, other, around)
+
+
+def _square_and_add(score: Interval, other: float, around: Interval) -> Interval:
+    difference = score.value - other
     below = math.hypot(score.value - score.low, max(0.0, around.high - other))
     above = math.hypot(score.high - score.value, max(0.0, other - around.low))
     return Interval(difference, difference - below, difference + above)
