@@ -144,7 +144,7 @@ class RunConfig(BaseModel):
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the pairs, the new classifier's weights and dropout."""
     max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
-    """Stop after this many optimizer steps, whatever num_train_epochs says."""
+    """Stop after this many optimizer steps, however many epochs are set."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
     weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
@@ -154,7 +154,7 @@ class RunConfig(BaseModel):
     warmup_ratio: float = _training(0.2, 0.0, 1.0, usual_range=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000, words={0: _("By the warmup ratio")})
-    """Steps in which the rate rises from 0, in place of warmup_ratio."""
+    """Steps in which the rate rises from 0, in place of the warmup ratio."""
     lr_scheduler_type: Scheduler = _training(
         "linear",
         label="Learning rate schedule",
@@ -213,11 +213,11 @@ class RunConfig(BaseModel):
         -1, -1, 10_000_000, label="Steps between evaluations",
         words={-1: _("Automatic"), 0: _("Each epoch")},
     )  # fmt: skip
-    """Score every so many steps; 0 after each epoch. Automatic: ten times, or fewer."""
+    """Score every so many steps, or after each epoch. Automatic: ten times, or fewer."""
     save_steps: int = _evaluation(
         0, 0, 10_000_000, label="Steps between checkpoints", words=_AUTOMATIC
     )
-    """Write a checkpoint to resume from. Automatic: as eval_steps says or each epoch."""
+    """Write a checkpoint to resume from. Automatic: at each evaluation, or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
@@ -324,11 +324,11 @@ class RunConfig(BaseModel):
         """Refuse values that are within the bounds of their field but cannot be used."""
         name, problem = info.field_name, ""
         if name == "use_lora" and value and info.data.get("frozen_layers"):
-            problem = _("already freezes the model; set frozen_layers to 0")
+            problem = _("already freezes the model; set its frozen layers to 0")
         elif name == "dropout" and -1 < value < 0:
-            problem = _("must be -1 or from 0 to 0.9, got {dropout:g}", dropout=value)
+            problem = _("must be from 0 to 0.9, got {dropout:g}", dropout=value)
         elif name == "max_steps" and value == 0:
-            problem = _("must be -1 or at least 1, got 0")
+            problem = _("must be at least 1, got 0; leave it out for no limit")
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
             words = dict(zip(("first", "second"), _WORDS[name], strict=True))
             problem = _(
@@ -440,7 +440,9 @@ def _problem(error: Any) -> str:
         case "finite_number":
             return _("must be a finite number, got {value}", value=got)
         case "greater_than_equal":
-            low, number = context["ge"], float(value)
+            low, number, field = context["ge"], float(value), hyperparameters()[name]
+            while low < 0 or (field.kind is int and low in field.words):  # that is no amount
+                low += 1
             return _("must be at least {bound:g}, got {value:g}", bound=low, value=number)
         case "less_than_equal":
             high, number = context["le"], float(value)
