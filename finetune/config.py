@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -143,7 +143,7 @@ class RunConfig(BaseModel):
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the pairs, the new classifier's weights and dropout."""
     max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
-    """Stop after this many optimizer steps, whatever num_train_epochs says."""
+    """Stop after this many optimizer steps, however many epochs are set."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
     weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
@@ -153,7 +153,7 @@ class RunConfig(BaseModel):
     warmup_ratio: float = _training(0.2, 0.0, 1.0, usual_range=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000, words={0: _("By the warmup ratio")})
-    """Steps in which the rate rises from 0, in place of warmup_ratio."""
+    """Steps in which the rate rises from 0, in place of the warmup ratio."""
     lr_scheduler_type: Scheduler = _training(
         "linear",
         label="Learning rate schedule",
@@ -212,11 +212,11 @@ class RunConfig(BaseModel):
         -1, -1, 10_000_000, label="Steps between evaluations",
         words={-1: _("Automatic"), 0: _("Each epoch")},
     )  # fmt: skip
-    """Score every so many steps; 0 after each epoch. Automatic: ten times, or fewer."""
+    """Score every so many steps, or after each epoch. Automatic: ten times, or fewer."""
     save_steps: int = _evaluation(
         0, 0, 10_000_000, label="Steps between checkpoints", words=_AUTOMATIC
     )
-    """Write a checkpoint to resume from. Automatic: as eval_steps says or each epoch."""
+    """Write a checkpoint to resume from. Automatic: at each evaluation, or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
@@ -325,11 +325,11 @@ class RunConfig(BaseModel):
         """Refuse values that are within the bounds of their field but cannot be used."""
         name, problem = info.field_name, ""
         if name == "use_lora" and value and info.data.get("frozen_layers"):
-            problem = _("already freezes the model; set frozen_layers to 0")
+            problem = _("already freezes the model; set its frozen layers to 0")
         elif name == "dropout" and -1 < value < 0:
-            problem = _("must be -1 or from 0 to 0.9, got {dropout:g}", dropout=value)
+            problem = _("must be from 0 to 0.9, got {dropout:g}", dropout=value)
         elif name == "max_steps" and value == 0:
-            problem = _("must be -1 or at least 1, got 0")
+            problem = _("must be at least 1, got 0; leave it out for no limit")
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
             words = dict(zip(("first", "second"), _WORDS[name], strict=True))
             problem = _(
@@ -338,13 +338,17 @@ class RunConfig(BaseModel):
             )  # fmt: skip
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
-        elif name == "metrics" and (wrong := _unknown_metric(value)):
+        elif name == "metrics" and (
+            wrong := _first_wrong(value, lambda metric: metric in METRICS or "/" in metric)
+        ):
             names = ", ".join(metric.name for metric in OPTIONAL)
             problem = _(
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
-        elif name == "label_map" and (wrong := _unreadable_change(value)):
+        elif name == "label_map" and (
+            wrong := _first_wrong(value, lambda change: "=" in change[1:])
+        ):
             problem = _(
                 "must be changes such as old=new, quoted if they have spaces, got {entry!r}",
                 entry=wrong,
@@ -407,22 +411,14 @@ class RunConfig(BaseModel):
             raise ConfigError({"config.json": problem}) from error
 
 
-def _unreadable_change(label_map: str) -> str:
-    """The first part of a `label_map` that does not change a label; "" if there is none."""
+def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
+    """The first of the words of a text that is not right; "" if all are, and the whole text if a
+    quotation mark is not closed."""
     try:
-        entries = shlex.split(label_map)
-    except ValueError:  # an unclosed quotation mark
-        return label_map
-    return next((entry for entry in entries if "=" not in entry[1:]), "")
-
-
-def _unknown_metric(metrics: str) -> str:
-    """The first of some metrics that is neither listed nor the name of a module; "" if all are."""
-    try:
-        names = shlex.split(metrics)
+        words = shlex.split(text)
     except ValueError:
-        return metrics
-    return next((name for name in names if name not in METRICS and "/" not in name), "")
+        return text
+    return next((word for word in words if not is_right(word)), "")
 
 
 def is_whole(value: object) -> bool:
@@ -445,7 +441,9 @@ def _problem(error: Any) -> str:
         case "finite_number":
             return _("must be a finite number, got {value}", value=got)
         case "greater_than_equal":
-            low, number = context["ge"], float(value)
+            low, number, field = context["ge"], float(value), hyperparameters()[name]
+            while low < 0 or (field.kind is int and low in field.words):  # that is no amount
+                low += 1
             return _("must be at least {bound:g}, got {value:g}", bound=low, value=number)
         case "less_than_equal":
             high, number = context["le"], float(value)

@@ -37,7 +37,7 @@ def test_all_problems_are_named_at_once() -> None:
         )
     assert caught.value.problems == {
         "learning_rate": "must be a number, got 'fast'",
-        "num_train_epochs": "must be at least 0, got -1",
+        "num_train_epochs": "must be at least 1, got -1",
         "lr_scheduler_type": f"must be one of {', '.join(schedulers)}, got 'zigzag'",
         "lr": "is not a hyperparameter of this version",
     }
@@ -112,3 +112,17 @@ def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None
     command = arguments.command(own_files, {"train": "my tickets.csv"})
     assert "--train_file 'my tickets.csv'" in command
     assert "--dataset" not in command
+
+
+def test_help_and_errors_name_no_number_as_the_least_amount_that_is_none() -> None:
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawTextHelpFormatter)
+    arguments.add_arguments(parser)
+    text = " ".join(parser.format_help().split())
+    assert "(default: automatic) -1: automatic, 0: each epoch" in text
+    assert "(default: no limit) -1: no limit" in text
+    for name, field in config.hyperparameters().items():
+        if field.words:
+            with pytest.raises(ConfigError) as caught:
+                RunConfig().changed(**{name: -7})
+            least = 0 if field.kind is float else max(field.words) + 1
+            assert caught.value.problems[name] == f"must be at least {least}, got -7"

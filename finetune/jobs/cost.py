@@ -260,7 +260,12 @@ class _Facts:
         if measured is None or steps is None:
             return None
         shape = memory.read_shape(config.checkpoint) or _BERT_BASE
-        length = self._typical_length
+        length = config.max_length  # tokens of a pair with its padding
+        if config.padding != "max_length":
+            low, below, pairs = np.array(self.lengths.bins or [(_PAIR, _PAIR + 1, 1)]).T
+            mean = float(np.average((low + below) / 2, weights=pairs))
+            mean *= 1 if config.group_by_length else _PADDED
+            length = round(min(length, mean))
         forward = pace.layer_flops(shape.hidden, shape.wide, length, length)
         precision = config.mixed_precision
         rate = measured.full if precision == "no" else measured.half
@@ -275,16 +280,6 @@ class _Facts:
         seconds = steps.epochs * steps.pairs * example / config.num_processes + scored
         device = devices.accelerator_name() or devices.processor_name()
         return Time(seconds, config.num_processes / example, "", device)
-
-    @property
-    def _typical_length(self) -> int:
-        """Tokens of a pair with its padding."""
-        config, lengths = self.config, self.lengths
-        if config.padding == "max_length":
-            return config.max_length
-        low, below, rows = np.array(lengths.bins or [(_PAIR, _PAIR + 1, 1)]).T
-        mean = float(np.average((low + below) / 2, weights=rows))
-        return round(min(config.max_length, mean * (1 if config.group_by_length else _PADDED)))
 
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, place: str) -> bool:

@@ -35,8 +35,6 @@ from finetune.training import distributed, schedule
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from finetune.training.loop import Hooks
-
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
 
@@ -287,22 +285,13 @@ class _Training:
 
     def fit(self) -> Iterator[events.Event]:
         """Yield the loop's events."""
-        from finetune.training import loop
+        from finetune.evaluation import saved_predictions
+        from finetune.training import first_batch, loop, model
 
         self.pairs = dataclasses.replace(self.pairs, splits={}, pair_hashes={})  # unmaps the texts
         self.stop.looping = True
         gc.collect()
         gc.freeze()  # objects of the imports stay, and are not scanned again at every step
-        yield from loop.fit(
-            self.config, self.accelerator, self.classifier, self.batches, self.task, self.metric,
-            self._hooks(), self.checkpoint, self.eval_every,
-        )  # fmt: skip
-
-    def _hooks(self) -> Hooks:
-        """Return the hooks that write the loop's results into the run folder."""
-        from finetune.evaluation import saved_predictions
-        from finetune.training import first_batch, loop, model
-
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
         metrics, task = self.measured, self.task
         rule: dict[str, Any] = {}  # that the evaluated model gets if it is saved
@@ -336,9 +325,13 @@ class _Training:
                 if accelerator.is_main_process:
                     run.end_checkpoint(step, run.config().save_total_limit)
 
+        hooks = loop.Hooks(self.stop, save_best, save_predictions, save_checkpoint, describe_batch)
         if not accelerator.is_main_process:
-            return loop.Hooks(should_stop=self.stop, save_checkpoint=save_checkpoint)
-        return loop.Hooks(self.stop, save_best, save_predictions, save_checkpoint, describe_batch)
+            hooks = loop.Hooks(should_stop=self.stop, save_checkpoint=save_checkpoint)
+        yield from loop.fit(
+            self.config, accelerator, self.classifier, self.batches, task, self.metric,
+            hooks, self.checkpoint, self.eval_every,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager

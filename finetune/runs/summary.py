@@ -238,8 +238,11 @@ class RunSummary(JobState):
                     self.baselines = self.baselines | {self.task.constant: event.majority}
             case events.FirstBatch():
                 self.first_batch = event
-            case events.PhaseStarted():
-                self._measure_pause(event)
+            case events.PhaseStarted(phase=Phase.TRAIN) if self.paused_at:
+                self.paused += event.time - self.paused_at
+                self.paused_at = 0.0
+            case events.PhaseStarted(phase=Phase.EVALUATE | Phase.SAVE_CHECKPOINT):
+                self.paused_at = self.paused_at or event.time
             case events.EvaluationsPlanned():
                 self.eval_every = event.interval
             case events.Evaluated() if not event.step:
@@ -269,13 +272,6 @@ class RunSummary(JobState):
                 self.discarded = isinstance(event, events.Stopped) and event.discarded
                 if self.discarded:
                     self.saved_step = None
-
-    def _measure_pause(self, event: events.PhaseStarted) -> None:
-        if event.phase == Phase.TRAIN and self.paused_at:
-            self.paused += event.time - self.paused_at
-            self.paused_at = 0.0
-        elif event.phase in (Phase.EVALUATE, Phase.SAVE_CHECKPOINT):
-            self.paused_at = self.paused_at or event.time
 
     def _resume(self, event: events.Resumed) -> None:
         """Forget everything after the checkpoint, because it is repeated."""

@@ -180,3 +180,23 @@ def are_lists(cells: Sequence[Any]) -> bool:
     """True if cells plainly hold several labels: lists, or few texts in many combinations."""
     texts = [text for text in dict.fromkeys(map(cell_text, cells)) if text]
     return classes.holds_several(texts)
+
+
+def parse(cells: Sequence[Any], names: Sequence[str]) -> tuple[Targets, NDArray[np.bool_]]:
+    """Read cells of another file as labels with these names.
+
+    Returns:
+        1 for each label of a row and 0 for the others, shape (rows, labels), and a mask of the rows
+        all of whose labels are known, shape (rows,).
+    """
+    texts = list(map(cell_text, cells))
+    mark = guess_separator(list(dict.fromkeys(texts)))
+    place = {classes.class_key(name): label for label, name in enumerate(names)}
+    targets, known = np.zeros((len(texts), len(names)), np.float32), np.ones(len(texts), bool)
+    for row, text in enumerate(texts):
+        # A cell that is the name of a label is that label, whatever marks it has.
+        labels = [text] if classes.class_key(text) in place else split_cell(text, mark)
+        found = [place.get(classes.class_key(label), -1) for label in labels or ()]
+        known[row] = labels is not None and min(found, default=0) >= 0
+        targets[row, [label for label in found if label >= 0]] = 1
+    return targets, known

@@ -52,6 +52,7 @@ class MultiLabel:
     title = message("Any number of labels for each row")
     metrics: tuple[Metric, ...] = catalog.OF_LABELS
     headline = catalog.OF_LABELS[0]
+    template = "labels"
     constant = message("always the commonest labels")
     has_own_loss = False
     has_right = True
@@ -151,6 +152,30 @@ class MultiLabel:
             ", ".join(target.names[index] for index in np.flatnonzero(row)) or "\u2013"
             for row in values
         ]
+
+    def choices(self, target: Target) -> list[str]:
+        return []
+
+    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+        return label_lists.parse(cells, target.names)
+
+    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
+        return {"prediction": str} | {f"probability_{name}": float for name in target.names}
+
+    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
+        """The names are joined by semicolons, as such a column is read."""
+        rounded = answers.probabilities.astype(float).round(6).tolist()
+        named = [
+            ";".join(target.names[label] for label in np.flatnonzero(row)) for row in answers.values
+        ]
+        return [[names, *shares] for names, shares in zip(named, rounded, strict=True)]
+
+    def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
+        counts = (int(rows) for rows in values.sum(axis=0, dtype=np.int64))
+        return dict(zip(target.names, counts, strict=True))
+
+    def explained_output(self, answers: Answers) -> int:
+        return int(answers.probabilities[0].argmax())
 
     def check_targets(self, targets: Targets, target: Target) -> None:
         if targets.ndim != 2 or targets.shape[1] != target.size:

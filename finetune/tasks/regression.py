@@ -50,6 +50,7 @@ class Regression:
     title = message("A score for each row")
     metrics: tuple[Metric, ...] = catalog.OF_SCORES
     headline = catalog.OF_SCORES[0]
+    template = "score"
     constant = message("always the mean")
     has_own_loss = False
     has_right = False
@@ -147,6 +148,30 @@ class Regression:
 
     def spell(self, values: Targets, target: Target) -> list[str]:
         return [scores.spell(value) for value in values]
+
+    def choices(self, target: Target) -> list[str]:
+        return []
+
+    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+        encoder = ScoreEncoder()
+        numbers = np.array([encoder.code(cell)[0] for cell in cells], np.float32)
+        return numbers, np.isfinite(numbers)
+
+    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
+        ends = ("prediction_low", "prediction_high") if rule.margin is not None else ()
+        return dict.fromkeys(("prediction", *ends), float)
+
+    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
+        values = answers.values.astype(np.float64)
+        margin = rule.margin
+        columns = [values] if margin is None else [values, values - margin, values + margin]
+        return [[float(scores.spell(value)) for value in row] for row in np.transpose(columns)]
+
+    def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
+        return {}
+
+    def explained_output(self, answers: Answers) -> int:
+        return 0
 
     def check_targets(self, targets: Targets, target: Target) -> None:
         if targets.ndim != 1 or targets.dtype.kind != "f" or not np.isfinite(targets).all():

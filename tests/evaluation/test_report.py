@@ -113,6 +113,7 @@ def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
     first, second = study_of(store, sure([0] * 40), labels), study_of(store, sure(labels), labels)
     comparison = report.compare_runs(first, second)
     assert comparison is not None
+    assert comparison.mcnemar is not None
     assert comparison is report.compare_runs(first, second)
     assert comparison.difference["accuracy"].value == pytest.approx(-0.5)
     assert (comparison.mcnemar.first_only, comparison.mcnemar.second_only) == (0, 20)

@@ -335,11 +335,11 @@ def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> Non
     for words in (
         "<b>256</b>",
         "2,038 pairs, 128 steps an epoch, 2 epochs",
-        "max_length 16 cuts 3% of the pairs",
+        "“Maximum length” 16 cuts 3% of the pairs",
         "87 samples/s of &lt;b&gt;first, on the same pairs",
         "all 4 runs 8 min 00 s",
     ):
         assert words in text
     assert "ft-warn" not in text
     rare = shown(RunConfig(learning_rate=0.5))
-    assert "learning_rate is 0.5; 1e-06 to 0.001 is usual." in rare
+    assert "Learning rate is 0.5; 1e-06 to 0.001 is usual." in rare

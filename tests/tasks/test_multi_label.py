@@ -263,7 +263,7 @@ def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
     assert study.table is not None
     texts = study.table.column("sentence1").to_pylist()
     logits = saved_predictions.read_logits(run, best.step, target).logits
-    assert scorer.scores(texts, None) == pytest.approx(logits, abs=1e-4)
+    assert scorer.scores(texts, None) == pytest.approx(logits, abs=2e-3)
     answers = MultiLabel().answers(logits, target, DecisionRule(thresholds=levels))
     assert kept.answers.tolist() == answers.values.tolist()
     # 4. The model by itself, as transformers loads it
@@ -275,7 +275,7 @@ def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
         tokenizer=AutoTokenizer.from_pretrained(run.best),
     )
     for text, shares in zip(texts, answers.probabilities.tolist(), strict=True):
-        found = {one["label"]: one["score"] for one in ask(text)}
+        found = {one["label"]: one["score"] for one in ask([text])[0]}
         assert found == pytest.approx(dict(zip(LABELS, shares, strict=True)), abs=1e-4)
 
 

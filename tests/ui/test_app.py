@@ -108,7 +108,7 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     assert "A part of the pairs is measured now." in costs(train, config)
     assert train.unmeasured in train.on_costs(NOBODY, *ONE_RUN, *values)
     assert train.cost_asked in train.on_measure(NOBODY, *ONE_RUN, *values)
-    assert "max_length 64 cuts" in costs(train, config)
+    assert "“Maximum length” 64 cuts" in costs(train, config)
     assert train.unmeasured not in train.on_costs(NOBODY, *ONE_RUN, *values)
     assert train.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, words in (
@@ -201,7 +201,7 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     once = not always and gain[2] > 0  # it was evaluated once, which says nothing of its course
     assert ("Evaluate more often" in drawn) == once
     assert ("Weigh rare classes more" in drawn) == bool(always)
-    assert ("Try another learning_rate" in drawn) == (not once and not always)
+    assert ("Try another “Learning rate”" in drawn) == (not once and not always)
     advised = train.on_press(NOBODY, gr.EventData(None, {"do": "advice"}), finished.id)
     assert advised[train.form["eval_steps"]] == ("1" if once else "")
 
@@ -343,7 +343,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),
-        macro("answer.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP),
+        macro("answer/classes.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP),
     ):
         assert "<script" not in text
         assert "&lt;script" in text

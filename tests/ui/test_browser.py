@@ -130,8 +130,8 @@ def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
     fill(page, "num_train_epochs", "-1")
     press_train(page)
     message = page.locator("#train-message [role=alert]")
-    expect(message).to_contain_text("learning_rate must be at least")
-    expect(message).to_contain_text("num_train_epochs must be at least 0, got -1")
+    expect(message).to_contain_text("Learning rate must be at least")
+    expect(message).to_contain_text("Epochs must be at least 1, got -1")
     expect(page.locator("#knob-learning_rate input")).to_have_value("-1")
     assert app.store.runs() == []
 

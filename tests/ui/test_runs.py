@@ -408,3 +408,35 @@ def test_the_ticked_runs_are_deleted_together(store: RunStore, toy_checkpoint: P
     tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)
     assert [run.id for run in store.runs()] == [second.id]
     assert "no such run" in tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)[tab.message]
+
+
+def test_data_are_told_apart_by_their_contents(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Two files of one name are two; a file under two names is one, once a run has read it."""
+
+    def run_on(folder: str, name: str, contents: str, fingerprint: str, **values: Any) -> Run:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        file = tmp_path / folder / name
+        file.write_text(contents)
+        run = finished(store, toy_checkpoint, dataset=store.uploads.add({"train": file}), **values)
+        prepared = run.state().prepared
+        assert prepared is not None
+        run.append(prepared.model_copy(update={"fingerprint": fingerprint}))
+        return run
+
+    first = run_on("a", "pairs.csv", "a,b", "1")
+    other = run_on("b", "pairs.csv", "c,d", "2")
+    renamed = run_on("b", "again.csv", "a,b", "1")
+    fewer = run_on("a", "pairs.csv", "a,b", "3", max_train_samples=5)
+    cut = run_on("a", "pairs.csv", "a,b", "4", validation_share=0.3)
+    name_of = {row.id: row.dataset for row in run_table.run_rows(store)}
+    assert name_of == {
+        first.id: "pairs.csv, again.csv",
+        other.id: "pairs.csv",
+        renamed.id: "pairs.csv, again.csv",
+        fewer.id: "pairs.csv, again.csv",
+        cut.id: "pairs.csv (2)",  # its scores are of other pairs
+    }
+    text = str(compare_view.comparison(store, [other.id, cut.id]))
+    assert "pairs.csv (2)" in text
