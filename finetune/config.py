@@ -27,7 +27,7 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics.catalog import HEADLINE, LOSS, METRICS, OPTIONAL, STANDARD
+from finetune.metrics.catalog import ALL, HEADLINE, METRICS, OPTIONAL
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -52,8 +52,7 @@ Scheduler = Literal[
 if TYPE_CHECKING:
     MetricName = str
 else:
-    _NAMES = (HEADLINE.name, *(metric.name for metric in (*STANDARD, LOSS, *OPTIONAL)))
-    MetricName = Literal[tuple(dict.fromkeys(_NAMES))]
+    MetricName = Literal[tuple(dict.fromkeys((HEADLINE.name, *ALL)))]
 
 
 @dataclass(frozen=True)

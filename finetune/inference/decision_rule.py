@@ -21,7 +21,8 @@ from finetune.errors import DataError, StoreError
 from finetune.runs.run import NOTES
 from finetune.tasks.base import DecisionRule
 
-_LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
+# Above 0 and below these.
+_LIMITS = {"threshold": 1, "temperature": 1000, "margin": float("inf")}
 
 
 def read_rule(folder: Path) -> DecisionRule:

@@ -294,6 +294,7 @@ class _Training:
         gc.freeze()  # objects of the imports stay, and are not scanned again at every step
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
         metrics, task = self.measured, self.task
+        rule: dict[str, Any] = {}  # that the evaluated model gets if it is saved
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
@@ -303,6 +304,7 @@ class _Training:
             run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
+            rule.update(task.fitted_rule(logits, labels, pairs.target))
             answers = task.plain_answers(logits)
             scores = task.intervals(answers, labels, pairs.target, metrics)
             return {name: [score.low, score.high] for name, score in scores.items()}
@@ -311,7 +313,7 @@ class _Training:
             with disk.writing(_("The best model"), StoreError, RESUME):
                 merged = model.merged_model(classifier)
                 run.check_writable()
-                model.save_model(merged, tokenizer, run.folder / "best", weights, step)
+                model.save_model(merged, tokenizer, run.folder / "best", weights, step, rule)
 
         def save_checkpoint(step: int, write: Any) -> None:
             with disk.writing(_("The checkpoint"), StoreError, RESUME):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
+REGRESSION = "regression"
 MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
 # What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,

@@ -24,7 +24,7 @@ from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats, confusion_matrix
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
-from finetune.tasks import class_findings, classes
+from finetune.tasks import class_findings, classes, score_findings
 from finetune.tasks.base import (
     NO_RULE,
     SINGLE_LABEL,
@@ -101,7 +101,8 @@ class SingleLabel:
             counts = classes.count(train, target.size)
             asked = [*class_findings.positive_class(config, target)]
             balance = [*class_findings.class_balance(counts, target, constant)]
-        return chain(asked, class_findings.class_findings(config, labels), balance)
+        found = class_findings.class_findings(config, labels)
+        return chain(asked, score_findings.classes_or_score(config, labels), found, balance)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
         if blocks := class_findings.blocks(labels):

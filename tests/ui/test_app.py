@@ -343,7 +343,9 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),
-        macro("answer/classes.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP),
+        macro("answer/classes.html", "answer")(
+            Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP
+        ),
     ):
         assert "<script" not in text
         assert "&lt;script" in text
