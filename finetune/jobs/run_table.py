@@ -225,9 +225,11 @@ def by_dataset(
 
 
 def runs_csv(rows: Sequence[RunRow]) -> str:
-    """Return all runs as CSV: results, and every hyperparameter."""
+    """Return all runs as CSV: results, and every hyperparameter, automatic ones as resolved."""
     columns = ["id", *COLUMNS, *(name for name in _defaults() if name not in COLUMNS)]
-    cells = [[row.id, *(row.value(name) for name in columns[1:])] for row in rows]
+    cells = [
+        [row.id, *(row.resolved.get(name, row.value(name)) for name in columns[1:])] for row in rows
+    ]
     return csv_cells.to_csv([columns, *cells])
 
 
