@@ -93,6 +93,7 @@ def _field(
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
+_LEAST_RATE = 1e-8  # learning rate
 _AUTOMATIC, _OFF = {0: _("Automatic")}, {0: _("Off")}
 # The groups of the form. Fields of `Expert` are shown only if a file, a flag or a program set them.
 _common = partial(_field, "Common")
@@ -131,13 +132,14 @@ class RunConfig(BaseModel):
     )
     """Passes over the training pairs. Automatic: 1 to 10, fewer passes for more pairs."""
     learning_rate: float = _common(
-        7e-5, 1e-8, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
-    )
-    """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
+        0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True),
+        words=_AUTOMATIC,
+    )  # fmt: skip
+    """Peak step size of AdamW. Lower it if the loss jumps. Automatic: by model and batch size."""
     per_device_train_batch_size: int = _training(
-        16, 1, 4096, label="Batch size", search=(8, 16, 32)
+        0, 0, 4096, label="Batch size", search=(8, 16, 32), words=_AUTOMATIC
     )
-    """Pairs a step on each device. Larger is faster on a GPU and takes more memory."""
+    """Pairs a step on each device. Automatic: 16, more on a GPU that has enough to do."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
@@ -328,6 +330,10 @@ class RunConfig(BaseModel):
             problem = _("already freezes the model; set its frozen layers to 0")
         elif name == "dropout" and -1 < value < 0:
             problem = _("must be from 0 to 0.9, got {dropout:g}", dropout=value)
+        elif name == "learning_rate" and 0 < value < _LEAST_RATE:
+            problem = _(
+                "must be 0 or at least {least:g}, got {value:g}", least=_LEAST_RATE, value=value
+            )
         elif name == "max_steps" and value == 0:
             problem = _("must be at least 1, got 0; leave it out for no limit")
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
@@ -527,7 +533,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_train_epochs": 3,
         "per_device_train_batch_size": 32,
         "per_device_eval_batch_size": 64,
-        "learning_rate": 1e-4,
         "max_length": 96,
     },
     "Small GPU (LoRA)": {

@@ -180,6 +180,7 @@ class Prepared(Event):
     precision: str
     per_device_train_batch_size: int = 0
     gradient_accumulation_steps: int = 0
+    learning_rate: float = 0.0  # its peak
     fingerprint: str = ""  # of the pairs
     head: Head = Head()
     # Source, revision, columns, rows and what is left out.

@@ -113,6 +113,12 @@ def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, A
         )
 
 
+def count_layer_parameters(model: PreTrainedModel) -> int:
+    """Count the parameters outside the word embeddings."""
+    words: Any = model.get_input_embeddings().weight
+    return int(model.num_parameters() - words.numel())
+
+
 def choose_attention(requested: str, device: torch.device, half: bool, max_length: int) -> str:
     """Choose the attention implementation: the requested one, or for `auto` the fastest."""
     # The fused kernel's backward pass takes twice as long for short inputs in half precision on

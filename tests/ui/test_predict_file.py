@@ -122,7 +122,12 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
 
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
     job = add_job(store, store.create(RunConfig()), "<b>.csv")
-    report = REPORT | {"labels": ["<i>", "yes"], "choices": ["<i>", "yes"], "errors": 2, "examples": ["<u>"]}
+    report = REPORT | {
+        "labels": ["<i>", "yes"],
+        "choices": ["<i>", "yes"],
+        "errors": 2,
+        "examples": ["<u>"],
+    }
     cells = {"<s>": "<script>", "long": "x" * 999}
     rows = [ShownRow(row=0, margin=None, cells=cells)]
     state = PredictionState("finished", rows=rows, report=report)
