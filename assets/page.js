@@ -121,9 +121,12 @@
       const name = one.id.slice(5), box = one.querySelector('input, textarea');
       if (!box || !(name in preset)) continue;
       const given = box.type === 'checkbox' ? box.checked : box.value, value = preset[name];
-      const same = typeof value === 'number' ? given !== '' && Number(given) === value
-        : given === value;
-      const says = same ? '' : `\u25cf ${word} ${value === '' ? '\u2013' : value}`;
+      // What stands for a value that is no amount: a choice, or what an empty box says.
+      const text = document.querySelector(`[data-word-of=${name}][data-value="${value}"]`)?.textContent
+        ?? (value === '' ? box.placeholder || '\u2013' : String(value));
+      const same = given === text || given === value
+        || (typeof value === 'number' && given !== '' && Number(given) === value);
+      const says = same ? '' : `\u25cf ${word} ${text}`;
       if ((one.dataset.differs ?? '') === says) continue;
       if (says) one.dataset.differs = says; else delete one.dataset.differs;
     }

@@ -31,9 +31,10 @@ def add_arguments(
             details = {"action": argparse.BooleanOptionalAction}
         if field.several:
             details |= {"nargs": "+"}
-        text = f"{field.help} (default: {getattr(defaults, name)!r})"
-        for value, word in field.words.items():
-            text += f" {value:g}: {word.lower()}"
+        default = getattr(defaults, name)
+        word = field.words.get(default) if field.words else None
+        text = f"{field.help} (default: {word.lower() if word else repr(default)})"
+        text += ",".join(f" {value:g}: {word.lower()}" for value, word in field.words.items())
         if field.choices:
             text += f" one of: {', '.join(field.choices)}"
         groups[field.group].add_argument(

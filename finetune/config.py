@@ -27,7 +27,7 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics.catalog import HEADLINE, LOSS, METRICS, OPTIONAL, STANDARD
+from finetune.metrics.catalog import ALL, HEADLINE, METRICS, OPTIONAL
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -52,8 +52,7 @@ Scheduler = Literal[
 if TYPE_CHECKING:
     MetricName = str
 else:
-    _NAMES = (HEADLINE.name, *(metric.name for metric in (*STANDARD, LOSS, *OPTIONAL)))
-    MetricName = Literal[tuple(dict.fromkeys(_NAMES))]
+    MetricName = Literal[tuple(dict.fromkeys((HEADLINE.name, *ALL)))]
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,7 @@ def _field(
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
+_LEAST_RATE = 1e-8  # learning rate
 _AUTOMATIC, _OFF = {0: _("Automatic")}, {0: _("Off")}
 # The groups of the form. Fields of `Expert` are shown only if a file, a flag or a program set them.
 _common = partial(_field, "Common")
@@ -132,19 +132,20 @@ class RunConfig(BaseModel):
     )
     """Passes over the training pairs. Automatic: 1 to 10, fewer passes for more pairs."""
     learning_rate: float = _common(
-        7e-5, 1e-8, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
-    )
-    """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
+        0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True),
+        words=_AUTOMATIC,
+    )  # fmt: skip
+    """Peak step size of AdamW. Lower it if the loss jumps. Automatic: by model and batch size."""
     per_device_train_batch_size: int = _training(
-        16, 1, 4096, label="Batch size", search=(8, 16, 32)
+        0, 0, 4096, label="Batch size", search=(8, 16, 32), words=_AUTOMATIC
     )
-    """Pairs a step on each device. Larger is faster on a GPU and takes more memory."""
+    """Pairs a step on each device. Automatic: 16, more on a GPU that has enough to do."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the pairs, the new classifier's weights and dropout."""
     max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
-    """Stop after this many optimizer steps, whatever num_train_epochs says."""
+    """Stop after this many optimizer steps, however many epochs are set."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
     weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
@@ -154,7 +155,7 @@ class RunConfig(BaseModel):
     warmup_ratio: float = _training(0.2, 0.0, 1.0, usual_range=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000, words={0: _("By the warmup ratio")})
-    """Steps in which the rate rises from 0, in place of warmup_ratio."""
+    """Steps in which the rate rises from 0, in place of the warmup ratio."""
     lr_scheduler_type: Scheduler = _training(
         "linear",
         label="Learning rate schedule",
@@ -213,11 +214,11 @@ class RunConfig(BaseModel):
         -1, -1, 10_000_000, label="Steps between evaluations",
         words={-1: _("Automatic"), 0: _("Each epoch")},
     )  # fmt: skip
-    """Score every so many steps; 0 after each epoch. Automatic: ten times, or fewer."""
+    """Score every so many steps, or after each epoch. Automatic: ten times, or fewer."""
     save_steps: int = _evaluation(
         0, 0, 10_000_000, label="Steps between checkpoints", words=_AUTOMATIC
     )
-    """Write a checkpoint to resume from. Automatic: as eval_steps says or each epoch."""
+    """Write a checkpoint to resume from. Automatic: at each evaluation, or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
@@ -324,11 +325,15 @@ class RunConfig(BaseModel):
         """Refuse values that are within the bounds of their field but cannot be used."""
         name, problem = info.field_name, ""
         if name == "use_lora" and value and info.data.get("frozen_layers"):
-            problem = _("already freezes the model; set frozen_layers to 0")
+            problem = _("already freezes the model; set its frozen layers to 0")
         elif name == "dropout" and -1 < value < 0:
-            problem = _("must be -1 or from 0 to 0.9, got {dropout:g}", dropout=value)
+            problem = _("must be from 0 to 0.9, got {dropout:g}", dropout=value)
+        elif name == "learning_rate" and 0 < value < _LEAST_RATE:
+            problem = _(
+                "must be 0 or at least {least:g}, got {value:g}", least=_LEAST_RATE, value=value
+            )
         elif name == "max_steps" and value == 0:
-            problem = _("must be -1 or at least 1, got 0")
+            problem = _("must be at least 1, got 0; leave it out for no limit")
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
             words = dict(zip(("first", "second"), _WORDS[name], strict=True))
             problem = _(
@@ -440,7 +445,9 @@ def _problem(error: Any) -> str:
         case "finite_number":
             return _("must be a finite number, got {value}", value=got)
         case "greater_than_equal":
-            low, number = context["ge"], float(value)
+            low, number, field = context["ge"], float(value), hyperparameters()[name]
+            while low < 0 or (field.kind is int and low in field.words):  # that is no amount
+                low += 1
             return _("must be at least {bound:g}, got {value:g}", bound=low, value=number)
         case "less_than_equal":
             high, number = context["le"], float(value)
@@ -524,7 +531,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_train_epochs": 3,
         "per_device_train_batch_size": 32,
         "per_device_eval_batch_size": 64,
-        "learning_rate": 1e-4,
         "max_length": 96,
     },
     "Small GPU (LoRA)": {

@@ -136,17 +136,17 @@ def _check_column(role: Role, column: str, columns: Mapping[str, str], source: s
     if column not in columns:
         raise DataError(
             "{source} has no column {column!r}; it has {columns}.",
-            "Choose one of them as {role}_column.",
+            "Choose one of them as {field}.",
             source=source,
             column=column,
             columns=some(list(columns)),
-            role=role,
+            field=f"{role}_column",
         )
     if reason := columns[column]:
         raise DataError(
             "The column {column!r} {reason}.",
-            "Choose another one as {role}_column.",
+            "Choose another one as {field}.",
             column=column,
             reason=reason,
-            role=role,
+            field=f"{role}_column",
         )

@@ -240,9 +240,16 @@ def _score(text: str, encoding: str) -> float:
 
 def _is_mark_in_place(char: str, category: str, text: str, index: int) -> bool:
     """True for punctuation outside of words, and for an apostrophe or hyphen within one."""
-    if category in ("Cc", "Cn", "Co", "Cs") or char in "\ufffd¤¦¬":
+    if category[0] == "L" or category in ("Cc", "Cn", "Co", "Cs") or char in "\ufffd¤¦¬":
         return False
-    before, after = text[index - 1 : index], text[index + 1 : index + 2]
+    start, end = index, index + 1
+    while unicodedata.category(text[start - 1 : start] or " ")[0] == "S":  # "gr÷▀er" is one word
+        start -= 1
+    while unicodedata.category(text[end : end + 1] or " ")[0] == "S":
+        end += 1
+    before, after = text[start - 1 : start], text[end : end + 1]
+    if category in ("No", "Sk", "So") and after.isalpha() and not before.isdigit():  # "³ber"
+        return False
     if not (before.isalpha() and after.isalpha()):
         return category[0] in "PZS" or category in ("No", "Cf")
     if char == "\u2019":

@@ -265,11 +265,11 @@ def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
         if name not in names:
             raise DataError(
                 "{dataset} has no split {requested!r}; it has {names}.",
-                "Choose one of them as {split}_split.",
+                "Choose one of them as {field}.",
                 dataset=config.dataset,
                 requested=name,
                 names=some(names),
-                split=split,
+                field=f"{split}_split",
             )
         if list(splits.values()).count(name) > 1:
             raise DataError(
@@ -288,10 +288,10 @@ def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
         if not free and not guessed:
             raise DataError(
                 "No split of {dataset} is left to train on; it has {names}.",
-                "Choose one of them as {split}_split.",
+                "Choose one of them as {field}.",
                 dataset=config.dataset,
                 names=some(names),
-                split="train",
+                field="train_split",
             )
         splits["train"] = free[0] if free else splits.pop(guessed[0])
     return {split: splits[split] for split in requested if split in splits}

@@ -15,6 +15,7 @@ from finetune.engines.ray_connection import connected
 from finetune.errors import JobError
 from finetune.inference.files import Window, WindowLogits
 from finetune.runs.run import Run
+from finetune.tasks.base import Target
 
 _LOAD_LIMIT = 120.0  # seconds for a machine to load the model
 _AHEAD = 2  # windows per machine: one being scored, one waiting
@@ -81,7 +82,7 @@ class RayScorer:
             models = ray.get(loaded)
         except ray.exceptions.RayTaskError as error:  # an error of the model there
             raise error.cause from None
-        self.labels: list[str] = models[0][0]
+        self.target: Target = models[0][0]
         self.precision = ", ".join(sorted({precision for _, precision in models}))
 
     def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from finetune.data.splits import Pairs
 
-TFIDF = "TF-IDF + linear model"
-COSINE = "cosine similarity, not tuned"
+TFIDF = _("counting words (TF-IDF)")
+COSINE = _("comparing sentence vectors")
 MOST = 20_000  # pairs of each split; more change the figures in the third decimal and cost minutes
 MOST_ENCODED = 2_000  # validation pairs that are encoded: as dear as an evaluation
 MOST_TUNED = 500  # training pairs that the similarity's threshold is chosen on
 ENOUGH = 0.95  # of the similarity's accuracy or F1: training has little left to gain
 WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _BATCH = 64
-_VERSION = 1  # of how they are measured
+_VERSION = 2  # of how they are measured and called
 
 Targets = NDArray[Any]
 Similarities = NDArray[np.float32]

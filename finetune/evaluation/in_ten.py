@@ -17,6 +17,12 @@ class InTen(NamedTuple):
     right: Interval  # that the model answers rightly, with its 95% interval
     guessed: float  # that are right if the commonest answer is always given
 
+    @property
+    def about(self) -> float:
+        """The number to name: a whole one if it lies in the interval."""
+        whole = round(self.right.value)
+        return whole if self.right.low <= whole <= self.right.high else round(self.right.value, 1)
+
 
 def in_ten(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> InTen | None:
     """Return the expected results for ten new examples; None if the guess was not measured."""

@@ -21,7 +21,8 @@ from finetune.errors import DataError, StoreError
 from finetune.runs.run import NOTES
 from finetune.tasks.base import DecisionRule
 
-_LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
+# Above 0 and below these.
+_LIMITS = {"threshold": 1, "temperature": 1000, "margin": float("inf")}
 
 
 def read_rule(folder: Path) -> DecisionRule:
@@ -60,7 +61,7 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     rule = replace(read_rule(folder), **values)
     notes = _notes(config) | asdict(rule)
     config.pop(NOTES, None)
-    if notes := {name: value for name, value in notes.items() if value not in (None, "")}:
+    if notes := {name: value for name, value in notes.items() if value not in (None, "", ())}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     return rule

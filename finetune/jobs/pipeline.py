@@ -208,6 +208,7 @@ class _Training:
             self.tokenizer, classifier, self.head = model.load_classifier(
                 config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention
             )
+            self.config = config = self._resolved(classifier)
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
             problem = _(
@@ -215,6 +216,22 @@ class _Training:
                 "accelerate_config empty"
             )
             raise ConfigError({"use_lora": problem})
+
+    def _resolved(self, classifier: Any) -> RunConfig:
+        """Return the configuration with its batch size and learning rate; a resumed run's are those
+        that it began with."""
+        from finetune.training import accelerator, model, recipe
+
+        config = self.config
+        if self.checkpoint:
+            config = self.run.state().resolved(config)
+        return recipe.resolve(
+            config,
+            model.count_layer_parameters(classifier),
+            len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
+            accelerator.gpu_memory(self.accelerator.device),
+            self.accelerator.num_processes,
+        )
 
     def build_batches(self) -> None:
         from finetune.training import dataloaders
@@ -256,6 +273,7 @@ class _Training:
             parameters=self.classifier.num_parameters(),
             per_device_train_batch_size=config.per_device_train_batch_size,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
+            learning_rate=config.learning_rate,
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.facts | {"either_order": self.batches.either_order},
@@ -294,6 +312,7 @@ class _Training:
         gc.freeze()  # objects of the imports stay, and are not scanned again at every step
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
         metrics, task = self.measured, self.task
+        rule: dict[str, Any] = {}  # that the evaluated model gets if it is saved
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
@@ -303,6 +322,7 @@ class _Training:
             run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
+            rule.update(task.fitted_rule(logits, labels, pairs.target))
             answers = task.plain_answers(logits)
             scores = task.intervals(answers, labels, pairs.target, metrics)
             return {name: [score.low, score.high] for name, score in scores.items()}
@@ -311,7 +331,7 @@ class _Training:
             with disk.writing(_("The best model"), StoreError, RESUME):
                 merged = model.merged_model(classifier)
                 run.check_writable()
-                model.save_model(merged, tokenizer, run.folder / "best", weights, step)
+                model.save_model(merged, tokenizer, run.folder / "best", weights, step, rule)
 
         def save_checkpoint(step: int, write: Any) -> None:
             with disk.writing(_("The checkpoint"), StoreError, RESUME):

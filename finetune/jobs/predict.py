@@ -167,7 +167,7 @@ def correct_answer(job: PredictionJob, row: int, label: str) -> None:
     state = job.state()
     found = (shown["cells"] for shown in state.rows if shown["row"] == row)
     answer = next(found, {}).get(state.answer_column)
-    if answer is None or label not in state.report.get("labels", []):
+    if answer is None or label not in state.report.get("choices", []):
         raise DataError("There is no such row or class.", "Open the file's result again.")
     corrections.write_correction(job, row, label, answer)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ class RunRow:
     id: str
     name: str
     status: str
-    dataset: str = ""
+    dataset: str = ""  # in `run_rows` each name is of other data
+    # What tells its data from others: the source, how it is read, and once known the fingerprint.
+    data_keys: frozenset[str] = frozenset()
     checkpoint: str = ""
     # Of the kept model, at its saved threshold; empty until scored.
     scores: dict[str, float] = field(default_factory=dict)
@@ -115,7 +118,33 @@ def run_rows(store: RunStore) -> list[RunRow]:
             if row.status in ENDED and run.state().end_recorded:
                 _ended_rows[run.folder] = version, row
         rows.append(row)
-    return rows
+    return _with_names_of_data(rows)
+
+
+def _with_names_of_data(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Give the same data one name, all that it has, and other data of that name a number."""
+    found: list[tuple[frozenset[str], dict[str, None]]] = []  # keys and names of the same data
+    for row in reversed(rows):  # the oldest first
+        same = [data for data in found if data[0] & row.data_keys]
+        names = dict.fromkeys([*(name for _, each in same for name in each), row.dataset])
+        keys = row.data_keys.union(*(each for each, _ in same))
+        found = [data for data in found if data not in same[1:]]
+        if same:
+            found[found.index(same[0])] = keys, names
+        else:
+            found.append((keys, names))
+    name_of: dict[str, str] = {}
+    used = Counter[str]()
+    for keys, names in found:
+        name = ", ".join(names)
+        used[name] += 1
+        name_of |= dict.fromkeys(keys, f"{name} ({used[name]})" if used[name] > 1 else name)
+    named = []
+    for row in rows:
+        name = name_of.get(next(iter(row.data_keys), ""), row.dataset)
+        settings = row.settings | ({"dataset": name} if "dataset" in row.settings else {})
+        named.append(replace(row, dataset=name, settings=settings))
+    return named
 
 
 def run_row(store: RunStore, run: Run) -> RunRow:
@@ -126,7 +155,10 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         settings = run.config()
         uploaded = config.is_upload(settings.dataset)
         values = {
-            "dataset": (about.pairs or "own files") if uploaded else settings.dataset,
+            "dataset": (about.pairs or "own files")
+            if uploaded
+            else f"{settings.dataset} {settings.dataset_config_name}".rstrip(),
+            "data_keys": _data_keys(settings, summary),
             "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
         }
         values["settings"] = {
@@ -167,6 +199,15 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         curve=(*curve[:-1:stride], *curve[-1:]),
         **values,
     )
+
+
+def _data_keys(settings: RunConfig, summary: RunSummary) -> frozenset[str]:
+    """Return the keys of a run's data: leaving out rows of the training split changes none, for
+    its scores are still of the same pairs."""
+    deciding = {*config.DATA_FIELDS} - {"max_train_samples", "drop_leaked"}
+    values = settings.model_dump(include=deciding)
+    prepared = summary.prepared
+    return frozenset(filter(None, (json.dumps(values), prepared.fingerprint if prepared else "")))
 
 
 @cache
@@ -237,9 +278,9 @@ def by_dataset(
 
 
 def runs_csv(rows: Sequence[RunRow]) -> str:
-    """Return all runs as CSV: results, and every hyperparameter."""
+    """Return all runs as CSV: results, and every hyperparameter, automatic ones as resolved."""
     names = [*columns(), *(name for name in _defaults() if name not in columns())]
-    cells = [[row.id, *map(row.value, names)] for row in rows]
+    cells = [[row.id, *(row.resolved.get(name, row.value(name)) for name in names)] for row in rows]
     return csv_cells.to_csv([["id", *names], *cells])
 
 

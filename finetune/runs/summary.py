@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from finetune.config import RunConfig
 from finetune.metrics import catalog
@@ -195,12 +195,24 @@ class RunSummary(JobState):
             return self.paused / len(self.validation)
         return self.curve[-1].seconds if self.curve else 0.0
 
-    def resolved_settings(self, config: RunConfig) -> dict[str, int]:
+    def resolved_settings(self, config: RunConfig) -> dict[str, Any]:
         """Return what automatic settings came to, as far as it is known."""
-        per_epoch = self.prepared.steps_per_epoch if self.prepared else 0
-        if config.num_train_epochs or config.max_steps > 0 or not per_epoch:
+        if (prepared := self.prepared) is None:
             return {}
-        return {"num_train_epochs": round(self.total_steps / per_epoch)}
+        resolved = {
+            "num_train_epochs": round(self.total_steps / prepared.steps_per_epoch)
+            if config.max_steps < 0
+            else 0,
+            "learning_rate": prepared.learning_rate,
+            "per_device_train_batch_size": prepared.per_device_train_batch_size,
+        }
+        return {
+            name: value for name, value in resolved.items() if value and not getattr(config, name)
+        }
+
+    def resolved(self, config: RunConfig) -> RunConfig:
+        """Return a configuration with these settings filled in."""
+        return config.changed(**self.resolved_settings(config))
 
     @property
     def seconds_left(self) -> float | None:

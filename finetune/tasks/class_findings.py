@@ -236,7 +236,7 @@ def positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
         return
     first, second = target.names
     title = _(
-        "Which class is the positive one, {first!r} or {second!r}?", first=first, second=second
+        "Which answer are you looking for, {first!r} or {second!r}?", first=first, second=second
     )
     action = _(
         "It is the answer you are looking for, such as the duplicates; F1, precision and recall "

@@ -273,9 +273,10 @@ def _batch(job: PredictionJob) -> dict:
 
 def _status(store: RunStore, run_id: str) -> dict:
     run = store.get(run_id)
-    summary = run.state()
+    summary, row = run.state(), asdict(run_table.run_row(store, run))
+    del row["data_keys"]
     return {
-        **asdict(run_table.run_row(store, run)),
+        **row,
         "columns": summary.columns._asdict(),
         "step": summary.step,
         "total_steps": summary.total_steps,

@@ -142,7 +142,7 @@ def _tick_text(tick: float, step: float) -> str:
     if not tick:
         return "0" if step < 1e-3 else fixed(tick, max(0, -math.floor(math.log10(step))))
     digits = max(0, -math.floor(math.log10(step or tick)))
-    if digits > 3 or abs(tick) >= 1e5:
+    if (digits > 3 and abs(tick) < 100 * (step or tick)) or abs(tick) >= 1e5:
         return number(f"{tick:.1e}".replace(".0e", "e").replace("e-0", "e-").replace("e+0", "e"))
     return fixed(tick, digits)
 

@@ -35,7 +35,8 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         runs = [store.get(run_id) for run_id in run_ids]
     except NoSuchRun as error:
         return feedback.show_errors(error)
-    listed = [run_table.run_row(store, run) for run in runs]
+    row_of = {row.id: row for row in run_table.run_rows(store)}
+    listed = [row_of[run.id] for run in runs]
     summaries = [run.state() for run in runs]
     expected = map(_expected_score, runs, summaries)
     compared: list[_Compared] = list(zip(runs, listed, summaries, expected, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gradio as gr
@@ -75,6 +75,12 @@ def draw_advanced(drawn: Controls) -> Controls:
         )
         data = Markup('<p data-preset="{}">{}</p>').format(values, name)
         gr.HTML(data, elem_classes="ft-unseen")
+    for name, field in run_config.hyperparameters().items():
+        for meaning, value in _words(name) if len(field.words) > 1 else ():
+            data = Markup('<p data-word-of="{}" data-value="{}">{}</p>').format(
+                name, value, meaning
+            )
+            gr.HTML(data, elem_classes="ft-unseen")
     controls = dict(drawn)
     for group, names in groups.items():
         with gr.Column(elem_classes="ft-knobs"):
@@ -156,10 +162,19 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         names = " ".join(metric.name for metric in OPTIONAL) if name == "metrics" else None
         return gr.Textbox(max_lines=1, placeholder=names, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
+    if len(field.words) > 1:
+        common["value"] = _shown(name, default)
+        return gr.Dropdown(list(_words(name)), allow_custom_value=True, **common)
     word = next(iter(field.words.values()), "")  # of an empty box
     return elements.number_box(
         **common | {"value": _shown(name, default)}, placeholder=gettext(word) or None
     )
+
+
+def _words(name: str) -> Iterator[tuple[str, str]]:
+    """Yield what a field's values that are no amounts mean, and what its control has for each."""
+    for value, word in run_config.hyperparameters()[name].words.items():
+        yield gettext(word), _shown(name, value)
 
 
 def _hidden() -> tuple[str, ...]:

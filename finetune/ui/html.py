@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from finetune.config import NO_COLUMN
+from finetune.config import NO_COLUMN, hyperparameters
 from finetune.engines.spending import rounded_up
 from finetune.findings import shorten
 from finetune.messages import message
@@ -56,7 +56,8 @@ def environment() -> Environment:
     templates.globals["NO_COLUMN"] = NO_COLUMN
     templates.globals["find_task"] = find_task
     filters = (
-        fixed, exact, count, size, number, code, measure, in_words, shorten, printable, rounded_up,
+        fixed, exact, count, size, number, code, label, measure, in_words, shorten, printable,
+        rounded_up,
     )  # fmt: skip
     for function in filters:
         templates.filters[function.__name__] = function
@@ -102,6 +103,12 @@ def size(value: float) -> str:
 def code(text: str) -> Markup:
     """Mark text between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def label(field: str) -> str:
+    """The label of a field in the form; other names as they are."""
+    described = hyperparameters().get(field)
+    return described.label if described else field
 
 
 def measure(metric: str, classes: int) -> str:

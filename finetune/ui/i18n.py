@@ -25,6 +25,7 @@ from gradio.context import LocalContext
 from markupsafe import EscapeFormatter, Markup, escape
 from starlette.requests import cookie_parser
 
+from finetune.config import hyperparameters
 from finetune.messages import Message, message
 
 FOLDER = Path(__file__).resolve().parent / "locale"
@@ -43,6 +44,9 @@ _GRADIO = {
     "errors.use_via_api_or_mcp": message("Use via API or MCP"),
 }
 _FIELD_NAME = re.compile(r"^`\w+` ")  # before the help of a hyperparameter
+# Names of fields that are no English words; not placeholders, and not flags of a command.
+_FIELD_NAMES = [name for name in hyperparameters() if "_" in name]
+_FIELDS = re.compile(rf"(?<![\w{{`-])({'|'.join(_FIELD_NAMES)})(?!\w)")
 _marked: dict[str, None] = {}  # the texts of all markers
 
 
@@ -52,13 +56,20 @@ def gettext(text: str, /, **values: object) -> str:
     if isinstance(text, Message):
         values |= text.values
         text = text.template
-    translated = catalogue(language()).get(text, text)
+    translated = _FIELDS.sub(_label, catalogue(language()).get(text, text))
     return _Formatter().vformat(translated, (), _translated(values)) if values else translated
 
 
 def gettext_html(text: str, /, **values: object) -> Markup:
     """Like `gettext`, for a text with HTML; the values are escaped."""
     return Markup(_HtmlFormatter(escape).vformat(gettext(text), (), _translated(values)))
+
+
+def _label(name: re.Match[str]) -> str:
+    """The label that the form has for a field, for a name out of a message: a message names the
+    flag of the command line."""
+    label = hyperparameters()[name[0]].label
+    return f"\u201c{catalogue(language()).get(label, label)}\u201d"
 
 
 def number(text: str) -> str:
@@ -86,7 +97,7 @@ class _HtmlFormatter(_Formatter, EscapeFormatter):
 
 def _translated(values: dict[str, object]) -> dict[str, object]:
     return {
-        name: gettext(value) if isinstance(value, Message) else value
+        name: gettext(value) if isinstance(value, Message) or value in _FIELD_NAMES else value
         for name, value in values.items()
     }
 

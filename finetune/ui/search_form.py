@@ -11,12 +11,22 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
+from finetune.config import RunConfig
 from finetune.engines import spending
 from finetune.errors import ConfigError
-from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
+from finetune.search.space import (
+    DEFAULT,
+    Budget,
+    Space,
+    describe,
+    outside,
+    read_space,
+    searchable,
+)
 from finetune.ui import elements, feedback, several_runs
 from finetune.ui.cost_view import rough_duration
 from finetune.ui.i18n import gettext
+from finetune.ui.run_view import setting_text
 
 FIELDS = tuple(searchable())
 COUNT = len(FIELDS) + 4  # of the controls
@@ -96,6 +106,15 @@ def problems_at_its_boxes() -> Iterator[None]:
             for name, text in error.problems.items()
         }
         raise ConfigError(problems) from error
+
+
+def outside_text(space: Space, config: RunConfig) -> str:
+    """Describe the values of a configuration that a search does not draw: `Epochs 8 (1..6)`."""
+    described = run_config.hyperparameters()
+    return ", ".join(
+        f"{gettext(described[name].label)} {setting_text(name, value)} ({describe(space[name])})"
+        for name, value in outside(space, config.to_dict()).items()
+    )
 
 
 def expected(seconds: float | None, budget: Budget, price: float, apart: str = "") -> Markup:

@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from finetune.config import Range, hyperparameters
 from finetune.errors import FinetuneError
-from finetune.jobs.run_table import value_text
 from finetune.metrics.catalog import find
 from finetune.runs.store import RunStore
 from finetune.search import limits, results, winner
@@ -18,7 +17,7 @@ from finetune.ui import charts, feedback
 from finetune.ui.charts import Series
 from finetune.ui.html import fixed, macro, measure, render
 from finetune.ui.i18n import gettext
-from finetune.ui.run_view import duration
+from finetune.ui.run_view import duration, setting_text
 
 _DRAWN = 60  # learning curves, the newest
 _STATES = ("finished", "pruned", "failed", "running", "waiting")
@@ -63,7 +62,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         rows=[*scored, *(row for row in rows if row.score is None)],
         fields=list(study.settings.space),
         hyperparameters=hyperparameters(),
-        value_text=_short_value,
+        value_text=_value_text,
         duration=duration,
         importance=results.importance(study),
         price=limits.trial_price(study.settings.spec),
@@ -75,9 +74,9 @@ def page(store: RunStore, study_id: str) -> Markup:
     )
 
 
-def _short_value(value: object) -> str:
-    """Format a value for a table, a float with three digits."""
-    return value_text(float(f"{value:.3g}") if isinstance(value, float) else value)
+def _value_text(name: str, value: object) -> str:
+    """Text of a field's value, a float with three digits."""
+    return setting_text(name, float(f"{value:.3g}") if isinstance(value, float) else value)
 
 
 def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:
@@ -142,9 +141,9 @@ def parallel_lines(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, 
 def _axis_ends(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, str]]:
     """The values at the lower and the upper end of each axis of `parallel_lines`."""
     ends = []
-    for drawn in study.settings.space.values():
+    for name, drawn in study.settings.space.items():
         low, high = (drawn.low, drawn.high) if isinstance(drawn, Range) else (drawn[0], drawn[-1])
-        ends.append((_short_value(low), _short_value(high)))
+        ends.append((_value_text(name, low), _value_text(name, high)))
     placed = [row for row in scored if results.has_position(study, row)]
     scores = [row.score for row in placed if row.score is not None]
     return [*ends, (fixed(min(scores)), fixed(max(scores)))] if scores else ends

@@ -15,7 +15,7 @@ import pytest
 
 from finetune.cli import check
 from finetune.config import RunConfig
-from finetune.data import checks, splits, table_formats
+from finetune.data import checks, encodings, splits, table_formats
 from finetune.data.table import ReadOptions
 from finetune.errors import ConfigError, DataError
 from tests.support.csv_files import CASES, GLUE, NAMES, join, kinds, plain_rows, read, write
@@ -224,6 +224,22 @@ def test_an_encoding_is_found_or_asked(tmp_path: Path, encoding: str, texts: lis
         assert found == rows
         assert table.notes
     assert read(tmp_path / "a.tsv", encoding=encoding)[0] == rows
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Rückgabe möglich zurückgeben",
+        "über größer",
+        "für",
+        "über",
+        "30°C über 5 €",
+        "Grüße aus Köln",
+    ],
+)
+def test_a_german_windows_file_is_read_whatever_its_few_umlauts(words: str) -> None:
+    """In other encodings these letters are signs, or Chinese within a word."""
+    assert encodings._guess((words + "\n").encode("cp1252")) == ("cp1252", ())
 
 
 def test_a_doubtful_encoding_holds_training_back(tmp_path: Path) -> None:

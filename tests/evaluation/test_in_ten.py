@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from finetune.evaluation import report
-from finetune.evaluation.in_ten import in_ten
+from finetune.evaluation.in_ten import InTen, in_ten
+from finetune.metrics.intervals import Interval
 from finetune.runs.store import RunStore
 from finetune.tasks.single_label import SingleLabel
 from tests.support.scored_runs import evaluated, sure
@@ -21,3 +22,12 @@ def test_accuracy_is_said_of_ten_examples_beside_guessing(store: RunStore) -> No
     assert ten.guessed == pytest.approx(6.0)
     assert 7 < ten.right.low < 8.4 < ten.right.high < 9.2
     assert in_ten(analysis, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "about"), [((8.4, 7.6, 9.0), 8), ((8.48, 8.1, 8.8), 8.5), ((9.98, 9.9, 10), 10)]
+)
+def test_the_number_named_lies_in_its_interval(
+    right: tuple[float, float, float], about: float
+) -> None:
+    assert InTen(Interval(*right), 5.0).about == about

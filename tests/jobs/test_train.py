@@ -59,7 +59,7 @@ def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None
     done = carry_out("finetune", "train", "--runs", str(store.root), *options)
     assert done.returncode == 2
     assert "learning_rate must be a number, got 'fast'" in done.stderr
-    assert "num_train_epochs must be at least 0, got -1" in done.stderr
+    assert "num_train_epochs must be at least 1, got -1" in done.stderr
     assert store.runs() == []
 
 

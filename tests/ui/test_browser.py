@@ -130,8 +130,8 @@ def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
     fill(page, "num_train_epochs", "-1")
     press_train(page)
     message = page.locator("#train-message [role=alert]")
-    expect(message).to_contain_text("learning_rate must be at least")
-    expect(message).to_contain_text("num_train_epochs must be at least 0, got -1")
+    expect(message).to_contain_text("Learning rate must be at least")
+    expect(message).to_contain_text("Epochs must be at least 1, got -1")
     expect(page.locator("#knob-learning_rate input")).to_have_value("-1")
     assert app.store.runs() == []
 
@@ -324,7 +324,7 @@ def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) 
     pass_through("#preset")
     expect(rate).to_have_value("0.003")
     pick(page, preset, re.compile(f"^.? ?{preset.input_value()}"))  # the same again: its values
-    expect(rate).to_have_value("7e-05")
+    expect(rate).to_have_value("")
     page.get_by_role("tab", name="Data").click()
     expect(page.locator("#look-progress")).to_contain_text("is not on the Hub")
     page.locator("#part-hub > button").click()

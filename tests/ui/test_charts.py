@@ -239,3 +239,13 @@ def test_a_chart_is_opened_large_and_saved_as_a_picture(bare: Page) -> None:
     bare.keyboard.press("Escape")
     expect(large).to_have_count(0)
     bare.close()
+
+
+@pytest.mark.parametrize(
+    "ends", [(0.694, 0.695), (0.6931, 0.6932), (0, 7e-5), (1e-7, 3e-4), (0.2, 1)]
+)
+def test_ticks_can_be_told_apart(ends: tuple[float, float]) -> None:
+    ticks = charts._ticks(*ends)
+    texts = [charts._tick_text(tick, ticks[1] - ticks[0]) for tick in ticks]
+    assert len(set(texts)) == len(texts)
+    assert [float(text) for text in texts] == pytest.approx(ticks)

@@ -29,7 +29,7 @@ def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
     costs.locator("summary").click()
     expect(costs).to_contain_text("2,038 pairs, 128 steps an epoch, 1 epoch.")
     fill(page, "num_train_epochs", "-1")
-    expect(costs).to_contain_text("num_train_epochs must be at least 0, got -1")
+    expect(costs).to_contain_text("Epochs must be at least 1, got -1")
     fill(page, "num_train_epochs", "20")
     expect(costs).to_contain_text("2,560")
     fill(page, "learning_rate", "0.5")

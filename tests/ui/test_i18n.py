@@ -11,6 +11,7 @@ from gradio.context import LocalContext
 from playwright.sync_api import Browser, Page, expect
 
 from finetune.config import RunConfig
+from finetune.errors import ConfigError, DataError
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
@@ -194,3 +195,16 @@ def test_a_german_browser_reads_of_a_run_in_german(
     german.locator("#runs-table .ft-open").first.click()
     expect(german.locator("#run-stop")).to_have_text("Anhalten, bestes behalten")
     german.close()
+
+
+def test_the_page_names_a_field_by_its_label_and_a_terminal_by_its_flag() -> None:
+    error = DataError(
+        "frozen_layers is {frozen_layers}, or --frozen_layers; {name!r} stays.",
+        "Choose {field}.",
+        frozen_layers=40, name="my frozen_layers", field="label_column",
+    )  # fmt: skip
+    said = "“Frozen layers” is 40, or --frozen_layers; 'my frozen_layers' stays."
+    assert i18n.gettext(error.fact) == said
+    assert i18n.gettext(error.remedy) == "Choose “Label”."
+    assert str(error).endswith("Choose label_column.")
+    assert "<b>Epochs</b>" in str(feedback.show_errors(ConfigError({"num_train_epochs": "is bad"})))

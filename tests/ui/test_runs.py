@@ -102,19 +102,23 @@ def test_what_differs_stands_in_columns_and_no_column_is_the_same_in_all(
 
 
 def test_what_is_automatic_is_not_a_number(store: RunStore, toy_checkpoint: Path) -> None:
-    other: dict[str, Any] = {"num_train_epochs": 5, "dropout": -1, "eval_steps": 0}
+    other: dict[str, Any] = {
+        "num_train_epochs": 5, "dropout": -1, "eval_steps": 0, "learning_rate": 1e-4,
+    }  # fmt: skip
     for values in ({}, other):
         finished(store, toy_checkpoint, **values)
     chosen, automatic = run_view.rows(store)
     epochs = automatic.resolved["num_train_epochs"]
     assert run_view.cell_text(automatic, "num_train_epochs") == f"{epochs} (auto)"
     cells = [run_view.cell_text(chosen, name) for name in other]
-    assert cells == ["5", "As in the checkpoint", "Each epoch"]
+    assert cells == ["5", "As in the checkpoint", "Each epoch", "1e-4"]
+    assert run_table.runs_csv([automatic]).count("4.9e-05") == 1
     table = str(run_view.table([chosen, automatic], "created", True))
     compared = str(compare_view.comparison(store, [chosen.id, automatic.id]))
     listed = str(run_view.configuration(store.get(automatic.id)))
     for drawn in (table, compared, listed):
         assert f"{epochs} (auto)</td>" in drawn
+        assert "4.9e-5 (auto)</td>" in drawn
         assert not re.findall(r"<td[^>]*>(?:<b>)?-1(?:\.0)?<", drawn)
 
 
@@ -408,3 +412,35 @@ def test_the_ticked_runs_are_deleted_together(store: RunStore, toy_checkpoint: P
     tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)
     assert [run.id for run in store.runs()] == [second.id]
     assert "no such run" in tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)[tab.message]
+
+
+def test_data_are_told_apart_by_their_contents(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Two files of one name are two; a file under two names is one, once a run has read it."""
+
+    def run_on(folder: str, name: str, contents: str, fingerprint: str, **values: Any) -> Run:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        file = tmp_path / folder / name
+        file.write_text(contents)
+        run = finished(store, toy_checkpoint, dataset=store.uploads.add({"train": file}), **values)
+        prepared = run.state().prepared
+        assert prepared is not None
+        run.append(prepared.model_copy(update={"fingerprint": fingerprint}))
+        return run
+
+    first = run_on("a", "pairs.csv", "a,b", "1")
+    other = run_on("b", "pairs.csv", "c,d", "2")
+    renamed = run_on("b", "again.csv", "a,b", "1")
+    fewer = run_on("a", "pairs.csv", "a,b", "3", max_train_samples=5)
+    cut = run_on("a", "pairs.csv", "a,b", "4", validation_share=0.3)
+    name_of = {row.id: row.dataset for row in run_table.run_rows(store)}
+    assert name_of == {
+        first.id: "pairs.csv, again.csv",
+        other.id: "pairs.csv",
+        renamed.id: "pairs.csv, again.csv",
+        fewer.id: "pairs.csv, again.csv",
+        cut.id: "pairs.csv (2)",  # its scores are of other pairs
+    }
+    text = str(compare_view.comparison(store, [other.id, cut.id]))
+    assert "pairs.csv (2)" in text

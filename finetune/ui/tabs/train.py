@@ -32,7 +32,6 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.search import driver, limits
-from finetune.search.space import describe_outside, outside
 from finetune.ui import (
     auth,
     cost_view,
@@ -243,7 +242,7 @@ class TrainTab:
             return {self.planned: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, spec.place)
         price, first = limits.trial_price(spec), driver.first_trial(store, config, space)
-        apart = describe_outside(space, outside(space, first.to_dict()))
+        apart = search_form.outside_text(space, first)
         return {self.planned: search_form.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
