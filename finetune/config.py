@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -27,7 +27,7 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics.catalog import HEADLINE, LOSS, METRICS, OPTIONAL, STANDARD
+from finetune.metrics.catalog import ALL, HEADLINE, METRICS, OPTIONAL
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -52,8 +52,7 @@ Scheduler = Literal[
 if TYPE_CHECKING:
     MetricName = str
 else:
-    _NAMES = (HEADLINE.name, *(metric.name for metric in (*STANDARD, LOSS, *OPTIONAL)))
-    MetricName = Literal[tuple(dict.fromkeys(_NAMES))]
+    MetricName = Literal[tuple(dict.fromkeys((HEADLINE.name, *ALL)))]
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,7 @@ def _field(
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
+_LEAST_RATE = 1e-8  # learning rate
 _AUTOMATIC, _OFF = {0: _("Automatic")}, {0: _("Off")}
 # The groups of the form. Fields of `Expert` are shown only if a file, a flag or a program set them.
 _common = partial(_field, "Common")
@@ -132,13 +132,14 @@ class RunConfig(BaseModel):
     )
     """Passes over the training pairs. Automatic: 1 to 10, fewer passes for more pairs."""
     learning_rate: float = _common(
-        7e-5, 1e-8, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
-    )
-    """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
+        0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True),
+        words=_AUTOMATIC,
+    )  # fmt: skip
+    """Peak step size of AdamW. Lower it if the loss jumps. Automatic: by model and batch size."""
     per_device_train_batch_size: int = _training(
-        16, 1, 4096, label="Batch size", search=(8, 16, 32)
+        0, 0, 4096, label="Batch size", search=(8, 16, 32), words=_AUTOMATIC
     )
-    """Pairs a step on each device. Larger is faster on a GPU and takes more memory."""
+    """Pairs a step on each device. Automatic: 16, more on a GPU that has enough to do."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
@@ -270,6 +271,8 @@ class RunConfig(BaseModel):
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
+    label_separator: Literal["auto", ";", "|", ",", "list", "none"] = _data("auto")
+    """What is between several labels of a row; list for ["a", "b"], none for one label a cell."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
     """A class of fewer than five training rows: ask first, keep it, or leave its rows out."""
     sheet: str = _data("")
@@ -327,6 +330,10 @@ class RunConfig(BaseModel):
             problem = _("already freezes the model; set its frozen layers to 0")
         elif name == "dropout" and -1 < value < 0:
             problem = _("must be from 0 to 0.9, got {dropout:g}", dropout=value)
+        elif name == "learning_rate" and 0 < value < _LEAST_RATE:
+            problem = _(
+                "must be 0 or at least {least:g}, got {value:g}", least=_LEAST_RATE, value=value
+            )
         elif name == "max_steps" and value == 0:
             problem = _("must be at least 1, got 0; leave it out for no limit")
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
@@ -337,13 +344,17 @@ class RunConfig(BaseModel):
             )  # fmt: skip
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
-        elif name == "metrics" and (wrong := _unknown_metric(value)):
+        elif name == "metrics" and (
+            wrong := _first_wrong(value, lambda metric: metric in METRICS or "/" in metric)
+        ):
             names = ", ".join(metric.name for metric in OPTIONAL)
             problem = _(
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
-        elif name == "label_map" and (wrong := _unreadable_change(value)):
+        elif name == "label_map" and (
+            wrong := _first_wrong(value, lambda change: "=" in change[1:])
+        ):
             problem = _(
                 "must be changes such as old=new, quoted if they have spaces, got {entry!r}",
                 entry=wrong,
@@ -406,22 +417,14 @@ class RunConfig(BaseModel):
             raise ConfigError({"config.json": problem}) from error
 
 
-def _unreadable_change(label_map: str) -> str:
-    """The first part of a `label_map` that does not change a label; "" if there is none."""
+def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
+    """The first of the words of a text that is not right; "" if all are, and the whole text if a
+    quotation mark is not closed."""
     try:
-        entries = shlex.split(label_map)
-    except ValueError:  # an unclosed quotation mark
-        return label_map
-    return next((entry for entry in entries if "=" not in entry[1:]), "")
-
-
-def _unknown_metric(metrics: str) -> str:
-    """The first of some metrics that is neither listed nor the name of a module; "" if all are."""
-    try:
-        names = shlex.split(metrics)
+        words = shlex.split(text)
     except ValueError:
-        return metrics
-    return next((name for name in names if name not in METRICS and "/" not in name), "")
+        return text
+    return next((word for word in words if not is_right(word)), "")
 
 
 def is_whole(value: object) -> bool:
@@ -530,7 +533,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_train_epochs": 3,
         "per_device_train_batch_size": 32,
         "per_device_eval_batch_size": 64,
-        "learning_rate": 1e-4,
         "max_length": 96,
     },
     "Small GPU (LoRA)": {

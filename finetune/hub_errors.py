@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -121,21 +121,17 @@ def cause(error: BaseException) -> Cause:
         if isinstance(link, HfHubHTTPError) and (status := link.response.status_code) >= 400:
             default = _OF_STATUS.get(status, "fault" if status >= 500 else "refused")
             names = (name for kind, name in _OF_ERROR.items() if isinstance(link, kind))
-            return Cause(next(names, default), status, _pause(link.response))
+            headers = link.response.headers
+            named = re.fullmatch(r"\s*([0-9]{1,9})\s*", str(headers.get("Retry-After", "")))
+            seconds, limit = int(named[1]) if named else 0, parse_ratelimit_headers(headers)
+            if limit is not None and not limit.remaining:
+                seconds = limit.reset_in_seconds
+            return Cause(next(names, default), status, seconds)
     for link in errors:
         if isinstance(link, OSError) and disk.cause(link) is not None:
             return Cause("disk", reason=link.strerror or str(link))
     silent = any(type(link).__name__ in _SILENT for link in errors)
     return Cause("silent" if silent else "")
-
-
-def _pause(response: Any) -> int:
-    """The seconds that a response asks to wait; 0 if it names none."""
-    limit = parse_ratelimit_headers(response.headers)
-    if limit is not None and not limit.remaining:
-        return limit.reset_in_seconds
-    seconds = str(response.headers.get("Retry-After", "")).strip()
-    return int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
 
 
 def sender_remedy(cause: Cause) -> str:

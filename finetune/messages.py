@@ -25,19 +25,14 @@ class Message(str):
     values: Mapping[str, object]
 
     def __new__(cls, template: str, /, **values: object) -> Message:
-        values = {name: _unstopped(value, name, template) for name, value in values.items()}
+        for name, value in values.items():
+            # Texts of libraries and of the operating system may end in a full stop of their own.
+            is_text = isinstance(value, str | Exception) and not isinstance(value, Message)
+            if is_text and re.search(rf"\{{{name}\}}\.(\s|$)", template):
+                values[name] = str(value).rstrip(".")
         text = super().__new__(cls, template.format(**values) if values else template)
         text.template, text.values = template, values
         return text
-
-
-def _unstopped(value: object, name: str, template: str) -> object:
-    """Remove the full stop at the end of a value if the template has one behind it. Texts of
-    libraries and of the operating system may end in one."""
-    if isinstance(value, Message) or not isinstance(value, str | Exception):
-        return value
-    stopped = re.search(rf"\{{{name}\}}\.(\s|$)", template)
-    return str(value).rstrip(".") if stopped else value
 
 
 def message(template: str, /, **values: object) -> str:

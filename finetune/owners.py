@@ -8,6 +8,7 @@ by an identity that the server has issued and signed.
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -199,7 +200,13 @@ class Identities:
     def issue(self, address: str) -> str:
         """Issue a token for a request from an address; TooMany if the address has reached its
         limit."""
-        self._count(_network(address))
+        network = address  # for counting: of IPv6 the 64 bits that a household is given
+        with contextlib.suppress(ValueError):
+            parsed = ipaddress.ip_address(address)
+            if isinstance(parsed, ipaddress.IPv6Address):
+                whole = ipaddress.ip_network((parsed, 64), strict=False)
+                network = str(parsed.ipv4_mapped or whole)
+        self._count(network)
         number = secrets.token_urlsafe(16)
         return f"{number}.{self._signature(number)}"
 
@@ -250,14 +257,3 @@ class Identities:
             times.append(now)
             if len(self._issued) > _ADDRESSES:
                 del self._issued[next(iter(self._issued))]
-
-
-def _network(address: str) -> str:
-    """The network of an address, for counting: of IPv6 the 64 bits that a household is given."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))

@@ -24,7 +24,8 @@ def test_a_hyperparameter_has_a_line_of_help_and_a_range_its_default_lies_in(nam
         assert field.low is not None
         assert field.high is not None
         low, high = field.usual_range or (field.low, field.high)
-        assert field.low <= low <= default <= high <= field.high
+        assert field.low <= low <= high <= field.high
+        assert default in field.words or low <= default <= high
         presets = [preset[name] for preset in config.PRESETS.values() if name in preset]
         assert all(low <= value <= high for value in presets)
 
@@ -50,12 +51,14 @@ def test_all_problems_are_named_at_once() -> None:
         "dropout": f"{commas} '0,1'",
         "max_steps": "must be a whole number, got '1,000'",
     }
+    with pytest.raises(ConfigError, match=r"learning_rate must be 0 or at least 1e-08, got 1e-12"):
+        RunConfig(learning_rate=1e-12)
     with pytest.raises(ConfigError, match="use_lora already freezes the model"):
         RunConfig(use_lora=True, frozen_layers=1)
     with pytest.raises(ConfigError, match="must be a JSON object"):
         RunConfig.from_json("[" * 100_000)
     read = RunConfig().changed(learning_rate="7e-5", num_train_epochs=3.0, seed="7")
-    assert read == RunConfig(seed=7, num_train_epochs=3)
+    assert read == RunConfig(learning_rate=7e-5, seed=7, num_train_epochs=3)
     assert isinstance(read.num_train_epochs, int)
     assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()
 

@@ -12,7 +12,6 @@ from finetune.arguments import add_arguments, arguments_given
 from finetune.cli import file_arguments
 from finetune.config import RunConfig
 from finetune.data import check_report
-from finetune.data.check_report import CheckReport
 from finetune.evaluation import baselines
 from finetune.jobs.check import check_config
 from finetune.metrics.catalog import metric_name
@@ -34,12 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
     if args.json:
         print(json.dumps(check_report.summarise(report), ensure_ascii=False, indent=2))
-    else:
-        _print_report(report)
-    return 1 if report.blocked else 0
-
-
-def _print_report(report: CheckReport) -> None:
+        return 1 if report.blocked else 0
     print(report.source, report.revision[:12])
     print(f"  {check_report.describe_columns(report.columns)}")
     for note in report.notes:
@@ -62,3 +56,4 @@ def _print_report(report: CheckReport) -> None:
         for row in finding.examples:
             cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
             print(f"    {row.split} line {row.line}: {' | '.join(cells)}")
+    return 1 if report.blocked else 0

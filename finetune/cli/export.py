@@ -10,9 +10,7 @@ from pathlib import Path
 from finetune import disk
 from finetune.errors import ModelError
 from finetune.inference import quantized
-from finetune.inference.quantized import QuantizationReport
 from finetune.metrics.catalog import metric_name
-from finetune.runs.run import Run
 from finetune.runs.store import default_root, named_run
 
 
@@ -35,47 +33,34 @@ def main(arguments: list[str] | None = None) -> int:
     )
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # names every missing package
-    if args.run is None:
-        _export(args.model, args.to)
-    else:
-        _export_run(named_run(args.run, args.runs), args.to)
-    return 0
-
-
-def _export(folder: Path, to: Path) -> None:
+    run, to = named_run(args.run, args.runs) if args.run else None, args.to
+    if run and run.best.resolve() in to.resolve().parents:
+        raise ModelError("{to} is in the folder of the run's model.", "Name another file.", to=to)
     from finetune.hub.onnx import export_onnx
 
-    difference = export_onnx(folder, to)
+    step = run.best_step() if run else 0
+    difference = export_onnx(run.best if run else args.model, to)
     print(f"{to}: its logits differ from PyTorch's by at most {difference:.1g}")
-
-
-def _export_run(run: Run, to: Path) -> None:
-    """Export a run's model; also in int8 if that is used, as `a.int8.onnx` beside `a.onnx`."""
+    if run is None:
+        return 0
     from finetune.evaluation import quantization
 
-    if run.best.resolve() in to.resolve().parents:
-        raise ModelError("{to} is in the folder of the run's model.", "Name another file.", to=to)
-    small, step = to.with_name(f"{to.stem}.int8{to.suffix}"), run.best_step()
-    _export(run.best, to)
     report = quantization.quantize_model(run, to, step)
-    print(_described(report))
-    if report.kept:
-        with disk.writing(small, ModelError, ""), disk.replacing(small) as new:
-            shutil.copy2(run.best / quantized.MODEL, new)
-        print(f"{small}: the model in int8")
-    elif small.exists():
-        print(f"{small} was there before and is left as it is: it is not of this export")
-
-
-def _described(report: QuantizationReport) -> str:
-    """Describe the effect of int8 in a line."""
+    small = to.with_name(f"{to.stem}.int8{to.suffix}")
     scores = ", ".join(
         f"{metric_name(name, report.classes)} {before:.3f} -> {after:.3f}"
         for name, (before, after) in report.scores.items()
     )
     p = f" (p = {report.p:.2g})" if report.p is not None else ""
     speed, speed8 = report.pairs_per_second
-    return (
+    print(
         f"int8 ({report.kind}) on {report.pairs:,} validation pairs: {scores}{p}, {speed:.0f} -> "
         f"{speed8:.0f} pairs/s; {'it is used' if report.kept else 'it is not used'}"
     )
+    if report.kept:
+        with disk.writing(small, ModelError, ""), disk.replacing(small) as new:
+            shutil.copy2(run.best / quantized.MODEL, new)
+        print(f"{small}: the model in int8")
+    elif small.exists():
+        print(f"{small} was there before and is left as it is: it is not of this export")
+    return 0

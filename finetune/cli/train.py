@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from finetune import config
@@ -23,7 +21,6 @@ from finetune.jobs.ranks import RankView
 from finetune.jobs.terminal import EventLog, TerminalBar, describe_event
 from finetune.jobs.train import carry_out_attempt, carry_out_run
 from finetune.messages import message as _
-from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root, named_run
 from finetune.runs.summary import ENDED
@@ -57,21 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
             return 0 if single else 1  # otherwise the other ranks would wait for this one
         if registry.is_remote(run):
-            return _follow_elsewhere(run, show)
+            # Ctrl-C stops the run, keeping its best model.
+            signal.signal(signal.SIGINT, lambda *_: run.request_stop())
+            return registry.carry_out(run, show=show, describe=describe_event)
         if single:
             ranks.launch_if_several(run)
         return ranks.leave(carry_out_run(run, show))
-
-
-def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
-    """Follow a run on another engine. Returns the exit status. Ctrl-C stops the run, keeping its
-    best model."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        run.request_stop()
-
-    signal.signal(signal.SIGINT, stop)
-    return registry.carry_out(run, show=show, describe=describe_event)
 
 
 def _open_run(args: argparse.Namespace, spec: EngineSpec | None) -> Run:

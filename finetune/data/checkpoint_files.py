@@ -318,15 +318,13 @@ def _is_tokens(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _check_added_tokens(tokens: Any, file: str, name: str) -> Any:
-    return {token: index for token, index in tokens.items() if type(index) is int}
-
-
 # File -> function of its content, its name and the checkpoint's name; returns the content to keep.
 _CHECKS: dict[str, Callable[[Any, str, str], Any]] = {
     CONFIG: _check_config,
     INDEX: _check_index,
     "tokenizer_config.json": _check_tokenizer_config,
     "special_tokens_map.json": _tokens_only,
-    "added_tokens.json": _check_added_tokens,
+    "added_tokens.json": lambda tokens, *_: {
+        token: index for token, index in tokens.items() if type(index) is int
+    },
 }

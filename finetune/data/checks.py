@@ -69,8 +69,22 @@ def check_pairs(
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
-    lengths, length_findings = _check_lengths(assigned, config)
-    findings = _by_severity([*report.findings, *length_findings])
+    findings = list(report.findings)
+    try:
+        lengths = token_lengths.check_lengths(assigned, config)
+    except ModelError as error:
+        findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
+        lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
+    if lengths.cut > 0:
+        title = _(
+            "Rows longer than max_length ({max_length} tokens): {cut:.1%}",
+            max_length=lengths.max_length,
+            cut=lengths.cut,
+        )
+        action = _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest)
+        severe, count = lengths.cut > 0.05, round(lengths.cut * lengths.of)
+        findings.append(Finding("cut", "warns" if severe else "notes", title, count, action))
+    findings = _by_severity(findings)
     seconds = time.monotonic() - start
     return replace(report, lengths=lengths, findings=findings, seconds=seconds)
 
@@ -122,26 +136,6 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     findings = [*own, *findings]
     findings = reading_findings.offer_sheets([*blocks, *findings], dataset.remarks)
     return replace(report, findings=_by_severity(findings))
-
-
-def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
-    """Measure the training rows; return their lengths and what is wrong with them."""
-    findings = []
-    try:
-        lengths = token_lengths.check_lengths(assigned, config)
-    except ModelError as error:
-        findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
-        lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
-    if lengths.cut > 0:
-        title = _(
-            "Rows longer than max_length ({max_length} tokens): {cut:.1%}",
-            max_length=lengths.max_length,
-            cut=lengths.cut,
-        )
-        action = _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest)
-        severe, count = lengths.cut > 0.05, round(lengths.cut * lengths.of)
-        findings.append(Finding("cut", "warns" if severe else "notes", title, count, action))
-    return lengths, findings
 
 
 def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:

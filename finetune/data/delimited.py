@@ -83,19 +83,13 @@ class CsvTable(TextTable):
         """Find the names of the columns in the first lines, and the layout of a row."""
         _even, usual = max(_usual_widths(body, self.delimiter), key=itemgetter(0))
         shape = Shape(self.delimiter, usual, usual)
-        comments = 0  # of another width; one of the usual width may be the header
-        for _n, text in body:
-            if not text.startswith("#") or text.count(self.delimiter) + 1 == usual:
-                break
-            comments += 1
-        records = list(
-            quoting.Scanner(iter(body[comments:]), shape, options.quote or quoting.DOUBLE)
+        below = dropwhile(  # comments of another width; one of the usual width may be the header
+            lambda line: line[1].startswith("#") and line[1].count(self.delimiter) + 1 != usual,
+            body,
         )
-        hashed = 0
-        for record in records:
-            if not record.cells[:1] or not record.cells[0].startswith("#"):
-                break
-            hashed += 1
+        records = list(quoting.Scanner(below, shape, options.quote or quoting.DOUBLE))
+        starts = [bool(record.cells) and record.cells[0].startswith("#") for record in records]
+        hashed = [*starts, False].index(False)
         rows = [record.cells for record in records]
         header = headers.find_header(rows[hashed:], options.header)
         if hashed and header.named and not header.doubtful:
@@ -118,17 +112,6 @@ class CsvTable(TextTable):
             self._last_above = lines[-1][0] if lines else self._start
         if options.header == "auto":
             self.remarks += headers.remarks(self.name, self._start, header, self.columns)
-        required = max((i for i, name in enumerate(names, 1) if name), default=width)
-        self._shape = Shape(
-            self.delimiter,
-            width,
-            required if header.named else width,
-            quoting.few_values([row for row in rest if len(row) == width], width),
-            headers.Repeats(names, self._remark_above(body)),
-        )
-
-    def _remark_above(self, body: list[Line]) -> list[list[str]]:
-        """Report the lines above the header or the rows that are skipped; return their cells."""
         above = [line for line in body if line[0] < self._start]
         if above:
             shown = [(number, text.strip()[:200]) for number, text in above[:MAX_LINES]]
@@ -136,7 +119,15 @@ class CsvTable(TextTable):
             action = _("They are skipped.")
             remark = Remark("above-header", "notes", title, action, len(above), shown)
             self.remarks.append(remark)
-        return [text.rstrip("\r\n").split(self.delimiter) for _n, text in above]
+        repeats = [text.rstrip("\r\n").split(self.delimiter) for _n, text in above]
+        required = max((i for i, name in enumerate(names, 1) if name), default=width)
+        self._shape = Shape(
+            self.delimiter,
+            width,
+            required if header.named else width,
+            quoting.few_values([row for row in rest if len(row) == width], width),
+            headers.Repeats(names, repeats),
+        )
 
     def _lines_below(self, on_bad_row: OnBadRow) -> Iterator[Line]:
         """The lines below the names of the columns."""

@@ -131,8 +131,11 @@ def detect(path: Path, name: str, requested: str = "") -> Encoding:
         for mark, encoding in _MARKS.items():
             if start.startswith(mark):
                 return Encoding(encoding)
-        if encoding := _unmarked_utf_16(start):
-            return Encoding(encoding, guessed=True)
+        pairs = len(start) // 2  # of UTF-16 without a mark, every other byte is mostly zero
+        for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+            zeros, others = start[offset::2].count(0), start[1 - offset :: 2].count(0)
+            if pairs >= 2 and zeros > pairs // 2 and not others:
+                return Encoding(encoding, guessed=True)
         if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
             raise DataError(
                 "{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.", name=name
@@ -163,17 +166,6 @@ def _count_broken(blocks: Iterator[bytes], encoding: str) -> tuple[int, int]:
             broken += replaced
             valid += len(text) - len(text.encode("ascii", "ignore")) - replaced
     return broken, valid
-
-
-def _unmarked_utf_16(start: bytes) -> str:
-    """Detect UTF-16 text without a byte order mark: every other byte is mostly zero."""
-    pairs = len(start) // 2
-    if pairs >= 2:
-        for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
-            zeros, others = start[offset::2].count(0), start[1 - offset :: 2].count(0)
-            if zeros > pairs // 2 and not others:
-                return encoding
-    return ""
 
 
 def _guess(sample: bytes) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -215,7 +207,12 @@ def _score(text: str, encoding: str) -> float:
         char = match[0]
         before, after = text[index - 1 : index], text[index + 1 : index + 2]
         category = unicodedata.category(char)
-        if category[0] in "LM" and not _is_odd_letter(char, before, after):
+        # A capital after a small letter, or a letter of another script beside a Latin one.
+        beside_latin = any(c.isascii() and c.isalpha() for c in (before, after))
+        is_odd = (char.isupper() and before.islower()) or (
+            beside_latin and "LATIN" not in unicodedata.name(char, "")
+        )
+        if category[0] in "LM" and not is_odd:
             # In Portuguese before an e only; elsewhere it is the Hungarian \u0151 read wrongly.
             letters[
                 "\u00f5-" if char in "\u00d5\u00f5" and after not in "eE" else char.lower()
@@ -239,14 +236,6 @@ def _score(text: str, encoding: str) -> float:
     likely = _LIKELY_FREQUENT if encoding in _FREQUENT else _LIKELY
     western = encoding == "cp1252" and best >= likely and best == max(map(share, _WESTERN))
     return best / likely + _MAJOR * western
-
-
-def _is_odd_letter(char: str, before: str, after: str) -> bool:
-    """True for a capital after a small letter, and a letter of another script beside Latin ones."""
-    if char.isupper() and before.islower():
-        return True
-    neighbours = [c for c in (before, after) if c.isascii() and c.isalpha()]
-    return bool(neighbours) and "LATIN" not in unicodedata.name(char, "")
 
 
 def _is_mark_in_place(char: str, category: str, text: str, index: int) -> bool:

@@ -58,7 +58,14 @@ class JsonTable(TextTable):
         """Parse a file that is one value into rows; None if it has a value on each line."""
         with self._open() as file:
             text = file.read(2**16)
-            if not text.lstrip(_BLANK).startswith(("[", "{")) or self._has_lines():
+            if not text.lstrip(_BLANK).startswith(("[", "{")):
+                return None
+            values_of_lines = 0
+            for _line, first in islice(self._lines(), _KEYED_ROWS):
+                with contextlib.suppress(ValueError):
+                    parsed = disk.parse_json(first.strip(_BLANK))
+                    values_of_lines += isinstance(parsed, (dict, list))
+            if values_of_lines > 1:
                 return None
             text += file.read(MAX_JSON)
         if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
@@ -79,14 +86,6 @@ class JsonTable(TextTable):
                 "{name} is not JSON: {error}.", "Upload it again.", name=self.name, error=error
             ) from error
         return value if isinstance(value, list) else self._rows_of_object(value)
-
-    def _has_lines(self) -> bool:
-        """True if two of the first lines are JSON objects or lists of their own."""
-        found = 0
-        for _line, text in islice(self._lines(), _KEYED_ROWS):
-            with contextlib.suppress(ValueError):
-                found += isinstance(disk.parse_json(text.strip(_BLANK)), (dict, list))
-        return found > 1
 
     def _rows_of_object(self, value: dict[str, Any]) -> list[Any]:
         """The rows of a file that is one object: a list within it, or one of pandas' layouts."""

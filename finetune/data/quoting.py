@@ -228,14 +228,19 @@ def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
     delimiter, delimiters, mark = shape.delimiter, shape.width - 1, character(quote)
     apostrophe, key = delimiter + "'", shape.repeats.key
     escapes = ('\\"', "\\" + delimiter)
-    quoted_row = _row_pattern(shape, quote)  # which need not be parsed
+    quoted_row = None  # a whole row with quotes around some cells, which need not be parsed
+    if mark and quote != ESCAPED:
+        around, between = re.escape(mark), re.escape(delimiter)
+        quoted = f"{around}[^{around}]*(?:{around}{around}[^{around}]*)*+{around}"
+        cell = f"(?:{quoted}|[^{around}{between}\r\n]*+)"
+        quoted_row = re.compile(f"{cell}(?:{between}{cell}){{{delimiters}}}[\r\n]*")
     while (line := scanner.pull()) is not None:
         text = line[1]
         if "'" in text and (apostrophe in text or text.startswith("'")):
             result.apostrophes += 1
         if "\\" in text and any(escape in text for escape in escapes):
             result.backslashes += 1
-        if mark and mark in text and key not in text and quoted_row.fullmatch(text):
+        if quoted_row and mark in text and key not in text and quoted_row.fullmatch(text):
             result.rows += 1
             _count_quoted_line(result, line, shape, mark)
         elif mark and (mark in text or quote == ESCAPED):
@@ -266,15 +271,6 @@ def _count_record(result: Survey, record: Record, shape: Shape, quote: str) -> N
         result.joining += [line[0] for line in record.lines]
     elif record.lines:  # its quotes enclose cells
         result.enclosing.append(record.line)
-
-
-def _row_pattern(shape: Shape, quote: str) -> re.Pattern[str]:
-    """Match a line that is a whole row with quotes around some cells."""
-    mark, delimiter = re.escape(character(quote)), re.escape(shape.delimiter)
-    if not mark or quote == ESCAPED:
-        return re.compile("(?!)")
-    cell = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*+{mark}|[^{mark}{delimiter}\r\n]*+)"
-    return re.compile(f"{cell}(?:{delimiter}{cell}){{{shape.width - 1}}}[\r\n]*")
 
 
 def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> None:
@@ -320,26 +316,16 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
             return Quoting(ESCAPED, False, escaped)
     if double.apostrophes:
         single = survey(lines(), shape, SINGLE)
-        if not single.against and _are_single_quotes(single, double):
+        more_fit = single.enclosing and single.broken < off
+        everywhere = single.rows > 1 and single.rows in single.quoted_rows()  # in a column
+        needed = single.doubled and not single.needless  # only around cells that need them
+        possible = not single.against and single.broken <= off
+        if possible and (more_fit or everywhere or needed):
             return Quoting(SINGLE, False, single)
     if double.against and not double.enclosing:
         return Quoting(NONE, False, double)
     rare = shape.delimiter in _RARE_IN_TEXTS
     return Quoting(DOUBLE, rare or len(double.joining) > len(double.enclosing), double)
-
-
-def _are_single_quotes(single: Survey, double: Survey) -> bool:
-    """True if single quotes enclose cells: more lines fit with them, a column has them in every
-    row, or only the cells that need them have them."""
-    if single.broken > double.broken + double.against:
-        return False
-    everywhere = single.rows > 1 and single.rows in single.quoted_rows()
-    needed = single.doubled and not single.needless
-    return bool(
-        (single.enclosing and single.broken < double.broken + double.against)
-        or everywhere
-        or needed
-    )
 
 
 def remarks(quoting: Quoting, requested: bool) -> list[Remark]:

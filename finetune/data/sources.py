@@ -106,7 +106,21 @@ class _HubSource(Source):
         super().__init__(f"{repo} ({name})" if name else repo)
         self.revision = _commit(repo, config.dataset_revision)
         if self.revision:
-            _check_data_files(repo, self.revision)
+            # `datasets` would fetch any URL and open any local file that the description names.
+            described = [
+                _read_hub(partial(_configs, repo, file, self.revision), repo, self.revision)
+                for file in ("README.md", ".huggingface.yaml")
+            ]
+            for path in _data_files(described):
+                outside = path.startswith(("/", "~")) or ".." in path.split("/")
+                if outside or re.search(r"::|\\|^[\w+.-]+:", path):
+                    raise DataError(
+                        "The Hub dataset {repo} lists {path!r} as data, a path outside its "
+                        "repository.",
+                        "Choose another one, or download it and upload the file.",
+                        repo=repo,
+                        path=path,
+                    )
         revision = self.revision or config.dataset_revision
 
         def load() -> DatasetDict:
@@ -156,22 +170,6 @@ def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -
         return hub_errors.retried(read)
     except Exception as error:  # the builders of `datasets` raise whatever their readers do
         raise _refusal(repo, name, revision, error) from error
-
-
-def _check_data_files(repo: str, revision: str) -> None:
-    """Raise DataError if the description of a dataset names files outside its own repository."""
-    # `datasets` would fetch any URL and open any local file that the description names.
-    files = ("README.md", ".huggingface.yaml")
-    configs = [_read_hub(partial(_configs, repo, file, revision), repo, revision) for file in files]
-    for path in _data_files(configs):
-        outside = path.startswith(("/", "~")) or ".." in path.split("/")
-        if outside or re.search(r"::|\\|^[\w+.-]+:", path):
-            raise DataError(
-                "The Hub dataset {repo} lists {path!r} as data, a path outside its repository.",
-                "Choose another one, or download it and upload the file.",
-                repo=repo,
-                path=path,
-            )
 
 
 def _configs(repo: str, file: str, revision: str) -> Any:

@@ -88,7 +88,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     for name, (source_split, rows) in assigned.rows.items():
         labels = np.zeros_like(assigned.hashes[source_split].label)
         labels[rows] = assigned.of(name).label
-        texts = dataset.texts(source_split).add_column("label", labels, feature=feature)
+        column = labels if labels.ndim == 1 else list(labels)  # Arrow takes no table as a column
+        texts = dataset.texts(source_split).add_column("label", column, feature=feature)
         splits[name] = texts.select(rows)
     return Pairs(
         splits=splits,

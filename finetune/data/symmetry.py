@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from finetune.tasks.base import one_stratum
 from finetune.tasks.registry import task_of
 from finetune.text_hashes import Integers
 
@@ -43,7 +44,7 @@ def is_symmetric(pairs: Pairs) -> bool:
     )
     if first != second or any(map(_INFERENCE.search, pairs.target.names)):
         return False
-    strata = task_of(pairs.target).strata(np.array(train["label"][:]))
+    strata = one_stratum(task_of(pairs.target).strata(np.array(train["label"][:])))
     return not tells_order(train["sentence1"][:], train["sentence2"][:], strata)
 
 

@@ -25,26 +25,21 @@ def cut_inputs(
     if not tokenizer.is_fast or tokenizer.truncation_side != "right":
         return cut
     kept = 2 * max_length
-    offsets = [_token_offsets(tokenizer, column, kept) for column in columns]
+    offsets = []  # of the tokens of each long text, by its index
+    for texts in columns:
+        found: dict[int, list[tuple[int, int]]] = {}
+        if long := [at for at, text in enumerate(texts) if len(text) > kept]:
+            encoded = tokenizer(
+                [texts[at] for at in long], add_special_tokens=False, return_offsets_mapping=True,
+                return_attention_mask=False, return_token_type_ids=False, verbose=False,
+            )  # fmt: skip
+            found = dict(zip(long, encoded["offset_mapping"], strict=True))
+        offsets.append(found)
     for row in set().union(*offsets):
-        tokens = [found.get(row, []) for found in offsets]
+        tokens = [spans.get(row, []) for spans in offsets]
         fewest = min(map(len, tokens))
-        for column, found in zip(cut, tokens, strict=True):
-            end = kept + (len(found) > fewest)  # the longer sentence gets the odd token
-            if len(found) > end:
-                column[row] = column[row][: found[end][0]] or column[row]
+        for column, spans in zip(cut, tokens, strict=True):
+            end = kept + (len(spans) > fewest)  # the longer sentence gets the odd token
+            if len(spans) > end:
+                column[row] = column[row][: spans[end][0]] or column[row]
     return cut
-
-
-def _token_offsets(
-    tokenizer: Any, texts: Sequence[str], shortest: int
-) -> dict[int, list[tuple[int, int]]]:
-    """The offsets of the tokens in each text of more than `shortest` characters, by its index."""
-    long = [at for at, text in enumerate(texts) if len(text) > shortest]
-    if not long:
-        return {}
-    encoded = tokenizer(
-        [texts[at] for at in long], add_special_tokens=False, return_offsets_mapping=True,
-        return_attention_mask=False, return_token_type_ids=False, verbose=False,
-    )  # fmt: skip
-    return dict(zip(long, encoded["offset_mapping"], strict=True))

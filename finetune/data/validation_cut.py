@@ -28,23 +28,25 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
 
     Args:
         keys: hashes of the rows.
-        strata: of which each gets its share, such as classes; shape (rows,), from 0.
+        strata: of which each gets its share, such as classes; shape (rows,), from 0, or (rows,
+            strata) of 0 and 1 for rows that may be of several.
         share: of the rows, from 0 to 1.
         seed: fixes the choice.
     """
     if len(keys) < 2:
         return np.zeros(len(keys), bool)
     # At least a row of each class, but never all of one.
-    rows = np.bincount(strata)
+    row, stratum = np.nonzero(strata) if strata.ndim > 1 else (np.arange(len(keys)), strata)
+    rows = np.bincount(stratum)
     wanted = np.where(rows > 1, np.maximum(1, np.round(rows * share)), 0).astype(np.int64)
     if not wanted.any():  # as many classes as rows
-        wanted[strata[0]] = 1
+        wanted[stratum[0]] = 1
     shares = wanted / wanted.sum()
     rng = np.random.default_rng(seed)
     linked = sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
     for size in _SIZES:
-        chosen = _draw_groups(linked, strata, np.ceil(wanted * size).astype(int), rng)
-        got = np.bincount(strata[chosen], minlength=len(wanted))
+        chosen = _draw_groups(linked, row, stratum, np.ceil(wanted * size).astype(int), rng)
+        got = np.bincount(stratum[chosen[row]], minlength=len(wanted))
         total = int(got.sum())
         # Off by a row, or by half the standard deviation of a random draw if that is more.
         allowed = np.maximum(1.0, np.sqrt(total * shares * (1 - shares)) / 2)
@@ -52,31 +54,32 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
         if 2 * total >= wanted.sum() and not off.any():
             return chosen
     equal = np.unique(keys.unordered, return_inverse=True)[1]
-    chosen = _draw_groups(equal, strata, wanted, rng)
+    chosen = _draw_groups(equal, row, stratum, wanted, rng)
     if 2 * chosen.sum() >= wanted.sum():
         return chosen
-    return _draw_groups(np.arange(len(keys)), strata, wanted, rng)
+    return _draw_groups(np.arange(len(keys)), row, stratum, wanted, rng)
 
 
 def _draw_groups(
-    group: Integers, labels: Integers, wanted: Integers, rng: np.random.Generator
+    group: Integers, row: Integers, stratum: Integers, wanted: Integers, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
     """Draw whole groups of rows until each class has the wanted rows or no other group fits.
+    Each `row` is of the `stratum` in the same place, and perhaps of others.
 
     Groups with the rarest class come first (iterative stratification, Sechidis et al. 2011,
     https://doi.org/10.1007/978-3-642-23808-6_10). Groups of several rows get their share of each
     class; single rows fill up the rest.
     """
-    cells, rows = np.unique(group * len(wanted) + labels, return_counts=True)
+    cells, rows = np.unique(group[row] * len(wanted) + stratum, return_counts=True)
     owner, label = np.divmod(cells, len(wanted))
     starts = np.flatnonzero(np.diff(owner, prepend=-1))
-    sizes = np.bincount(labels, minlength=len(wanted))
+    sizes = np.bincount(stratum, minlength=len(wanted))
     rarity = np.argsort(np.argsort(sizes, kind="stable"))
     order = rng.permutation(len(starts))
     rarest = np.minimum.reduceat(rarity[label], starts)
     order = order[np.argsort(rarest[order], kind="stable")]
-    several = np.add.reduceat(rows, starts) > 1
-    in_several = np.bincount(labels, weights=several[group], minlength=len(wanted))
+    several = np.bincount(group) > 1
+    in_several = np.bincount(stratum, weights=several[group[row]], minlength=len(wanted))
     their_share = np.ceil(in_several * wanted / np.maximum(1, sizes)).astype(int)
     counts = list(zip(label.tolist(), rows.tolist(), strict=True))
     members = [counts[start:end] for start, end in pairwise([*starts.tolist(), len(counts)])]

@@ -128,7 +128,7 @@ def read_layout(path: str, name: str, requested: str, header: str) -> dict[str, 
 
 
 def _find_table(
-    workbook: CalamineWorkbook, name: str, requested: str, header: str
+    workbook: CalamineWorkbook, name: str, requested: str, requested_header: str
 ) -> dict[str, Any]:
     sheets = [
         sheet.name
@@ -157,19 +157,10 @@ def _find_table(
             name=name,
             sheets=some([requested] if requested else sheets),
         )
-    return {"sizes": sizes, "sheet": sheet} | _layout(_rows(workbook, sheet), header)
-
-
-def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[list[str]]:
-    return map(_texts, workbook.get_sheet_by_name(sheet).iter_rows())
-
-
-def _layout(rows: Iterator[list[str]], requested: str) -> dict[str, Any]:
-    """The header of a sheet, its height, and its rows that repeat the header."""
+    rows = _rows(workbook, sheet)
     first = list(islice(rows, _FIRST))
-    header = headers.find_header(first, requested)
-    names = first[header.above]
-    repeats = headers.Repeats(names if header.named else [], first[: header.above])
+    header = headers.find_header(first, requested_header)
+    repeats = headers.Repeats(first[header.above] if header.named else [], first[: header.above])
     found, height = [], 0
     for line, cells in enumerate(chain(first, rows), 1):
         if any(cell != "" for cell in cells):
@@ -177,8 +168,14 @@ def _layout(rows: Iterator[list[str]], requested: str) -> dict[str, Any]:
         if line > header.above + 1 and cells in repeats:
             found.append(line)
     return {
+        "sizes": sizes,
+        "sheet": sheet,
         "header": [header.above, header.named, header.doubtful],
         "first": first[: header.above + 1],
         "height": height,
         "repeats": found,
     }
+
+
+def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[list[str]]:
+    return map(_texts, workbook.get_sheet_by_name(sheet).iter_rows())

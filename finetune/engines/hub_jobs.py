@@ -108,9 +108,16 @@ class HubJobs(BilledEngine):
     def submit(self, run: Run, spec: EngineSpec) -> str:
         options = _options(spec)
         namespace = options.namespace or self._client.account().name
-        if begun := self._begun(run, spec, namespace):
-            spending.note(run, spec.attempt, options.most)
-            return begun
+        for job in self._jobs(run, namespace):
+            if _attempt(job) == spec.attempt:  # it was started without being recorded
+                spending.note(run, spec.attempt, options.most)
+                return f"{namespace}/{job.id}"  # and may have ended
+            if _is_live(job):
+                raise JobError(
+                    "A former job of this run, {job}, is still at work.",
+                    "Wait for its end, or end it with `hf jobs cancel {job}`.",
+                    job=job.id,
+                )
         self.reserve(run, spec)
         try:
             bucket = self._send(run, spec, namespace)
@@ -156,19 +163,6 @@ class HubJobs(BilledEngine):
             stoppable=False,
         )
         return f"{namespace}/{info.id}"
-
-    def _begun(self, run: Run, spec: EngineSpec, namespace: str) -> str:
-        """Return this attempt's job if it was started without being recorded. It may have ended."""
-        for job in self._jobs(run, namespace):
-            if _attempt(job) == spec.attempt:
-                return f"{namespace}/{job.id}"
-            if _is_live(job):
-                raise JobError(
-                    "A former job of this run, {job}, is still at work.",
-                    "Wait for its end, or end it with `hf jobs cancel {job}`.",
-                    job=job.id,
-                )
-        return ""
 
     def _jobs(self, run: Run, namespace: str) -> list[JobInfo]:
         """Return all jobs of the run that the Hub still lists."""
@@ -223,16 +217,21 @@ class HubJobs(BilledEngine):
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return AttemptStatus("running" if stage == "RUNNING" else "waiting")
-        spending.note(run, spec.attempt, self._cost(spec, info))
+        options, text = _options(spec), text or ""
+        cost, begun, ended = options.most, info.started_at or info.created_at, info.finished_at
+        if begun is not None and ended is not None:  # each minute begun is billed
+            cost = options.price * -(-(ended - begun).total_seconds() // 60) / 60
+        spending.note(run, spec.attempt, cost)
         if stage == "COMPLETED":
             return AttemptStatus("ended", 0)
-        if "timeout" in (text or "").lower():
-            minutes = _options(spec).minutes
-            return AttemptStatus(
-                "ended", 1, _("The job was ended after its {n} minutes.", n=minutes)
-            )
+        if "timeout" in text.lower():
+            reason = _("The job was ended after its {n} minutes.", n=options.minutes)
+            return AttemptStatus("ended", 1, reason)
+        code = 137 if _NO_MEMORY.search(text) else 1  # that of SIGKILL if it ran out of memory
+        if named := _EXIT_CODE.search(text):
+            code = int(named[1])
         reason = _("The job has ended: {text}.", text=text or stage.lower())
-        return AttemptStatus("ended", _exit_code(text or ""), reason)
+        return AttemptStatus("ended", code, reason)
 
     def knows(self, run: Run, spec: EngineSpec) -> bool:
         return self._find_job(run, spec.missing) is not None
@@ -248,14 +247,6 @@ class HubJobs(BilledEngine):
         except Absent:
             listed = self._jobs(run, namespace)
             return next((found for found in listed if found.id == job_id), None)
-
-    def _cost(self, spec: EngineSpec, info: JobInfo) -> float:
-        """Return an ended job's cost in US dollars. Each minute begun is billed."""
-        begun, ended = info.started_at or info.created_at, info.finished_at
-        if begun is None or ended is None:
-            return _options(spec).most
-        minutes = -(-(ended - begun).total_seconds() // 60)
-        return _options(spec).price * minutes / 60
 
     def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
         namespace, job_id = spec.job.split("/")
@@ -335,13 +326,6 @@ def _is_live(job: JobInfo) -> bool:
 def _attempt(job: JobInfo) -> int:
     """Return the attempt that a job carries out."""
     return int((job.labels or {}).get("attempt", 0))
-
-
-def _exit_code(text: str) -> int:
-    """Return the exit code in a job's last message; that of SIGKILL if it ran out of memory."""
-    if code := _EXIT_CODE.search(text):
-        return int(code[1])
-    return 137 if _NO_MEMORY.search(text) else 1
 
 
 def _options(spec: EngineSpec) -> HubJobOptions:

@@ -15,6 +15,7 @@ from finetune.engines.ray_connection import connected
 from finetune.errors import JobError
 from finetune.inference.files import Window, WindowLogits
 from finetune.runs.run import Run
+from finetune.tasks.base import Target
 
 _LOAD_LIMIT = 120.0  # seconds for a machine to load the model
 _AHEAD = 2  # windows per machine: one being scored, one waiting
@@ -81,7 +82,7 @@ class RayScorer:
             models = ray.get(loaded)
         except ray.exceptions.RayTaskError as error:  # an error of the model there
             raise error.cause from None
-        self.labels: list[str] = models[0][0]
+        self.target: Target = models[0][0]
         self.precision = ", ".join(sorted({precision for _, precision in models}))
 
     def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
@@ -97,8 +98,13 @@ class RayScorer:
             window, answer, actor = sent.popleft()
             try:
                 scores = WindowLogits(*self._ray.get(answer))
-            except self._ray.exceptions.RayActorError:
-                self._give_up(actor)
+            except self._ray.exceptions.RayActorError as error:
+                self._actors = [other for other in self._actors if other is not actor]
+                if not self._actors:
+                    raise JobError(
+                        "The machines of the Ray cluster have gone while they scored the file.",
+                        "See `ray status`, and start again.",
+                    ) from error
                 sent.appendleft(self._send(window, sent))
                 continue
             yield window, scores
@@ -110,11 +116,3 @@ class RayScorer:
         busy = Counter(id(actor) for _, answer, actor in sent if answer not in done)
         actor = min(self._actors, key=lambda actor: busy[id(actor)])
         return window, actor.score.remote(dataclasses.replace(window, rows=[])), actor
-
-    def _give_up(self, actor: Any) -> None:
-        self._actors = [other for other in self._actors if other is not actor]
-        if not self._actors:
-            raise JobError(
-                "The machines of the Ray cluster have gone while they scored the file.",
-                "See `ray status`, and start again.",
-            )

@@ -53,13 +53,13 @@ class FileScorer:
         sys.path.insert(0, source)
         os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here
 
-    def load(self, folder: str) -> tuple[list[str], str]:
-        """Load the best model of the run in `folder`. Returns its labels and its precision."""
+    def load(self, folder: str) -> tuple[Any, str]:
+        """Load the best model of the run in `folder`. Returns its target and its precision."""
         from finetune.inference.files import LocalScorer
         from finetune.runs.run import Run
 
         self._scorer = LocalScorer(Run(Path(folder)))
-        return self._scorer.labels, self._scorer.precision
+        return self._scorer.target, self._scorer.precision
 
     def score(self, window: Any) -> Any:
         """Return the `WindowLogits` of a `Window`."""

@@ -16,7 +16,7 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from re import match
@@ -189,25 +189,22 @@ def pack_run(run: Run, target: Path) -> None:
     """Pack a run for a machine: its folder, the files of its upload, and its local checkpoint. Only
     the events that its spec counts are packed; the machine's own follow them."""
     config = run.config()
+
+    def cut(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        if info.name == f"{run.id}/{run.events_file.name}":
+            info.size = read_spec(run).sent
+        return info
+
     with tarfile.open(target, "w", dereference=True) as archive:
         for name in (*_FOLDERS, *_FILES):
             if (run.folder / name).exists():
-                archive.add(run.folder / name, f"{run.id}/{name}", filter=_counted(run))
+                archive.add(run.folder / name, f"{run.id}/{name}", filter=cut)
         if is_upload(config.dataset):
             store = RunStore(run.folder.parent)
             folder = next(iter(store.uploads.files(config.dataset).values())).parent
             archive.add(folder, folder.relative_to(store.root).as_posix())
         if catalog.is_local_path(config.checkpoint):
             archive.add(config.checkpoint, "checkpoint")
-
-
-def _counted(run: Run) -> Callable[[tarfile.TarInfo], tarfile.TarInfo]:
-    def cut(info: tarfile.TarInfo) -> tarfile.TarInfo:
-        if info.name == f"{run.id}/{run.events_file.name}":
-            info.size = read_spec(run).sent
-        return info
-
-    return cut
 
 
 def unpack_run(archive_file: Path, root: Path, run_id: str) -> Run:

@@ -112,12 +112,21 @@ class _Attempt:
 
     def carry_out(self) -> AttemptStatus:
         """Submit the attempt if needed, then follow it until it ends."""
-        if self._spec.missing:
-            self._look_for_missing()
-        submitted = not self._spec.job
-        if submitted:
+        if missing := self._spec.missing:  # it is followed if the engine knows it again
+            job = missing if self._engine.knows(self._run, self._spec) else ""
+            if not job:
+                self._run.append(events.Resumed(step=self._run.checkpoint_step()))
+            found = self._spec.model_copy(update={"job": job, "missing": ""})
+            self._spec = write_spec(self._run, found)
+        waits = not self._spec.job
+        if waits:
             self._submit()
-        if submitted or (self._run.state().end_recorded and not self._has_ended()):
+        elif self._run.state().end_recorded:
+            try:
+                waits = self._engine.state(self._run, self._spec).status != "ended"
+            except FinetuneError:
+                waits = True
+        if waits:
             self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._spec.place))
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
@@ -136,21 +145,6 @@ class _Attempt:
         left = self._spec.model_copy(update={"job": "", "missing": missing})
         self._spec = write_spec(self._run, left)
         return state
-
-    def _look_for_missing(self) -> None:
-        """Follow the missing attempt if the engine knows it again; otherwise note that the run
-        resumes from its checkpoint."""
-        spec = self._spec
-        job = spec.missing if self._engine.knows(self._run, spec) else ""
-        if not job:
-            self._run.append(events.Resumed(step=self._run.checkpoint_step()))
-        found = spec.model_copy(update={"job": job, "missing": ""})
-        self._spec = write_spec(self._run, found)
-
-    def _has_ended(self) -> bool:
-        with contextlib.suppress(FinetuneError):
-            return self._engine.state(self._run, self._spec).status == "ended"
-        return False
 
     def _submit(self) -> None:
         """Submit the attempt. One whose submission was cut short is the same attempt."""

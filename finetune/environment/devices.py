@@ -36,12 +36,17 @@ def list_accelerators() -> tuple[str, ...]:
 
 @cache
 def _installed() -> tuple[str, ...]:
-    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    return tuple(number for number in _query("index") if number.isdecimal())
+
+
+def _query(field: str) -> list[str]:
+    """Ask nvidia-smi for a field of each CUDA device; empty if there is none."""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip().isdecimal())
+        return []
+    return [line.strip() for line in done.stdout.splitlines()]
 
 
 def choose_tokenizer_threads() -> None:
@@ -53,12 +58,18 @@ def choose_tokenizer_threads() -> None:
 @cache
 def accelerator_name() -> str:
     """The name of the first CUDA device; "" if there is none."""
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip().partition("\n")[0]
+    return next(iter(_query("name")), "")
+
+
+def accelerator_memory() -> int:
+    """Bytes of the first CUDA device's memory; 0 if there is none."""
+    return _installed_memory() if list_accelerators() else 0
+
+
+@cache
+def _installed_memory() -> int:
+    mebibytes = next(iter(_query("memory.total")), "")
+    return int(mebibytes) * 2**20 if mebibytes.isdecimal() else 0
 
 
 def prefers_bf16(device: Any = None) -> bool:

@@ -38,24 +38,23 @@ class UsageMeter:
 
     def read(self) -> Usage:
         """Return the latest measurement, a new one if it is older than a second."""
-        if time.monotonic() >= self._due:
-            self._latest = self._measure_gpu() if self._device.type == "cuda" else self._measure()
-            self._due = time.monotonic() + _EVERY
+        if time.monotonic() < self._due:
+            return self._latest
+        if self._device.type == "cuda":
+            import torch
+
+            try:
+                busy = torch.cuda.utilization(self._device) / 100
+            except Exception:  # the driver's library is missing, or does not tell this device
+                busy = None
+            self._latest = Usage(busy, torch.cuda.memory_reserved(self._device))
+        else:
+            now, memory = (time.monotonic(), time.process_time()), None
+            passed, worked = (new - old for old, new in zip(self._since, now, strict=True))
+            self._since = now
+            with contextlib.suppress(psutil.Error, OSError):  # one of several confined processes
+                memory = psutil.Process().memory_info().rss
+            busy = min(1.0, worked / max(passed, 1e-6) / (os.cpu_count() or 1))
+            self._latest = Usage(busy, memory)
+        self._due = time.monotonic() + _EVERY
         return self._latest
-
-    def _measure(self) -> Usage:
-        now = time.monotonic(), time.process_time()
-        passed, worked = (after - before for before, after in zip(self._since, now, strict=True))
-        self._since, memory = now, None
-        with contextlib.suppress(psutil.Error, OSError):  # one of several confined processes
-            memory = psutil.Process().memory_info().rss
-        return Usage(min(1.0, worked / max(passed, 1e-6) / (os.cpu_count() or 1)), memory)
-
-    def _measure_gpu(self) -> Usage:
-        import torch
-
-        try:
-            busy = torch.cuda.utilization(self._device) / 100
-        except Exception:  # the driver's library is missing, or does not tell this device
-            busy = None
-        return Usage(busy, torch.cuda.memory_reserved(self._device))

@@ -17,6 +17,7 @@ from finetune.evaluation.report import RunEvaluation
 from finetune.inference import decision_rule
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks.base import one_stratum
 from finetune.tasks.registry import task_of
 
 SELECTIONS = ("wrong", "right", "suspected labels", "all")
@@ -116,7 +117,7 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     rule = decision_rule.read_rule(run.best)
     answers = task_of(target).answers(scored.logits, target, rule).values
     right = task_of(target).right(answers, scored.labels).tolist()
-    ranked, strata = [], task_of(target).strata(scored.labels)
+    ranked, strata = [], one_stratum(task_of(target).strata(scored.labels))
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right
     for row in random.sample(range(len(right)), len(right)):
         kind = int(strata[row]), right[row]

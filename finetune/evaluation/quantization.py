@@ -152,7 +152,7 @@ def _compare(
         pairs=len(rows),
         precision=plain.precision,
         scores={name: (value, scores[1][name]) for name, value in scores[0].items()},
-        p=None if right[0] is None else intervals.mcnemar_test(*right).p,
+        p=intervals.mcnemar_test(*right).p if task.has_right else None,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),
         classes=target.size,

@@ -53,17 +53,19 @@ def deploy_space(
     """Create or update a Space and print each step; returns its address.
 
     Before anything is changed, all arguments are checked, and `agrees` is called with the price if
-    the
-    hardware is billed. A repeated call changes only what differs; files that the project no longer
-    has
-    are removed from the Space. The help of `cli.deploy` describes the arguments.
+    the hardware is billed. A repeated call changes only what differs; files that the project no
+    longer has are removed from the Space. The help of `cli.deploy` describes the arguments.
     """
     # 1. What is requested, what exists, and what it costs.
     files, hub = project_files(root), HubClient(token)
     account = hub.account()
     name, bucket = account.repo_id(name), bucket and account.repo_id(bucket)
     present = hub.space_files(name, _MARK)
-    former, former_sleep_time = _former_hardware(hub, name) if present is not None else ("", None)
+    former, former_sleep_time = "", 0
+    if present is not None:
+        runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
+        former = str(runtime.requested_hardware or runtime.hardware or FREE)
+        former_sleep_time = max(0, runtime.sleep_time or 0)  # below 0 it never sleeps
     hardware = hardware or former or FREE
     price = f"{hardware}: {hub.price(hardware)}"
     print(f"Signed in as {account.name}. {price}.")
@@ -91,14 +93,6 @@ def deploy_space(
             lambda: hub.api.request_space_hardware(name, kind, sleep_time=sleep_time),
         )
     return f"{hub.api.endpoint}/spaces/{name}"
-
-
-def _former_hardware(hub: HubClient, name: str) -> tuple[str, int | None]:
-    """The hardware of a Space, and the seconds after which it sleeps; None if it never does."""
-    runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
-    sleep_time = runtime.sleep_time or 0
-    hardware = runtime.requested_hardware or runtime.hardware or FREE
-    return str(hardware), sleep_time if sleep_time > 0 else None
 
 
 def _mount(hub: HubClient, name: str, bucket: str) -> None:

@@ -132,10 +132,7 @@ class _Card:
         config = run.config()
         self._run, self.summary, self.prepared = run, summary, prepared
         self.full, self.name = full, full.split("/")[-1]
-        epochs = prepared.total_steps // prepared.steps_per_epoch
-        self.config = public_config(config)
-        if not config.num_train_epochs:  # the number that was chosen automatically
-            self.config = self.config.changed(num_train_epochs=epochs)
+        self.config = public_config(summary.resolved(config))
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)

@@ -115,7 +115,13 @@ def prepare_push(
     base, licence = _licences(run, request, hub)
     card = model_card.card_text(run, summary, full, licence)
     hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
-    files = _files(run, summary, card)
+    files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
+    if quantized.is_enabled(run.best):
+        files[quantized.MODEL] = run.best / quantized.MODEL
+    files["README.md"] = card.encode()
+    files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
+    if (picture := curves_picture.curves_png(summary)) is not None:
+        files[model_card.PICTURE] = picture
     held = {file.rfilename for file in info.siblings or []} if info else set()
     earlier = [path for path in held - set(files) if "/" not in path or path == quantized.MODEL]
     plan = PushPlan(
@@ -174,14 +180,3 @@ def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]
             licence=licence,
         )
     return base, licence
-
-
-def _files(run: Run, summary: RunSummary, card: str) -> Files:
-    files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
-    if quantized.is_enabled(run.best):
-        files[quantized.MODEL] = run.best / quantized.MODEL
-    files["README.md"] = card.encode()
-    files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
-    if (picture := curves_picture.curves_png(summary)) is not None:
-        files[model_card.PICTURE] = picture
-    return files

@@ -120,7 +120,7 @@ def _script_config(
 
     from finetune.training import dataloaders, model, schedule
 
-    config, total = run.config(), prepared.total_steps
+    config, total = summary.resolved(run.config()), prepared.total_steps
     eval_steps = schedule.eval_every(  # a fallback if the run ended too early
         config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
     )

@@ -27,7 +27,7 @@ def short_code(run: Run, store: RunStore, summary: RunSummary) -> str:
     Raises:
         StoreError: if the configuration is damaged.
     """
-    prepared, config = summary.prepared, run.config()
+    prepared, config = summary.prepared, summary.resolved(run.config())
     if prepared is None:
         return ""
     columns, entry = summary.columns, catalog.find_checkpoint(config.checkpoint)
@@ -50,7 +50,7 @@ def short_code(run: Run, store: RunStore, summary: RunSummary) -> str:
         names=list(prepared.labels),
         sentences=list(columns.sentences),
         label_code=label_code,
-        batch_size=prepared.per_device_train_batch_size or config.per_device_train_batch_size,
+        batch_size=config.per_device_train_batch_size,
         accumulation=prepared.gradient_accumulation_steps,
         total_steps=total,
         epochs=math.ceil(total / prepared.steps_per_epoch),

@@ -5,7 +5,8 @@ ignore:
 
     "finetune": {"threshold": 0.43, "positive": "equivalent", "temperature": 1.31, "step": 400}
 
-`step`: optimizer steps the model has taken, written when it is saved.
+`step`: optimizer steps the model has taken, written when it is saved, as is the `margin` of a
+score. Several labels have `thresholds` by their names.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from finetune.errors import DataError, StoreError
 from finetune.runs.run import NOTES
 from finetune.tasks.base import DecisionRule
 
-_LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
+# Above 0 and below these.
+_LIMITS = {"threshold": 1, "temperature": 1000, "margin": float("inf")}
 
 
 def read_rule(folder: Path) -> DecisionRule:
@@ -32,8 +34,15 @@ def read_rule(folder: Path) -> DecisionRule:
         for name, limit in _LIMITS.items()
         if type(notes.get(name)) in (int, float) and 0 < notes[name] < limit
     }
-    positive = notes.get("positive")
-    return DecisionRule(**usable, positive=positive if isinstance(positive, str) else "")
+    positive, thresholds = notes.get("positive"), notes.get("thresholds")
+    levels = thresholds.items() if isinstance(thresholds, dict) else ()
+    return DecisionRule(
+        **usable,
+        positive=positive if isinstance(positive, str) else "",
+        thresholds=tuple(
+            (name, level) for name, level in levels if isinstance(level, float) and 0 < level < 1
+        ),
+    )
 
 
 def _notes(config: dict[str, Any]) -> dict[str, Any]:
@@ -58,9 +67,9 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     if not config:
         raise StoreError("This run has no saved model.", "One is saved at the first evaluation.")
     rule = replace(read_rule(folder), **values)
-    notes = _notes(config) | asdict(rule)
+    notes = _notes(config) | asdict(rule) | {"thresholds": dict(rule.thresholds)}
     config.pop(NOTES, None)
-    if notes := {name: value for name, value in notes.items() if value not in (None, "")}:
+    if notes := {name: value for name, value in notes.items() if value not in (None, "", {})}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     return rule

@@ -3,10 +3,9 @@ class's probability and, if it cannot be predicted, the reason."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,11 +20,10 @@ from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import TRAINED_ON, ColumnTypes, Line
 from finetune.inference.scorer import Precision, Scorer
 from finetune.inference.shown_rows import UNSURE, ShownRow, ShownRows
-from finetune.metrics import classification, intervals
+from finetune.metrics import classification
 from finetune.runs import pair_index
 from finetune.runs.run import Run
-from finetune.tasks.base import SINGLE_LABEL, Target
-from finetune.tasks.classes import class_key, label_text
+from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import measured, task_of
 
 WINDOW = 4096  # rows sorted by length together, and held at once
@@ -50,7 +48,7 @@ class Window:
 
 
 class WindowLogits(NamedTuple):
-    """Logits of a window's sentences, each of shape (rows, classes); `swapped` if both orders were
+    """Logits of a window's sentences, each of shape (rows, outputs); `swapped` if both orders were
     requested."""
 
     logits: NDArray[np.float32]
@@ -61,8 +59,8 @@ class WindowScorer(Protocol):
     """Protocol for scoring windows, on this machine or on others."""
 
     @property
-    def labels(self) -> Sequence[str]:
-        """The names of the classes."""
+    def target(self) -> Target:
+        """What the model answers with."""
 
     @property
     def precision(self) -> str:
@@ -78,7 +76,7 @@ class LocalScorer:
     def __init__(self, run: Run) -> None:
         precision: Precision = "int8" if quantized.serves(run.best) else "auto"
         self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
-        self.labels, self.precision = self._scorer.labels, self._scorer.precision
+        self.target, self.precision = self._scorer.target, self._scorer.precision
 
     def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
         """Score the windows in their order."""
@@ -88,7 +86,7 @@ class LocalScorer:
     def score_window(self, window: Window) -> WindowLogits:
         """Score one window."""
         if not window.first:
-            return WindowLogits(np.zeros((0, len(self.labels)), np.float32), None)
+            return WindowLogits(np.zeros((0, self.target.size), np.float32), None)
         swapped = None
         if window.both_orders and window.second is not None:
             swapped = self._scorer.scores(window.second, window.first)
@@ -118,7 +116,7 @@ def predict_file(
     table.keep_empty_rows = True
     own = result_files.file_columns(table)
     scorer = scorer or LocalScorer(run)
-    predictor = _RowPredictor(run, request, scorer.labels, [*own, *table.unusable])
+    predictor = _RowPredictor(run, request, scorer.target, [*own, *table.unusable])
     row_count = _count_rows(path, table)
     shown, complete = ShownRows(), True
     added = predictor.added
@@ -187,33 +185,29 @@ class _RowPredictor:
     """Adds predictions to rows, and counts them."""
 
     def __init__(
-        self, run: Run, request: PredictionRequest, labels: Sequence[str], taken: Sequence[str]
+        self, run: Run, request: PredictionRequest, target: Target, taken: Sequence[str]
     ) -> None:
-        self._labels = labels
         self._request = request
         self._rule = decision_rule.read_rule(run.best)
         prepared = run.state().prepared
-        positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
-        default = min(1, len(labels) - 1)
-        positive = labels.index(positive) if positive in labels else default
-        task = prepared.task if prepared else SINGLE_LABEL
-        self._target = Target(tuple(labels), positive, task)
-        self._metrics = measured(run.config(), self._target)
-        self._number_of = {class_key(name): number for number, name in enumerate(labels)}
-        self._number_of |= {name: number for number, name in enumerate(labels)}
-        if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # unless a number is a name
-            self._number_of |= {str(number): number for number in range(len(labels))}
+        if prepared and prepared.target.names == target.names:
+            target = prepared.target
+        if self._rule.positive in target.names:
+            target = replace(target, positive=target.names.index(self._rule.positive))
+        self._task, self._target = task_of(target), target
+        self._metrics = measured(run.config(), target)
         self._pair_index = pair_index.read_pair_index(run)
         # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
-        self.added: ColumnTypes = result_files.added_columns(labels, bool(self._pair_index), taken)
+        columns = self._task.columns(target, self._rule)
+        self.added: ColumnTypes = result_files.added_columns(columns, bool(self._pair_index), taken)
         *self._answered, self._error = self.added  # the last column is for errors
         self.rows = self._errors = self._unknown_labels = 0
         self._examples: list[str] = []  # of errors
-        # Confusion matrices of the rows that the run was not trained on, and of the others.
-        self._counts = np.zeros((2, len(labels), len(labels)), np.int64)
+        # Answers and labels of the labelled rows, and whether the run was trained on these.
+        self._labelled: list[tuple[Targets, Targets, NDArray[np.bool_]]] = []
         self._answers: Counter[str] = Counter()
-        self._unsure = 0
+        self._unsure: int | None = None  # None if answers have no margin
 
     def predict(
         self, window: list[InputRow], scores: WindowLogits
@@ -236,23 +230,22 @@ class _RowPredictor:
         self, records: list[Line], scores: WindowLogits
     ) -> Iterator[tuple[Line, float | None]]:
         """Yield the added columns of the rows that can be predicted, and their margins."""
-        request = self._request
-        task, target, options = task_of(self._target), self._target, request.options
-        answered = task.answers(scores.logits, target, self._rule, options, scores.swapped)
-        shares, answers = answered
-        margins = task.margins(answered, target, self._rule, options)
+        task, target, options = self._task, self._target, self._request.options
+        answers = task.answers(scores.logits, target, self._rule, options, scores.swapped)
+        margins = task.margins(answers, target, self._rule, options)
         trained_on = self._trained_on(records)
-        if request.label:
-            self._count_labels(records, answers, trained_on)
-        rounded = shares.astype(float).round(6).tolist()
+        if self._request.label:
+            cells = [to_plain_value(record.get(self._request.label)) for record in records]
+            truth, known = task.parse(cells, target)
+            self._unknown_labels += int((~known).sum())
+            self._labelled.append((answers.values[known], truth[known], trained_on[known]))
+        self._answers.update(task.counted(answers.values, target))
         sure = [None] * len(records) if margins is None else margins.tolist()
         if margins is not None:
-            self._unsure += int((margins < UNSURE).sum())
-        columns = zip(answers, rounded, trained_on.tolist(), sure, strict=True)
-        for answer, values, trained, margin in columns:
-            cells = [self._labels[answer], *values, trained]
-            self._answers[self._labels[answer]] += 1
-            yield dict(zip(self._answered, cells, strict=False)), margin
+            self._unsure = (self._unsure or 0) + int((margins < UNSURE).sum())
+        rows = zip(task.cells(answers, target, self._rule), trained_on.tolist(), sure, strict=True)
+        for cells, trained, margin in rows:
+            yield dict(zip(self._answered, [*cells, trained], strict=False)), margin
 
     def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
         """Mask of the rows that are training pairs, shape (rows,); also counts them."""
@@ -269,40 +262,37 @@ class _RowPredictor:
         self._overlap["validated_on"] += int(validated.sum())
         return trained
 
-    def _count_labels(self, records: list[Line], answers: Any, trained_on: Any) -> None:
-        cells = (to_plain_value(record.get(self._request.label)) for record in records)
-        texts = map(label_text, cells)
-        number_of = self._number_of
-        labels = np.array([number_of.get(t, number_of.get(class_key(t), -1)) for t in texts])
-        self._unknown_labels += int((labels < 0).sum())
-        for counts, of_these in zip(self._counts, (~trained_on, trained_on), strict=True):
-            rows = (labels >= 0) & of_these
-            counts += classification.confusion_matrix(labels[rows], answers[rows], len(counts))
-
     def report(self) -> dict[str, Any]:
         """The figures of all rows so far."""
+        target = self._target
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
-            "labels": self._labels, "positive": self._target.positive, "columns": [*self.added],
-            "answers": dict(self._answers), "unsure": self._unsure, **self._overlap,
+            "labels": [*target.names], "choices": self._task.choices(target),
+            "columns": [*self.added], "answers": dict(self._answers), **self._overlap,
         }  # fmt: skip
-        if self._request.threshold and self._rule.threshold_for(self._labels):
+        if self._unsure is not None:
+            report["unsure"] = self._unsure
+        if self._request.threshold and self._rule.threshold_for(target.names):
             report["threshold"] = self._rule.threshold
-        if self._request.label:
-            report |= self._scores(self._counts.sum(axis=0), 1)
+        if self._labelled:
+            answers, truth, trained_on = map(np.concatenate, zip(*self._labelled, strict=True))
+            report |= self._scores(answers, truth, 1)
             report["unknown_labels"] = self._unknown_labels
             if self._overlap.get(TRAINED_ON):
-                report["not_trained_on"] = self._scores(self._counts[0], ENOUGH)
+                new = ~trained_on
+                report["not_trained_on"] = self._scores(answers[new], truth[new], ENOUGH)
         return report
 
-    def _scores(self, counts: NDArray[np.int64], enough: int) -> dict[str, Any]:
+    def _scores(self, answers: Targets, truth: Targets, enough: int) -> dict[str, Any]:
         """The number of labelled rows and, if there are `enough`, their scores with intervals."""
-        labelled = int(counts.sum())
-        if labelled < enough:
-            return {"labelled": labelled}
-        scores = intervals.bootstrap_intervals(counts, self._target.positive, self._metrics)
+        if len(truth) < enough:
+            return {"labelled": len(truth)}
+        scores = self._task.intervals(answers, truth, self._target, self._metrics)
         rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
-        return {"labelled": labelled, "scores": rows, "confusion": counts.tolist()}
+        confusion = None
+        if self._task.choices(self._target):
+            confusion = classification.confusion_matrix(truth, answers, self._target.size).tolist()
+        return {"labelled": len(truth), "scores": rows, "confusion": confusion}
 
 
 def _count_rows(path: Path, table: Table) -> int:

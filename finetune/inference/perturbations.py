@@ -42,7 +42,7 @@ class Flip:
 
     edit: Edit
     label: str
-    probability: float
+    probability: float | None  # None if the answer has none
 
 
 def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
@@ -85,11 +85,11 @@ def find_flips(
         answers: for each edit the predicted class, and class -> probability.
     """
     flips = [
-        Flip(edit, label, probabilities[label])
+        Flip(edit, label, probabilities.get(label))
         for edit, (label, probabilities) in zip(edits, answers, strict=True)
         if label != original
     ]
-    flips.sort(key=lambda flip: -flip.probability)
+    flips.sort(key=lambda flip: -(flip.probability or 0.0))
     first_of = {flip.edit.kind: flip for flip in reversed(flips)}
     return sorted(flips, key=lambda flip: first_of[flip.edit.kind] is not flip)
 

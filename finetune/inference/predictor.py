@@ -27,7 +27,7 @@ from finetune.inference.threads import take_one_thread
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.store import as_run
-from finetune.tasks.base import DecisionRule, PredictOptions
+from finetune.tasks.base import SINGLE_LABEL, Answers, DecisionRule, PredictOptions
 from finetune.tasks.registry import task_of
 from finetune.training import model
 
@@ -43,8 +43,8 @@ _PLAIN, _NO_RULE = PredictOptions(), DecisionRule()
 class Prediction:
     """The answer to one pair."""
 
-    label: str
-    probabilities: dict[str, float]  # by class, in the model's order
+    label: str  # the answer as a person reads it
+    probabilities: dict[str, float]  # by class or label, in the model's order; empty for a score
     logits: list[float]  # of the given order
     tokens: int  # that the model read
     cut: int  # tokens beyond those
@@ -54,6 +54,10 @@ class Prediction:
     other_label: str = ""  # of the sentences in the other order; empty for single ones
     other: dict[str, float] | None = None  # probabilities in the other order
     precision: str = ""  # of the computation
+    task: str = SINGLE_LABEL
+    explained: int = 0  # index of the output that explains the answer
+    cells: tuple[Any, ...] = ()  # of the columns that a predicted file gets
+    scale: tuple[float, float] = (0.0, 1.0)  # of a score in training
 
 
 class Predictor:
@@ -129,27 +133,27 @@ class Predictor:
         scored = [future.result() for future in futures]
         rule = decision_rule.read_rule(self.folder)
         swapped = scored[1].logits if second is not None else None
-        label, probabilities = self._answers(scored[0].logits, swapped, rule, options)[0]
+        task, target = task_of(self._target), self._target
+        answers = task.answers(scored[0].logits, target, rule, options, swapped)
+        label, probabilities = self._named(answers)[0]
         other_label, other = "", None
         if swapped is not None:
-            other_label, other = self._answers(swapped, scored[0].logits, rule, options)[0]
+            reverse = task.answers(swapped, target, rule, options, scored[0].logits)
+            other_label, other = self._named(reverse)[0]
         logits, tokens, cut = (column[0].tolist() for column in scored[0])
         seconds = time.perf_counter() - began
         return Prediction(
             label, probabilities, logits, tokens, cut, seconds, options, rule, other_label, other,
-            self.scorer.precision,
+            self.scorer.precision, target.task, task.explained_output(answers),
+            tuple(task.cells(answers, target, rule)[0]), (target.low, target.high),
         )  # fmt: skip
 
-    def _answers(
-        self, logits: Any, swapped: Any, rule: DecisionRule, options: PredictOptions
-    ) -> list[tuple[str, dict[str, float]]]:
-        """The labels of pairs, each with the probabilities by class."""
-        shares, answers = task_of(self._target).answers(
-            logits, self._target, rule, options, swapped
-        )
+    def _named(self, answers: Answers) -> list[tuple[str, dict[str, float]]]:
+        """The answers as a person reads them, each with the probabilities by name."""
+        names = task_of(self._target).spell(answers.values, self._target)
         return [
-            (self.labels[answer], dict(zip(self.labels, row.tolist(), strict=True)))
-            for answer, row in zip(answers, shares, strict=True)
+            (name, dict(zip(self.labels, row.tolist(), strict=False)))
+            for name, row in zip(names, answers.probabilities, strict=True)
         ]
 
     def explain(
@@ -178,9 +182,8 @@ class Predictor:
                 _check_memory(self.folder)
                 tokenizer, classifier = model.load_saved_model(self.folder)
                 self._explained = tokenizer, classifier.float().requires_grad_(False)
-            label = self.labels.index(prediction.label)
-            length = self.max_length
-            return explain_pair(*self._explained, first, second, length, label, on_progress)
+            length, output = self.max_length, prediction.explained
+            return explain_pair(*self._explained, first, second, length, output, on_progress)
 
         return prediction.label, _explaining.submit(copy_context().run, explanation).result()
 
@@ -193,6 +196,8 @@ class Predictor:
     ) -> tuple[list[Flip], int]:
         """Return the small edits that change the label of a pair, and the number of edits tried in
         the available time. The progress goes from 0 to 1."""
+        if not task_of(self._target).has_right:  # every edit changes a score
+            return [], 0
         first, second = self._texts(sentence1, sentence2)
         edits = perturbations.small_edits(first, second)
         pairs = [(first, second), *((edit.sentence1, edit.sentence2) for edit in edits)]
@@ -209,7 +214,8 @@ class Predictor:
             if options.both_orders and paired:
                 swapped = self.scorer.scores(seconds, firsts)
             logits = self.scorer.scores(firsts, seconds if paired else None)
-            answers += self._answers(logits, swapped, rule, options)
+            target = self._target
+            answers += self._named(task_of(target).answers(logits, target, rule, options, swapped))
         tried = edits[: len(answers) - 1]
         return perturbations.find_flips(tried, answers[0][0], answers[1:]), len(tried)
 

@@ -9,7 +9,7 @@ import csv
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,17 +65,22 @@ def file_columns(table: Table) -> ColumnTypes:
     return {name: narrowest.get(frozenset(found), pa.string()) for name, found in types.items()}
 
 
-def added_columns(labels: Sequence[str], trained_on: bool, taken: Iterable[str]) -> ColumnTypes:
-    """The columns that a prediction adds: `prediction`, a `probability_` of each class,
-    `trained_on` if that is known, and `error`.
+def added_columns(
+    answered: Mapping[str, type], trained_on: bool, taken: Iterable[str]
+) -> ColumnTypes:
+    """The columns that a prediction adds: those of the task, `trained_on` if that is known, and
+    `error`.
 
     If the file has one of these names, ignoring case, all of them get the ending `_2`, or the next
     free number.
 
     Args:
+        answered: the task's columns, with `str` or `float`.
         taken: all columns of the file.
     """
-    columns = {PREDICTION: pa.string()} | {f"probability_{name}": pa.float64() for name in labels}
+    columns = {
+        name: pa.string() if kind is str else pa.float64() for name, kind in answered.items()
+    }
     columns |= {TRAINED_ON: pa.bool_()} if trained_on else {}
     columns |= {ERROR: pa.string()}
     used = {name.casefold() for name in taken}

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from finetune.jobs import check, memory
 from finetune.jobs.memory import Memory
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.training import schedule
+from finetune.training import recipe, schedule
 
 # Two runs equal in these fields take about the same time for an example.
 PACE_FIELDS = (
@@ -36,9 +37,10 @@ PACE_FIELDS = (
 INPUT_FIELDS = (
     *DATA_FIELDS, *PACE_FIELDS, "num_train_epochs", "max_steps", "per_device_train_batch_size",
     "gradient_accumulation_steps", "swap_augmentation", "eval_steps", "early_stopping_patience",
-    "lr_scheduler_type", "deterministic", "lora_r",
+    "lr_scheduler_type", "deterministic", "lora_r", "learning_rate",
 )  # fmt: skip
 _BERT_BASE = memory.Shape(109_482_240, 23_440_896, 0, 12, 768, 3072, 12)
+_EPOCHS = 3  # if the number of pairs is unknown
 _PAIR = 40  # tokens of a pair if its length is unknown
 _PADDED = 1.5  # ratio of a padded batch of mixed lengths to its mean length
 # Two configurations equal in these fields have the same rows to choose from.
@@ -89,6 +91,8 @@ class Estimate:
     memory: Memory | None = None
     cut: Cut | None = None
     parameters: int | None = None
+    # Field -> what an automatic value comes to, as far as it is known.
+    automatic: dict[str, Any] = field(default_factory=dict)
     report: CheckReport | None = None  # the check of the pairs
     measurable: bool = False  # True if `measure_token_lengths` would make `cut` known
     unclear_classes: tuple[str, ...] = ()  # two classes, if it is unknown which is the positive one
@@ -105,18 +109,33 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
     except FinetuneError:
         return Estimate()
     checkpoints.check_length(config.checkpoint, config.max_length)
-    facts = _Facts(store, config)
-    lengths, shape = facts.lengths, memory.read_shape(config.checkpoint)
+    facts = _Facts(store, config, place)
+    lengths, shape = facts.lengths, facts.shape
     return Estimate(
         steps=facts.steps,
-        time=facts.time(place) or (facts.time_by_pace() if place == HERE else None),
-        memory=memory.estimate_memory(config, shape, lengths.longest) if shape else None,
+        time=facts.time() or (facts.time_by_pace() if place == HERE else None),
+        memory=memory.estimate_memory(facts.config, shape, lengths.longest) if shape else None,
         cut=_cut(lengths, config.max_length) if lengths.longest else None,
         parameters=shape.parameters if shape else None,
+        automatic=facts.automatic,
         report=facts.report,
         measurable=facts.measurable,
         unclear_classes=facts.unclear_classes,
     )
+
+
+def resolve(store: RunStore, config: RunConfig) -> RunConfig:
+    """Return the configuration with numbers for its automatic epochs, batch size and learning rate:
+    as for a base model, where they are unknown."""
+    try:
+        check.check_source_access(store, config)
+    except FinetuneError:
+        resolved, steps = recipe.resolve(config, _BERT_BASE.layer_parameters, 0, 0, 1), None
+    else:
+        facts = _Facts(store, config)
+        resolved, steps = facts.config, facts.steps
+    epochs = max(1, round(steps.epochs)) if steps else _EPOCHS
+    return resolved.changed(num_train_epochs=config.num_train_epochs or epochs)
 
 
 def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
@@ -160,8 +179,29 @@ def with_checkpoints(store: RunStore, config: RunConfig) -> RunConfig:
 class _Facts:
     """Local facts about one configuration's pairs; each is looked up once."""
 
-    def __init__(self, store: RunStore, config: RunConfig) -> None:
-        self.store, self.config = store, config
+    def __init__(self, store: RunStore, config: RunConfig, place: str = HERE) -> None:
+        self.store, self.config, self.place = store, config, place
+        self.shape = memory.read_shape(config.checkpoint)
+        rows, about = self._train_rows()
+        # A machine elsewhere counts as one without a GPU.
+        gpu = devices.accelerator_memory() if place == HERE else 0
+        layers = (self.shape or _BERT_BASE).layer_parameters
+        pairs = rows * (1 + config.swap_augmentation)
+        self.config = recipe.resolve(config, layers, pairs, gpu, config.num_processes)
+        given = config.per_device_train_batch_size
+        self.knows_batch = bool(given or (place == HERE and (not gpu or (rows and self.shape))))
+        about = about or not self.knows_batch
+        self.steps = count_steps(self.config, rows, about) if rows else None
+        known = {
+            "num_train_epochs": self.steps and config.max_steps < 0 and round(self.steps.epochs),
+            "per_device_train_batch_size": self.config.per_device_train_batch_size,
+            "learning_rate": self.shape and self.config.learning_rate,
+        }
+        if not self.knows_batch:
+            del known["per_device_train_batch_size"], known["learning_rate"]
+        self.automatic = {
+            name: value for name, value in known.items() if value and not getattr(config, name)
+        }
 
     @cached_property
     def report(self) -> CheckReport | None:
@@ -189,16 +229,15 @@ class _Facts:
         splits = self.report.splits if self.report else []
         return next((summary.rows for summary in splits if summary.name == split), 0)
 
-    @cached_property
-    def steps(self) -> Steps | None:
+    def _train_rows(self) -> tuple[int, bool]:
+        """Return the number of used training rows, 0 if unknown, and True if it is not exact."""
         config, rows, about = self.config, self._rows("train"), False
         if self.report is None:
             entry = catalog.find_dataset(config.dataset)
             if entry is not None and _agree(config, RunConfig(), SOURCE_FIELDS[1:]):
                 rows = entry.pairs
                 about = bool(config.drop_duplicates or config.drop_leaked or entry.repo)
-        rows = min(rows, config.max_train_samples or rows)
-        return count_steps(config, rows, about) if rows else None
+        return min(rows, config.max_train_samples or rows), about
 
     @cached_property
     def lengths(self) -> TokenLengths:
@@ -229,15 +268,17 @@ class _Facts:
             path = folder / f"{origins.get('train', 'train')}.arrow"
         return (path, tokenizer) if path and path.is_file() and tokenizer else None
 
-    def time(self, place: str) -> Time | None:
+    def time(self) -> Time | None:
         """Time at the rate of the newest comparable run in this place, even a running one. Prefers
         runs on the same pairs, then those of the same batch size."""
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
-                config, summary = run.config(), run.state()
-                there = read_spec(run).place == place
-                if there and _is_comparable(config, summary, self.config, place):
+                summary = run.state()
+                config, there = summary.resolved(run.config()), read_spec(run).place == self.place
+                if not self.knows_batch:
+                    config = config.changed(per_device_train_batch_size=recipe.BATCH)
+                if there and _is_comparable(config, summary, self.config, self.place):
                     same_batch = _agree(config, self.config, ["per_device_train_batch_size"])
                     same = _agree(config, self.config, _ROW_FIELDS)
                     comparable.append((same, same_batch, run, summary))
@@ -259,8 +300,13 @@ class _Facts:
         measured, steps, config = pace.known_pace(), self.steps, self.config
         if measured is None or steps is None:
             return None
-        shape = memory.read_shape(config.checkpoint) or _BERT_BASE
-        length = self._typical_length
+        shape = self.shape or _BERT_BASE
+        length = config.max_length  # tokens of a pair with its padding
+        if config.padding != "max_length":
+            low, below, pairs = np.array(self.lengths.bins or [(_PAIR, _PAIR + 1, 1)]).T
+            mean = float(np.average((low + below) / 2, weights=pairs))
+            mean *= 1 if config.group_by_length else _PADDED
+            length = round(min(length, mean))
         forward = pace.layer_flops(shape.hidden, shape.wide, length, length)
         precision = config.mixed_precision
         rate = measured.full if precision == "no" else measured.half
@@ -276,16 +322,6 @@ class _Facts:
         device = devices.accelerator_name() or devices.processor_name()
         return Time(seconds, config.num_processes / example, "", device)
 
-    @property
-    def _typical_length(self) -> int:
-        """Tokens of a pair with its padding."""
-        config, lengths = self.config, self.lengths
-        if config.padding == "max_length":
-            return config.max_length
-        low, below, rows = np.array(lengths.bins or [(_PAIR, _PAIR + 1, 1)]).T
-        mean = float(np.average((low + below) / 2, weights=rows))
-        return round(min(config.max_length, mean * (1 if config.group_by_length else _PADDED)))
-
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, place: str) -> bool:
     """True if the past run's measured time per example applies here."""
@@ -293,7 +329,7 @@ def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, plac
         return False
     on_processor = summary.started.device.startswith(("CPU", "MPS"))
     same_kind = place != HERE or on_processor != bool(devices.list_accelerators())
-    batch = config.per_device_train_batch_size / past.per_device_train_batch_size
+    batch = config.per_device_train_batch_size / (past.per_device_train_batch_size or math.inf)
     alike = 0.5 <= batch <= 2 and _agree(past, config, PACE_FIELDS)
     return alike and same_kind
 

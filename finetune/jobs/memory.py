@@ -47,6 +47,11 @@ class Shape:
     wide: int
     heads: int
 
+    @property
+    def layer_parameters(self) -> int:
+        """The parameters outside the word embeddings."""
+        return self.parameters - self.embeddings
+
 
 def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
     """Estimate the maximum bytes that training takes; None if the checkpoint does not tell its

@@ -35,8 +35,6 @@ from finetune.training import distributed, schedule
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from finetune.training.loop import Hooks
-
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
 
@@ -210,6 +208,7 @@ class _Training:
             self.tokenizer, classifier, self.head = model.load_classifier(
                 config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention
             )
+            self.config = config = self._resolved(classifier)
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
             problem = _(
@@ -217,6 +216,22 @@ class _Training:
                 "accelerate_config empty"
             )
             raise ConfigError({"use_lora": problem})
+
+    def _resolved(self, classifier: Any) -> RunConfig:
+        """Return the configuration with its batch size and learning rate; a resumed run's are those
+        that it began with."""
+        from finetune.training import accelerator, model, recipe
+
+        config = self.config
+        if self.checkpoint:
+            config = self.run.state().resolved(config)
+        return recipe.resolve(
+            config,
+            model.count_layer_parameters(classifier),
+            len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
+            accelerator.gpu_memory(self.accelerator.device),
+            self.accelerator.num_processes,
+        )
 
     def build_batches(self) -> None:
         from finetune.training import dataloaders
@@ -258,6 +273,7 @@ class _Training:
             parameters=self.classifier.num_parameters(),
             per_device_train_batch_size=config.per_device_train_batch_size,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
+            learning_rate=config.learning_rate,
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.facts | {"either_order": self.batches.either_order},
@@ -287,24 +303,16 @@ class _Training:
 
     def fit(self) -> Iterator[events.Event]:
         """Yield the loop's events."""
-        from finetune.training import loop
+        from finetune.evaluation import saved_predictions
+        from finetune.training import first_batch, loop, model
 
         self.pairs = dataclasses.replace(self.pairs, splits={}, pair_hashes={})  # unmaps the texts
         self.stop.looping = True
         gc.collect()
         gc.freeze()  # objects of the imports stay, and are not scanned again at every step
-        yield from loop.fit(
-            self.config, self.accelerator, self.classifier, self.batches, self.task, self.metric,
-            self._hooks(), self.checkpoint, self.eval_every,
-        )  # fmt: skip
-
-    def _hooks(self) -> Hooks:
-        """Return the hooks that write the loop's results into the run folder."""
-        from finetune.evaluation import saved_predictions
-        from finetune.training import first_batch, loop, model
-
         run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
         metrics, task = self.measured, self.task
+        rule: dict[str, Any] = {}  # that the evaluated model gets if it is saved
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
@@ -314,6 +322,7 @@ class _Training:
             run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
+            rule.update(task.fitted_rule(logits, labels, pairs.target))
             answers = task.plain_answers(logits)
             scores = task.intervals(answers, labels, pairs.target, metrics)
             return {name: [score.low, score.high] for name, score in scores.items()}
@@ -322,7 +331,7 @@ class _Training:
             with disk.writing(_("The best model"), StoreError, RESUME):
                 merged = model.merged_model(classifier)
                 run.check_writable()
-                model.save_model(merged, tokenizer, run.folder / "best", weights, step)
+                model.save_model(merged, tokenizer, run.folder / "best", weights, step, rule)
 
         def save_checkpoint(step: int, write: Any) -> None:
             with disk.writing(_("The checkpoint"), StoreError, RESUME):
@@ -334,9 +343,13 @@ class _Training:
                 if accelerator.is_main_process:
                     run.end_checkpoint(step, run.config().save_total_limit)
 
+        hooks = loop.Hooks(self.stop, save_best, save_predictions, save_checkpoint, describe_batch)
         if not accelerator.is_main_process:
-            return loop.Hooks(should_stop=self.stop, save_checkpoint=save_checkpoint)
-        return loop.Hooks(self.stop, save_best, save_predictions, save_checkpoint, describe_batch)
+            hooks = loop.Hooks(should_stop=self.stop, save_checkpoint=save_checkpoint)
+        yield from loop.fit(
+            self.config, accelerator, self.classifier, self.batches, task, self.metric,
+            hooks, self.checkpoint, self.eval_every,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -145,7 +145,15 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         theirs = sum(store.visitor.owns(job.owner) for job in running)
         if theirs >= store.visitor.policy.limits.at_once:
             raise JobError("Your last file is still being predicted.", "Wait, or cancel it.")
-        _make_room(store, path.stat().st_size)
+        # The visitor's oldest files are removed until this one fits.
+        size, limit = path.stat().st_size, store.visitor.policy.limits.upload_bytes
+        upload_bytes = store.uploads.make_room(size)
+        oldest_first = newest_predictions(store)[::-1]
+        for index, old in enumerate(oldest_first):
+            full = upload_bytes + store.batch_input_bytes() + size > limit
+            crowded = len(oldest_first) - index >= KEPT
+            if (crowded or full) and not old.is_alive():
+                shutil.rmtree(old.folder, ignore_errors=True)
 
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
     files = {f"input{uploads.file_suffix(request.file)}": path}
@@ -159,7 +167,7 @@ def correct_answer(job: PredictionJob, row: int, label: str) -> None:
     state = job.state()
     found = (shown["cells"] for shown in state.rows if shown["row"] == row)
     answer = next(found, {}).get(state.answer_column)
-    if answer is None or label not in state.report.get("labels", []):
+    if answer is None or label not in state.report.get("choices", []):
         raise DataError("There is no such row or class.", "Open the file's result again.")
     corrections.write_correction(job, row, label, answer)
 
@@ -177,18 +185,6 @@ def corrected_run(store: RunStore, job: PredictionJob) -> RunConfig:
     )  # fmt: skip
     run = store.get(request.run)
     return corrections.additions_upload(store, run, sentences, [*corrected.values()])
-
-
-def _make_room(store: RunStore, size: int) -> None:
-    """Remove the visitor's oldest files until another fits."""
-    limit = store.visitor.policy.limits.upload_bytes
-    upload_bytes = store.uploads.make_room(size)
-    oldest_first = newest_predictions(store)[::-1]
-    for index, job in enumerate(oldest_first):
-        full = upload_bytes + store.batch_input_bytes() + size > limit
-        crowded = len(oldest_first) - index >= KEPT
-        if (crowded or full) and not job.is_alive():
-            shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def get_prediction(store: RunStore, job_id: object) -> PredictionJob:

@@ -86,8 +86,20 @@ class PushJob(BackgroundJob):
             progress=read_as(PushProgress, self.folder / "progress.json") or PushProgress(),
             pushed=read_as(Pushed, self.folder / "result.json"),
         )
-        if state.status == "interrupted":
-            state.error, state.remedy = _interrupted(state.progress)
+        if state.status == "interrupted":  # its worker was killed
+            phase, full = state.progress.phase, state.progress.full
+            state.error = _("It ended unexpectedly; nothing was committed.")
+            state.remedy = _("Push again.")
+            if phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
+                state.error = _(
+                    "It ended unexpectedly after it was committed to {full}.", full=full
+                )
+                state.remedy = _("Push again to load it back and compare.")
+            elif phase == Phase.COMMIT:
+                state.error = _(
+                    "It ended unexpectedly; the commit to {full} may have arrived.", full=full
+                )
+                state.remedy = _("Look into the repository, and push again if it has not arrived.")
         state.cancelling = state.running and self.stop_requested()
         return state
 
@@ -130,18 +142,3 @@ class PushJob(BackgroundJob):
                 name=type(error).__name__,
             ) from None
         return None
-
-
-def _interrupted(progress: PushProgress) -> tuple[str, str]:
-    """Describe a push whose worker was killed, and what to do."""
-    if progress.phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
-        return (
-            _("It ended unexpectedly after it was committed to {full}.", full=progress.full),
-            _("Push again to load it back and compare."),
-        )
-    if progress.phase == Phase.COMMIT:
-        return (
-            _("It ended unexpectedly; the commit to {full} may have arrived.", full=progress.full),
-            _("Look into the repository, and push again if it has not arrived."),
-        )
-    return _("It ended unexpectedly; nothing was committed."), _("Push again.")

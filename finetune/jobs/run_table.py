@@ -278,9 +278,9 @@ def by_dataset(
 
 
 def runs_csv(rows: Sequence[RunRow]) -> str:
-    """Return all runs as CSV: results, and every hyperparameter."""
+    """Return all runs as CSV: results, and every hyperparameter, automatic ones as resolved."""
     names = [*columns(), *(name for name in _defaults() if name not in columns())]
-    cells = [[row.id, *map(row.value, names)] for row in rows]
+    cells = [[row.id, *(row.resolved.get(name, row.value(name)) for name in names)] for row in rows]
     return csv_cells.to_csv([["id", *names], *cells])
 
 

@@ -261,16 +261,13 @@ class Scheduler(threading.Thread):
         for look in self._periodic:
             look(store)
         if os.environ.get(webhook.VARIABLE):
-            self._announce()
+            running = running_runs(store)
+            ids = {run.id for run in running}
+            for run in self._at_work:
+                ended = run.id not in ids and run.folder.is_dir()
+                if ended and (state := run.state()).status in ENDED:
+                    webhook.announce(run, state)
+            self._at_work = running
         if self._warm and not is_training_here(store):
             with store_lock(store):
                 workers.start_warm_worker(store)
-
-    def _announce(self) -> None:
-        """Announce to the owner the runs that have ended since the last check."""
-        running = running_runs(self._store)
-        ids = {run.id for run in running}
-        for run in self._at_work:
-            if run.id not in ids and run.folder.is_dir() and (state := run.state()).status in ENDED:
-                webhook.announce(run, state)
-        self._at_work = running

@@ -24,7 +24,6 @@ from finetune.runs.names import BETWEEN
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
-from finetune.runs.summary import RunSummary
 from finetune.training import distributed
 
 RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
@@ -95,30 +94,25 @@ def _check(store: RunStore, config: RunConfig) -> None:
         )
         raise ConfigError({"metrics": problem})
     if not store.visitor.policy.owner_asks:
-        _check_visitors_config(store, config)
+        problems, most = {}, max(1, len(devices.list_accelerators()))
+        if config.report_to not in ("none", "tensorboard"):
+            problems["report_to"] = _(
+                "is {report_to}, and the account here is not its visitors'; choose none or "
+                "tensorboard",
+                report_to=config.report_to,
+            )
+        if config.num_processes > most:
+            problems["num_processes"] = _(
+                "is {num_processes}; this machine has {most} to give",
+                num_processes=config.num_processes,
+                most=most,
+            )
+        if problems:
+            raise ConfigError(problems)
     report = check.check_folder(store, config).state().report
     if report is not None and report.blocked:
         finding = report.blocked[0]
         raise DataError(finding.title, "{action} See Data.", action=finding.action)
-
-
-def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
-    """Check that a run stays within a visitor's limits on a shared machine."""
-    problems = {}
-    if config.report_to not in ("none", "tensorboard"):
-        problems["report_to"] = _(
-            "is {report_to}, and the account here is not its visitors'; choose none or tensorboard",
-            report_to=config.report_to,
-        )
-    most = max(1, len(devices.list_accelerators()))
-    if config.num_processes > most:
-        problems["num_processes"] = _(
-            "is {num_processes}; this machine has {most} to give",
-            num_processes=config.num_processes,
-            most=most,
-        )
-    if problems:
-        raise ConfigError(problems)
 
 
 def _check_visitors_spec(store: RunStore, spec: EngineSpec | None) -> None:
@@ -205,7 +199,15 @@ def resume_run(
         run.config()
         under_way = bool(read_spec(run).job)
         if not under_way:
-            _check_may_go_on(store, summary, spec)
+            _check_share(store, 0, 1)
+            most = store.visitor.policy.limits.run_minutes
+            if summary.worked >= 60 * most:
+                raise JobError(
+                    "This run was worked on for {most} minutes, as long as a run may be.",
+                    "Start one of fewer steps, or use a copy of this app of your own.",
+                    most=most,
+                )
+            _check_visitors_spec(store, spec)
         if under_way:  # it is only followed to its end
             run.stop_file.unlink(missing_ok=True)
         elif spec is not None:
@@ -221,19 +223,6 @@ def resume_run(
         tokens.keep(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
-
-
-def _check_may_go_on(store: RunStore, summary: RunSummary, spec: EngineSpec | None) -> None:
-    """Check that a visitor's run may continue, with `spec` if given."""
-    _check_share(store, 0, 1)
-    most = store.visitor.policy.limits.run_minutes
-    if summary.worked >= 60 * most:
-        raise JobError(
-            "This run was worked on for {most} minutes, as long as a run may be.",
-            "Start one of fewer steps, or use a copy of this app of your own.",
-            most=most,
-        )
-    _check_visitors_spec(store, spec)
 
 
 def stop_run(store: RunStore, run: Run, discard: bool = False, reason: str = "") -> None:

@@ -63,7 +63,8 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
         case events.Prepared():
             counts = (
                 f"{event.train_examples} training and {event.validation_examples} validation "
-                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
+                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters, batches of "
+                f"{event.per_device_train_batch_size}, learning rate {event.learning_rate:.3g}"
             )
             unreadable = [
                 f"warning: {count:,} rows of {split} could not be read and are left out"

@@ -140,7 +140,9 @@ def failure_event(error: Exception, run: Run) -> events.Failed:
                 "per_device_train_batch_size is {per_device_train_batch_size}: halve it and "
                 "double gradient_accumulation_steps, which learns the same; or lower "
                 "max_length.",
-                per_device_train_batch_size=run.config().per_device_train_batch_size,
+                per_device_train_batch_size=run.state()
+                .resolved(run.config())
+                .per_device_train_batch_size,
             ),
         )
     files, remedy = _("A file of the run"), _("The log has the details.")

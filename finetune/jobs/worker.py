@@ -10,8 +10,12 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import cast
 
 from finetune import disk
 from finetune.environment import caches, devices, pace
@@ -35,44 +39,18 @@ def _train(folder: Path) -> int:
     return train_job(folder)
 
 
-def _check(folder: Path) -> int:
-    from finetune.jobs.check import CheckJob
-
-    return CheckJob(folder).carry_out()
-
-
-def _evaluate(folder: Path) -> int:
-    from finetune.jobs.evaluate import EvaluationJob
-
-    return EvaluationJob(folder).carry_out()
-
-
-def _predict(folder: Path) -> int:
-    from finetune.jobs.predict import PredictionJob
-
-    return PredictionJob(folder).carry_out()
-
-
-def _export(folder: Path) -> int:
-    from finetune.jobs.export import ExportJob
-
-    return ExportJob(folder).carry_out()
-
-
-def _push(folder: Path) -> int:
-    from finetune.jobs.push import PushJob
-
-    return PushJob(folder).carry_out()
+def _carry_out(job: str, folder: Path) -> int:
+    return cast(int, resolve_name(f"finetune.jobs.{job}")(folder).carry_out())
 
 
 # Kind of job -> the function that carries out a folder's job, and imports the kind's modules.
-JOBS = {
+JOBS: dict[str, Callable[[Path], int]] = {
     "train": _train,
-    "check": _check,
-    "evaluate": _evaluate,
-    "predict": _predict,
-    "export": _export,
-    "push": _push,
+    "check": partial(_carry_out, "check:CheckJob"),
+    "evaluate": partial(_carry_out, "evaluate:EvaluationJob"),
+    "predict": partial(_carry_out, "predict:PredictionJob"),
+    "export": partial(_carry_out, "export:ExportJob"),
+    "push": partial(_carry_out, "push:PushJob"),
 }
 
 

@@ -1,6 +1,6 @@
-"""Classification metrics and how sure they are: arrays in, numbers out."""
+"""Metrics, and how sure they are: arrays in, numbers out."""
 
 __all__ = [
     "calibration", "catalog", "classification", "cross_fitting", "intervals", "modules",
-    "selection",
+    "multi_label", "regression", "selection",
 ]  # fmt: skip

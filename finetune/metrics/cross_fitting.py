@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from finetune.metrics import classification, intervals
-from finetune.metrics.catalog import F1
+from finetune.metrics.catalog import F1, OF_LABELS
 from finetune.metrics.classification import Floats, Indices, Probabilities, Truths
 from finetune.metrics.intervals import Interval
 
 FOLDS = 10
+MICRO_F1 = OF_LABELS[0]
 WORTHWHILE = 0.01  # of F1, for another threshold to be recommended
 
 
@@ -23,6 +24,20 @@ class CrossFittedThreshold:
     threshold: float  # fitted to all examples; the one to use
     f1: Interval  # each fold at the threshold fitted to the other folds
     gain: Interval  # of that over the most probable class
+
+    @property
+    def is_recommended(self) -> bool:
+        """True if the gain is worth a choice and is not due to chance."""
+        return self.gain.value >= WORTHWHILE and self.gain.low > 0
+
+
+@dataclass(frozen=True)
+class CrossFittedThresholds:
+    """The threshold of each label with its best F1, and their expected effect on new examples."""
+
+    thresholds: tuple[float, ...]  # fitted to all examples; a half for labels with too few
+    f1: Interval  # micro F1, each fold at the thresholds fitted to the other folds
+    gain: Interval  # of that over a half for every label
 
     @property
     def is_recommended(self) -> bool:
@@ -73,7 +88,7 @@ def cross_fit_threshold(
     """
     exact: Floats = np.asarray(scores, np.float64)
     groups = np.arange(len(exact)) if groups is None else groups
-    if min(len(np.unique(groups[positives == value])) for value in (False, True)) < FOLDS:
+    if not _suffices(positives, groups):
         return None
     fold_of = assign_folds(positives, FOLDS, groups)
     answers = np.empty(len(exact), np.int64)
@@ -88,3 +103,46 @@ def cross_fit_threshold(
         f1=intervals.bootstrap_intervals(confusion, metrics=[F1])[F1.name],
         gain=intervals.paired_bootstrap(truth, plain, answers, 2, metrics=[F1])[F1.name],
     )
+
+
+def cross_fit_thresholds(
+    scores: Probabilities, truth: Truths, groups: Indices | None = None
+) -> CrossFittedThresholds | None:
+    """Fit a threshold for each label, and estimate their effect on new examples, as above.
+
+    Args:
+        scores: probabilities of shape (examples, labels).
+        truth: which labels the examples have, of the same shape.
+        groups: as above.
+
+    Returns:
+        None if no label has ten examples, or groups, with it and ten without it.
+    """
+    exact: Floats = np.asarray(scores, np.float64)
+    groups = np.arange(len(exact)) if groups is None else groups
+    labels = [label for label, own in enumerate(truth.T) if _suffices(own, groups)]
+    if not labels:
+        return None
+    fold_of = assign_folds(np.unique(truth, axis=0, return_inverse=True)[1], FOLDS, groups)
+
+    def fit(rows: Truths) -> Floats:
+        levels = np.full(truth.shape[1], 0.5)
+        for label in labels:
+            levels[label] = classification.best_threshold(exact[rows, label], truth[rows, label])
+        return levels
+
+    answers = np.empty(truth.shape, np.int8)
+    for fold in range(FOLDS):
+        own = fold_of == fold
+        answers[own] = exact[own] >= fit(~own)
+    true, plain = truth.astype(np.int8), (exact >= 0.5).astype(np.int8)
+    return CrossFittedThresholds(
+        thresholds=tuple(fit(np.ones(len(exact), bool)).tolist()),
+        f1=intervals.example_intervals(answers, true, [MICRO_F1])[MICRO_F1.name],
+        gain=intervals.paired_example_bootstrap(true, plain, answers, [MICRO_F1])[MICRO_F1.name],
+    )
+
+
+def _suffices(positives: Truths, groups: Indices) -> bool:
+    """True if there are ten groups of either class."""
+    return all(len(np.unique(groups[positives == value])) >= FOLDS for value in (False, True))

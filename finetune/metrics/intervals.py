@@ -157,6 +157,8 @@ def _scores_of(
 def _bootstrap(
     statistic: _Statistic, counts: Counts, metrics: Sequence[Metric]
 ) -> dict[str, Interval]:
+    from scipy.special import ndtr, ndtri
+
     # 1. Scores of resamples: fewer of them where the cells are many.
     resamples, total = min(_RESAMPLES, max(_FEWEST, _BUDGET // len(counts))), int(counts.sum())
     samples = np.random.default_rng(0).multinomial(total, counts / total, resamples)
@@ -170,25 +172,17 @@ def _bootstrap(
         away = np.average(left_out, axis=1, weights=counts)[:, None] - left_out
         square, cube = ((counts * away**power).sum(axis=1) for power in (2, 3))
         accelerations = classification.ratio(cube, np.where(square < 1e-24, 0, 6 * square**1.5))
-    # 3. The ends of the intervals.
-    rows = zip(metrics, measured[:, 0], draws, accelerations, strict=True)
-    return {
-        metric.name: Interval(float(value), *_bca_ends(value, scores, acceleration), resamples)
-        for metric, value, scores, acceleration in rows
-    }
-
-
-def _bca_ends(value: float, draws: Floats, acceleration: float) -> tuple[float, float]:
-    """The ends of the interval; ties with the measured value count half below it."""
-    from scipy.special import ndtr, ndtri
-
-    ties = np.abs(draws - value) < 1e-12
-    below = ((draws < value) & ~ties).mean() + ties.mean() / 2
-    edge = 0.5 / len(draws)  # no sample is ever wholly on one side
-    bias = ndtri(np.clip(below, edge, 1 - edge))
-    z = bias + ndtri(np.array([0.025, 0.975]))
-    low, high = np.quantile(draws, ndtr(bias + z / np.maximum(1 - acceleration * z, 1e-6)))
-    return float(low), float(high)
+    # 3. The ends of the intervals; ties with the measured value count half below it.
+    edge = 0.5 / resamples  # no sample is ever wholly on one side
+    found = {}
+    for metric, value, scores, a in zip(metrics, measured[:, 0], draws, accelerations, strict=True):
+        ties = np.abs(scores - value) < 1e-12
+        below = ((scores < value) & ~ties).mean() + ties.mean() / 2
+        bias = ndtri(np.clip(below, edge, 1 - edge))
+        z = bias + ndtri(np.array([0.025, 0.975]))
+        low, high = np.quantile(scores, ndtr(bias + z / np.maximum(1 - a * z, 1e-6)))
+        found[metric.name] = Interval(float(value), float(low), float(high), resamples)
+    return found
 
 
 def mcnemar_test(first_right: Truths, second_right: Truths) -> McNemar:

@@ -51,29 +51,27 @@ class ScoreModules:
     ) -> None:
         import evaluate
 
-        self._classes, self._positive = classes, positive
         self._answer, self._shares = answer, shares
-        modules = {name: self._load(name) for name in names if name != LOSS.name}
+        modules, options = {}, {"positive": positive, "classes": classes}
+        for name in names:
+            if name == LOSS.name:  # the loop's own
+                continue
+            if name in ALL:
+                modules[name] = evaluate.load(str(FOLDER), name, keep_in_memory=True, **options)
+                continue
+            if not os.path.exists(name) and not hub_connection.hub_is_reachable():
+                problem = _("names {name}, a module of the Hub, which does not answer", name=name)
+                raise ConfigError({"metrics": problem})
+            try:
+                modules[name] = evaluate.load(name, keep_in_memory=True)
+            except Exception as error:  # other people's code may raise anything
+                problem = _(
+                    "names {name}, which cannot be loaded: {reason}",
+                    name=name,
+                    reason=first_line(error),
+                )
+                raise ConfigError({"metrics": problem}) from error
         self._combined = evaluate.combine(modules)
-
-    def _load(self, name: str) -> Any:
-        import evaluate
-
-        if name in ALL:
-            options = {"positive": self._positive, "classes": self._classes}
-            return evaluate.load(str(FOLDER), name, keep_in_memory=True, **options)
-        if not os.path.exists(name) and not hub_connection.hub_is_reachable():
-            problem = _("names {name}, a module of the Hub, which does not answer", name=name)
-            raise ConfigError({"metrics": problem})
-        try:
-            return evaluate.load(name, keep_in_memory=True)
-        except Exception as error:  # other people's code may raise anything
-            problem = _(
-                "names {name}, which cannot be loaded: {reason}",
-                name=name,
-                reason=first_line(error),
-            )
-            raise ConfigError({"metrics": problem}) from error
 
     def add_batch(self, *, predictions: Logits, references: NDArray[Any]) -> None:
         """Add a batch: logits of shape (examples, outputs), targets of shape (examples, ...)."""

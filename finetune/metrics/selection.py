@@ -103,8 +103,13 @@ def picking_bias(
     rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
     added: dict[str, list[Floats]] = {name: [] for name in reported}
     for first in range(0, resamples, at_once):
-        weights = _bootstrap_weights(rng, examples, min(at_once, resamples - first))
-        columns = np.arange(weights.shape[1])
+        # The number of times that each example is drawn, of shape (examples, samples).
+        columns = np.arange(min(at_once, resamples - first))
+        drawn = rng.integers(0, examples, (examples, len(columns)))
+        drawn *= len(columns)
+        drawn += columns
+        counts = np.bincount(drawn.ravel(), minlength=drawn.size)
+        weights = counts.reshape(drawn.shape).astype(np.float32)
         chosen, outside = picked_by.of(weights).argmax(axis=0), (weights == 0).astype(np.float32)
         sums = {id(of.terms): of.terms for of in reported.values()}
         sums = {key: terms @ outside for key, terms in sums.items()}
@@ -112,17 +117,6 @@ def picking_bias(
             scores = statistic.score(sums[id(statistic.terms)])
             added[name].append(scores[kept] - scores[chosen, columns])
     return {name: max(0.0, float(np.concatenate(each).mean())) for name, each in added.items()}
-
-
-def _bootstrap_weights(
-    rng: np.random.Generator, examples: int, resamples: int
-) -> NDArray[np.float32]:
-    """The number of times that each example is drawn, shape (examples, resamples)."""
-    drawn = rng.integers(0, examples, (examples, resamples))
-    drawn *= resamples
-    drawn += np.arange(resamples)
-    counts = np.bincount(drawn.ravel(), minlength=examples * resamples)
-    return counts.reshape(examples, resamples).astype(np.float32)
 
 
 def lowered(score: Interval, bias: float) -> Interval:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +21,7 @@ from pydantic import (
     PositiveInt,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 
 from finetune import disk
@@ -151,6 +152,8 @@ class _PairFacts(BaseModel, extra="allow", strict=True):
     columns: dict[Literal["sentence1", "sentence2", "label"], str] = {}
     positive_label: str = ""
     positive_assumed: bool = False
+    low: float = 0.0
+    high: float = 0.0
     rows: dict[str, int] = {}  # by split, as in the fields below
     splits: dict[str, str] = {}  # the source's name of each
     left_out: dict[str, dict[str, int]] = {}  # rows by reason
@@ -171,24 +174,33 @@ class Prepared(Event):
     validation_examples: int
     steps_per_epoch: PositiveInt
     total_steps: NonNegativeInt
-    labels: list[str] = Field(min_length=1)
+    labels: list[str]  # names of classes or labels; none for a score
     task: str = SINGLE_LABEL
     parameters: int
     precision: str
     per_device_train_batch_size: int = 0
     gradient_accumulation_steps: int = 0
+    learning_rate: float = 0.0  # its peak
     fingerprint: str = ""  # of the pairs
     head: Head = Head()
     # Source, revision, columns, rows and what is left out.
     data: Annotated[dict[str, Any], AfterValidator(_check_facts)] = {}
     majority: Scores = {}  # on validation, of always answering training's most frequent class
 
+    @model_validator(mode="after")
+    def _check_labels(self) -> Self:
+        if not self.labels and self.task == SINGLE_LABEL:
+            raise ValueError("there are no classes")
+        return self
+
     @property
     def target(self) -> Target:
         """The target that the model predicts."""
         name = self.data.get("positive_label")
-        positive = self.labels.index(name) if name in self.labels else min(1, len(self.labels) - 1)
-        return Target(tuple(self.labels), positive, self.task)
+        default = 0 if len(self.labels) == 1 else 1
+        positive = self.labels.index(name) if name in self.labels else default
+        low, high = (self.data.get(end) or 0.0 for end in ("low", "high"))
+        return Target(tuple(self.labels), positive, self.task, low, high)
 
 
 class FirstBatch(Event):

@@ -140,7 +140,8 @@ class JobFolder:
         """Combine the fold of the job's events with its lock. A dead worker without a last event
         was stopped if that was requested, or interrupted."""
         alive = self.is_alive()  # asked first: the worker may write its last event and end now
-        state = _fold_of(self, kind).read(self)
+        fold: _Fold[State] = _folds.setdefault((self.folder, kind), _Fold(kind))
+        state = fold.read(self)
         if state.end_recorded:
             return state
         if alive:
@@ -208,10 +209,6 @@ def _beginning(path: Path, size: int) -> bytes:
 
 
 _folds: dict[tuple[Path, type[JobState]], _Fold[Any]] = {}
-
-
-def _fold_of(job: JobFolder, kind: type[State]) -> _Fold[State]:
-    return _folds.setdefault((job.folder, kind), _Fold(kind))
 
 
 def forget_state(job: JobFolder) -> None:

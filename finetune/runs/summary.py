@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from finetune.config import RunConfig
 from finetune.metrics import catalog
@@ -195,12 +195,24 @@ class RunSummary(JobState):
             return self.paused / len(self.validation)
         return self.curve[-1].seconds if self.curve else 0.0
 
-    def resolved_settings(self, config: RunConfig) -> dict[str, int]:
+    def resolved_settings(self, config: RunConfig) -> dict[str, Any]:
         """Return what automatic settings came to, as far as it is known."""
-        per_epoch = self.prepared.steps_per_epoch if self.prepared else 0
-        if config.num_train_epochs or config.max_steps > 0 or not per_epoch:
+        if (prepared := self.prepared) is None:
             return {}
-        return {"num_train_epochs": round(self.total_steps / per_epoch)}
+        resolved = {
+            "num_train_epochs": round(self.total_steps / prepared.steps_per_epoch)
+            if config.max_steps < 0
+            else 0,
+            "learning_rate": prepared.learning_rate,
+            "per_device_train_batch_size": prepared.per_device_train_batch_size,
+        }
+        return {
+            name: value for name, value in resolved.items() if value and not getattr(config, name)
+        }
+
+    def resolved(self, config: RunConfig) -> RunConfig:
+        """Return a configuration with these settings filled in."""
+        return config.changed(**self.resolved_settings(config))
 
     @property
     def seconds_left(self) -> float | None:
@@ -238,8 +250,11 @@ class RunSummary(JobState):
                     self.baselines = self.baselines | {self.task.constant: event.majority}
             case events.FirstBatch():
                 self.first_batch = event
-            case events.PhaseStarted():
-                self._measure_pause(event)
+            case events.PhaseStarted(phase=Phase.TRAIN) if self.paused_at:
+                self.paused += event.time - self.paused_at
+                self.paused_at = 0.0
+            case events.PhaseStarted(phase=Phase.EVALUATE | Phase.SAVE_CHECKPOINT):
+                self.paused_at = self.paused_at or event.time
             case events.EvaluationsPlanned():
                 self.eval_every = event.interval
             case events.Evaluated() if not event.step:
@@ -269,13 +284,6 @@ class RunSummary(JobState):
                 self.discarded = isinstance(event, events.Stopped) and event.discarded
                 if self.discarded:
                     self.saved_step = None
-
-    def _measure_pause(self, event: events.PhaseStarted) -> None:
-        if event.phase == Phase.TRAIN and self.paused_at:
-            self.paused += event.time - self.paused_at
-            self.paused_at = 0.0
-        elif event.phase in (Phase.EVALUATE, Phase.SAVE_CHECKPOINT):
-            self.paused_at = self.paused_at or event.time
 
     def _resume(self, event: events.Resumed) -> None:
         """Forget everything after the checkpoint, because it is repeated."""

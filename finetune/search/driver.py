@@ -92,11 +92,10 @@ def begin_search(
 
 
 def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
-    """Return the first trial's configuration, with a number of epochs if that is searched."""
-    if "num_train_epochs" not in space or config.num_train_epochs:
-        return config
-    steps = cost.estimate_cost(store, config).steps  # by the pairs
-    return config.changed(num_train_epochs=max(1, round(steps.epochs)) if steps else 3)
+    """Return the first trial's configuration, with numbers for automatic values that are
+    searched."""
+    resolved = cost.resolve(store, config)
+    return config.changed(**{name: getattr(resolved, name) for name in space})
 
 
 def lacks_token(study: Study) -> bool:
@@ -343,7 +342,8 @@ def trial_config(
     config = study.config.changed(**values, name=f"{study.title}{BETWEEN}trial {number}")
     steps = cost.estimate_cost(store, config).steps
     interval = math.ceil(steps.total / PARTS) if steps else 0
-    return config.changed(eval_steps=interval)
+    batch = cost.resolve(store, config).per_device_train_batch_size  # which the steps depend on
+    return config.changed(eval_steps=interval, per_device_train_batch_size=batch)
 
 
 def describe_values(values: Mapping[str, object]) -> str:

@@ -82,6 +82,12 @@ def _read(name: str, text: str) -> Range | Choices:
         if hyperparameters()[name].kind is str:
             raise ConfigError({name: _("has no range: give values with commas between")})
         low, high = (_value(name, part) for part in text.split("..", 1))
+        if low in (words := hyperparameters()[name].words):
+            problem = _(
+                "{value:g} means {word} and is no amount: begin the range above it",
+                value=low, word=words[low],
+            )  # fmt: skip
+            raise ConfigError({name: problem})
         if not low < high:
             problem = _("{text!r} is no range: its end must be above its beginning", text=text)
             raise ConfigError({name: problem})

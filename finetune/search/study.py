@@ -247,7 +247,7 @@ def create_study(
     """Create a study whose first trial is the configuration itself.
 
     Args:
-        config: with the number of epochs resolved, if that is searched.
+        config: with numbers for automatic values that are searched.
         token: of the Hub, for an engine that asks it.
         options: further values of `Settings`.
     """

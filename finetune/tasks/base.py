@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
+REGRESSION = "regression"
+MULTI_LABEL = "multi_label_classification"
 MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
 # What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,
@@ -43,6 +45,14 @@ class Target:
     def size(self) -> int:
         """Number of a model's logits: that of the names, or one for a score."""
         return len(self.names) or 1
+
+
+def one_stratum(strata: Integers) -> Integers:
+    """Return the stratum of each row, or the rarest if it is of several; shape (rows,)."""
+    if strata.ndim == 1:
+        return strata
+    rarity = np.argsort(np.argsort(strata.sum(axis=0), kind="stable"))
+    return np.asarray(np.where(strata > 0, rarity, strata.shape[1]).argmin(axis=1))
 
 
 class TargetEncoder(Protocol):
@@ -147,6 +157,7 @@ class Task(Protocol):
     title: str  # for a person
     metrics: tuple[Metric, ...]  # measured of every run
     headline: Metric  # of these, the one by which models are told apart
+    template: str  # name of the page's and the card's templates for its answers and scores
     constant: str  # a name for the best constant answer, as a baseline
     has_own_loss: bool  # True if the loss is not the one that transformers computes for its head
     has_right: bool  # True if an answer is right or wrong; a score is only near
@@ -237,6 +248,30 @@ class Task(Protocol):
 
     def spell(self, values: NDArray[Any], target: Target) -> list[str]:
         """Return targets or answers as a person reads them."""
+
+    def choices(self, target: Target) -> list[str]:
+        """Return the answers of which a person can choose one; empty if it is no such choice."""
+
+    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+        """Read the cells of any file as targets, however they are spelled.
+
+        Returns:
+            The targets, shape (rows, ...), and a mask of the cells that could be read, shape
+            (rows,).
+        """
+
+    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
+        """Return the columns that a prediction adds to a row, each of `str` or `float`; the answer
+        first."""
+
+    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
+        """Return the cells of `columns` for each pair."""
+
+    def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
+        """Count how often each answer was given, by its name."""
+
+    def explained_output(self, answers: Answers) -> int:
+        """Return the index of the output whose value explains the first of some answers."""
 
     def check_targets(self, targets: NDArray[Any], target: Target) -> None:
         """Raise ValueError unless saved targets are of this target."""

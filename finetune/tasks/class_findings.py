@@ -12,7 +12,7 @@ from finetune.findings import Finding, Remedy, RowsFinding, shorten
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
 from finetune.tasks import classes
-from finetune.tasks.base import LabelledRows, Target
+from finetune.tasks.base import MULTI_LABEL, LabelledRows, Target
 from finetune.text_hashes import Integers
 
 # Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
@@ -118,7 +118,8 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
             listed=shorten(listed, 60),
         )
         action = _("Each combination of labels is learned as a class of its own.")
-        yield Finding("several-labels", "warns", title, 0, action)
+        remedies = [Remedy("task", MULTI_LABEL, _("Learn each label by itself"))]
+        yield Finding("several-labels", "warns", title, 0, action, remedies=remedies)
 
 
 def _answered(kind: str, title: str, undo: Remedy) -> Finding:

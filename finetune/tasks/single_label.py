@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -22,7 +24,7 @@ from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats, confusion_matrix
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
-from finetune.tasks import class_findings, classes
+from finetune.tasks import class_findings, classes, score_findings
 from finetune.tasks.base import (
     NO_RULE,
     SINGLE_LABEL,
@@ -49,6 +51,7 @@ class SingleLabel:
     title = message("One class for each row")
     metrics: tuple[Metric, ...] = catalog.STANDARD
     headline = catalog.HEADLINE
+    template = "classes"
     constant = message("always the commonest answer")
     has_own_loss = False
     has_right = True
@@ -98,7 +101,8 @@ class SingleLabel:
             counts = classes.count(train, target.size)
             asked = [*class_findings.positive_class(config, target)]
             balance = [*class_findings.class_balance(counts, target, constant)]
-        return chain(asked, class_findings.class_findings(config, labels), balance)
+        found = class_findings.class_findings(config, labels)
+        return chain(asked, score_findings.classes_or_score(config, labels), found, balance)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
         if blocks := class_findings.blocks(labels):
@@ -153,6 +157,34 @@ class SingleLabel:
 
     def spell(self, values: NDArray[Any], target: Target) -> list[str]:
         return [target.names[index] for index in values]
+
+    def choices(self, target: Target) -> list[str]:
+        return [*target.names]
+
+    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+        """A class may be named by its number, unless a class is called by a number."""
+        index_of = {classes.class_key(name): index for index, name in enumerate(target.names)}
+        index_of |= {name: index for index, name in enumerate(target.names)}
+        if not any(re.fullmatch(r"-?\d+", name) for name in target.names):
+            index_of |= {str(index): index for index in range(target.size)}
+        texts = map(classes.label_text, cells)
+        found = [index_of.get(text, index_of.get(classes.class_key(text), -1)) for text in texts]
+        targets = np.array(found, np.int64)
+        return targets, targets >= 0
+
+    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
+        return {"prediction": str} | {f"probability_{name}": float for name in target.names}
+
+    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
+        rounded = answers.probabilities.astype(float).round(6).tolist()
+        named = zip(self.spell(answers.values, target), rounded, strict=True)
+        return [[name, *shares] for name, shares in named]
+
+    def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
+        return Counter(self.spell(values, target))
+
+    def explained_output(self, answers: Answers) -> int:
+        return int(answers.values[0])
 
     def check_targets(self, targets: NDArray[Any], target: Target) -> None:
         if targets.ndim != 1 or targets.dtype.kind not in "iu":

@@ -9,5 +9,6 @@ __all__ = [
     "layers",
     "loop",
     "model",
+    "recipe",
     "schedule",
 ]

@@ -17,6 +17,7 @@ from finetune.runs import events
 from finetune.runs.events import Event
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import Accelerator
 
 
@@ -84,6 +85,13 @@ def device_name(accelerator: Accelerator) -> str:
         return str(torch.cuda.get_device_name(device))
     threads = f" ({torch.get_num_threads()} threads)" if device.type == "cpu" else ""
     return f"{device.type.upper()}{threads}"
+
+
+def gpu_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU's memory; 0 for another device."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
 
 
 def keep_freed_memory() -> None:

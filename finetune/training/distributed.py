@@ -31,25 +31,18 @@ def check_accelerate_config(config: RunConfig) -> None:
     elif name and not os.path.isfile(name):
         problem = _("is {name!r}, and there is no such file", name=name)
     elif name:
-        problem = _unusable(name)
+        from accelerate.commands.config.config_args import load_config_from_file
+
+        try:
+            load_config_from_file(name)
+        except Exception as error:  # errors of YAML, JSON, or of a value unknown to Accelerate
+            problem = _(
+                "is {name!r}, which `accelerate config` has not written: {reason}",
+                name=name,
+                reason=first_line(error).rstrip("."),
+            )
     if problem:
         raise ConfigError({"accelerate_config": problem})
-
-
-def _unusable(name: str) -> str:
-    """Return why Accelerate cannot use a configuration file; empty if it can."""
-    from accelerate.commands.config.config_args import load_config_from_file
-
-    try:
-        load_config_from_file(name)
-    except Exception as error:  # errors of YAML, JSON, or of a value unknown to Accelerate
-        reason = first_line(error)
-        return _(
-            "is {name!r}, which `accelerate config` has not written: {reason}",
-            name=name,
-            reason=reason.rstrip("."),
-        )
-    return ""
 
 
 def is_lost_rank_error(error: BaseException) -> bool:

@@ -41,6 +41,11 @@ def describe_batch(batch: Mapping[str, Any], tokenizer: Any, target: Target) -> 
 
     added = {id_ for id_ in tokenizer.all_special_ids if id_ != tokenizer.unk_token_id}
     first = [id_ for id_, real in zip(ids[0], mask[0], strict=True) if real]
+    parts: list[str] = []  # the added tokens of the first row by name, and "" for a text
+    for is_text, group in groupby(first, lambda id_: id_ not in added):
+        parts += [""] if is_text else _names(tokenizer, list(group))
+    sentences, several = count(1), parts.count("") > 1
+    form = [part or f"sentence{next(sentences) if several else ''}" for part in parts]
     return events.FirstBatch(
         shapes={name: list(tensor.shape) for name, tensor in batch.items()},
         lengths=lengths[:_LENGTHS],
@@ -52,22 +57,12 @@ def describe_batch(batch: Mapping[str, Any], tokenizer: Any, target: Target) -> 
         attention_mask=part(mask),
         labels=task_of(target).spell(np.array(rows["labels"][:EXAMPLES]), target),
         special=_names(tokenizer, sorted(added.intersection(chain(*ids[:EXAMPLES])))),
-        form=_form(tokenizer, first, added),
+        form=" ".join(form),
     )
 
 
 def _names(tokenizer: Any, ids: list[int]) -> list[str]:
     return [str(name)[:_TOKEN_CHARACTERS] for name in tokenizer.convert_ids_to_tokens(ids)]
-
-
-def _form(tokenizer: Any, ids: Sequence[int], added: set[int]) -> str:
-    """Return the added tokens of a row by name, and the text between them as sentences."""
-    parts: list[str] = []
-    for is_text, group in groupby(ids, lambda id_: id_ not in added):
-        parts += [""] if is_text else _names(tokenizer, list(group))
-    sentences = count(1)
-    several = parts.count("") > 1
-    return " ".join(part or f"sentence{next(sentences) if several else ''}" for part in parts)
 
 
 def readable_tokens(tokenizer: Any, ids: list[int]) -> list[str]:

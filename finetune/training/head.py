@@ -30,12 +30,22 @@ def fit_head(model: Any, known: Sequence[str], target: Target, new: Collection[s
         known: the checkpoint's classes, in its order.
         new: names of weights that the checkpoint lacked or had in another shape.
     """
-    name, layer = _output_layer(model, target.size)
+    # The last linear layer outside the encoder with as many outputs.
+    encoder, name, layer = f"{model.base_model_prefix}.", "", None
+    for path, module in model.named_modules():
+        of_head = isinstance(module, nn.Linear) and not path.startswith(encoder)
+        if of_head and module.out_features == target.size:
+            name, layer = path, module
     if layer is None:
         return Head()
     if f"{name}.weight" in new:
         return Head(layer=name)
-    rows = _matching(known, target.names)
+    # Case and the characters between the words of a name do not count.
+    names, wanted = (
+        [re.sub(r"[\s_-]+", " ", name.casefold()) for name in x] for x in (known, target.names)
+    )
+    same = len(set(names)) == len(names) and sorted(names) == sorted(wanted)
+    rows = [names.index(name) for name in wanted] if same else []
     with torch.no_grad():
         for weights in layer.parameters():
             if rows:
@@ -45,24 +55,3 @@ def fit_head(model: Any, known: Sequence[str], target: Target, new: Collection[s
             else:
                 nn.init.zeros_(weights)
     return Head(layer=name, rows=rows, known=list(known))
-
-
-def _output_layer(model: Any, outputs: int) -> tuple[str, nn.Linear | None]:
-    """Return the last linear layer outside the encoder with that many outputs, and its name."""
-    prefix, found = f"{model.base_model_prefix}.", ("", None)
-    for name, layer in model.named_modules():
-        of_head = isinstance(layer, nn.Linear) and not name.startswith(prefix)
-        if of_head and layer.out_features == outputs:
-            found = name, layer
-    return found
-
-
-def _matching(known: Sequence[str], labels: Sequence[str]) -> list[int]:
-    """Return each label's index among the known names; empty unless the names agree. Case and the
-    characters between words do not count."""
-    names, wanted = (
-        [re.sub(r"[\s_-]+", " ", name.casefold()) for name in x] for x in (known, labels)
-    )
-    if len(set(names)) < len(names) or sorted(names) != sorted(wanted):
-        return []
-    return [names.index(name) for name in wanted]

@@ -52,19 +52,19 @@ def layer_stack(model: Any) -> nn.ModuleList:
 
 def layer_parts(model: Any) -> list[LayerParts]:
     """Return the parts of each layer of a model; none if one of them is not known."""
-    parts = [_parts(layer) for layer in layer_stack(model)]
-    return [] if None in parts else parts  # type: ignore[return-value]
-
-
-def _parts(layer: nn.Module) -> LayerParts | None:
-    names = _BERT if hasattr(layer, "intermediate") else _DISTILBERT
-    try:
-        found: list[Any] = [layer.get_submodule(name) for name in names]
-    except AttributeError:
-        return None
-    parts = LayerParts(*found)
-    plain = all(type(part) in (nn.Linear, nn.LayerNorm) for part in parts[:-1])
-    return parts if plain and all(part.bias is not None for part in parts[:-1]) else None
+    parts = []
+    for layer in layer_stack(model):
+        names = _BERT if hasattr(layer, "intermediate") else _DISTILBERT
+        try:
+            found: list[Any] = [layer.get_submodule(name) for name in names]
+        except AttributeError:
+            return []
+        weighted = found[:-1]
+        plain = all(type(part) in (nn.Linear, nn.LayerNorm) for part in weighted)
+        if not plain or any(part.bias is None for part in weighted):
+            return []
+        parts.append(LayerParts(*found))
+    return parts
 
 
 def put_layers(model: Any, layers: Sequence[nn.Module]) -> list[nn.Module]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +74,8 @@ def load_classifier(
                 setattr(config, name, dropout)
         known = [str(name) for _, name in sorted(config.id2label.items())]
         config.update(task_of(target).head(target))
-        setattr(config, NOTES, {"task": target.task})  # drops the checkpoint's threshold
+        ends = {} if target.names else {"low": target.low, "high": target.high}
+        setattr(config, NOTES, {"task": target.task, **ends})  # drops the checkpoint's threshold
         tokenizer = files.load(AutoTokenizer)
         checkpoints.check_tokenizer(checkpoint, tokenizer)
         tokenizer.model_max_length = max_length  # saved with the weights, as `length_of` reads it
@@ -108,6 +111,12 @@ def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, A
             "Choose another checkpoint: this one would begin with random weights.",
             checkpoint=checkpoint,
         )
+
+
+def count_layer_parameters(model: PreTrainedModel) -> int:
+    """Count the parameters outside the word embeddings."""
+    words: Any = model.get_input_embeddings().weight
+    return int(model.num_parameters() - words.numel())
 
 
 def choose_attention(requested: str, device: torch.device, half: bool, max_length: int) -> str:
@@ -186,6 +195,7 @@ def save_model(
     folder: Path,
     weights: dict[str, torch.Tensor] | None = None,
     step: int | None = None,
+    rule: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a `from_pretrained` folder atomically: after a crash, `disk.standing` finds either the
     former model or this one.
@@ -193,11 +203,13 @@ def save_model(
     Args:
         weights: written instead of the model's own weights, which are incomplete if sharded.
         step: the model's optimizer steps, written into its `config.json`.
+        rule: fields of its `DecisionRule`, written there too.
     """
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     if step is not None:
-        setattr(model.config, NOTES, _notes(model) | {"step": step})
+        fitted = {name: value for name, value in (rule or {}).items() if value is not None}
+        setattr(model.config, NOTES, _notes(model) | {"step": step, **fitted})
     try:
         new.mkdir()
         model.save_pretrained(new, state_dict=weights)
@@ -214,8 +226,10 @@ def _notes(model: PreTrainedModel) -> dict[str, Any]:
 
 def saved_target(model: PreTrainedModel) -> Target:
     """Return the target of a saved model, from its configuration; classes if it names no task."""
-    name = str(_notes(model).get("task", ""))
-    return tasks().get(name, tasks()[SINGLE_LABEL]).target_of(model.config)
+    notes = _notes(model)
+    task = tasks().get(str(notes.get("task", "")), tasks()[SINGLE_LABEL])
+    ends = {end: notes[end] for end in ("low", "high") if isinstance(notes.get(end), float)}
+    return replace(task.target_of(model.config), **ends)
 
 
 def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:

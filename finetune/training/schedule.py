@@ -23,8 +23,13 @@ def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tu
     if config.max_steps > 0:
         return per_epoch, config.max_steps
     pairs = batches_per_epoch * processes * config.per_device_train_batch_size
+    return per_epoch, per_epoch * epochs(config, pairs)
+
+
+def epochs(config: RunConfig, pairs: int) -> int:
+    """Return the passes over this many training pairs; fewer for more pairs if left open."""
     chosen = min(_MOST_EPOCHS, max(1, round(_EPOCHS / math.sqrt(pairs))))
-    return per_epoch, per_epoch * (config.num_train_epochs or chosen)
+    return config.num_train_epochs or chosen
 
 
 def eval_every(

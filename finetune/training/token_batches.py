@@ -75,7 +75,10 @@ class TokenizedSplit(Dataset[Any]):
             "starts": torch.from_numpy(self._starts),
             "lengths": torch.from_numpy(self.lengths),
         }
-        self.on_device = device is not None and _fits(arrays, device)
+        self.on_device = False
+        if device is not None and device.type == "cuda":
+            size = sum(array.nbytes for array in arrays.values())
+            self.on_device = size * _DEVICE_SHARE <= torch.cuda.mem_get_info(device)[1]
         if self.on_device:
             arrays = {name: array.to(device) for name, array in arrays.items()}
         self._arrays = arrays
@@ -133,11 +136,3 @@ def _flat(column: pa.ChunkedArray, folder: Path | None) -> NDArray[Any]:
         file.flush()
         # Mapped copy-on-write, because torch warns about arrays that are not writable.
         return np.memmap(file, dtype, "c") if file.tell() else np.empty(0, dtype)
-
-
-def _fits(arrays: dict[str, Tensor], device: torch.device) -> bool:
-    """True for a GPU with ten times the memory that the arrays take."""
-    if device.type != "cuda":
-        return False
-    size = sum(array.nbytes for array in arrays.values())
-    return size * _DEVICE_SHARE <= torch.cuda.mem_get_info(device)[1]

@@ -21,9 +21,10 @@ from finetune.evaluation import baselines
 from finetune.findings import Example
 from finetune.jobs import check
 from finetune.jobs.cost import Estimate
+from finetune.jobs.run_table import value_text
 from finetune.runs.store import RunStore
 from finetune.tasks.registry import find_task
-from finetune.training import schedule
+from finetune.training import recipe, schedule
 from finetune.ui import theme
 from finetune.ui.html import render
 from finetune.ui.i18n import gettext
@@ -54,7 +55,9 @@ def costs(
         unusual=[
             (name, getattr(config, name), *field.usual_range)
             for name, field in run_config.hyperparameters().items()
-            if (ends := field.usual_range) and not ends[0] <= getattr(config, name) <= ends[1]
+            if (ends := field.usual_range)
+            and getattr(config, name) not in field.words
+            and not ends[0] <= getattr(config, name) <= ends[1]
         ],
         automatic=_automatic(estimate, config),
         checkpoint=config.checkpoint.rstrip("/").rsplit("/")[-1],
@@ -67,21 +70,23 @@ def costs(
 
 def _automatic(estimate: Estimate, config: RunConfig) -> dict[str, str]:
     """Placeholders of the boxes whose automatic value is known: `Automatic (4)`."""
-    steps, resolved = estimate.steps, {}
-    if steps is not None and not config.num_train_epochs and config.max_steps < 0:
-        resolved["num_train_epochs"] = round(steps.epochs)
+    steps, resolved = estimate.steps, dict(estimate.automatic)
     if steps is not None and config.eval_steps < 0 and estimate.report is not None:
         splits = estimate.report.splits
         rows = next((split.rows for split in splits if split.name == "validation"), 0)
         rows = min(rows, config.max_eval_samples or rows)
         resolved["eval_steps"] = schedule.eval_every(
-            config, steps.per_epoch, steps.total, config.num_processes, rows
+            config.changed(**estimate.automatic),
+            steps.per_epoch,
+            steps.total,
+            config.num_processes,
+            rows,
         )
     return {
-        name: gettext("Automatic ({value})", value=resolved[name])
+        name: gettext("Automatic ({value})", value=value_text(resolved[name]))
         if name in resolved
         else gettext("Automatic")
-        for name in ("num_train_epochs", "eval_steps")
+        for name in ("num_train_epochs", "eval_steps", *recipe.FIELDS)
     }
 
 

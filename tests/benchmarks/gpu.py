@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="leave out the longer parts")
     parser.add_argument("--model", type=Path, help="a saved classifier; BERT base by default")
     args = parser.parse_args()
-    if not devices.list_accelerators():
-        sys.exit("Needs a GPU.")
+    if reason := missing():
+        sys.exit(reason)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     quiet()
@@ -62,6 +62,19 @@ def main() -> None:
             sys.exit(gpu_check.check(folder))
         print(machine.described(), flush=True)
         sys.exit(measure(folder, args.model or random_bert(folder / "bert"), args.quick))
+
+
+def missing() -> str:
+    """Say what this machine lacks; empty if it has a GPU that can be used."""
+    import torch
+
+    if devices.list_accelerators() and torch.cuda.is_available():
+        return ""
+    found = "nvidia-smi lists one" if devices.list_accelerators() else "nvidia-smi lists none"
+    return (
+        f"This needs an NVIDIA GPU ({found}) and a PyTorch with CUDA (torch {torch.__version__} "
+        f"{'sees' if torch.cuda.is_available() else 'does not see'} one)."
+    )
 
 
 def quiet() -> None:
@@ -146,8 +159,10 @@ def training(folder: Path, model: Path, rounds: int, steps: int) -> float:
         sides[f"Recommended, {batch}"] = own_rates(own, pairs, steps)
     figures: dict[str, list[float]] = {}
     for side, rates in sides.items():  # one after another: Accelerate has one state a process
-        figures[side] = list(itertools.islice(rates, rounds))
-        print(f"{side}: {', '.join(f'{rate:.0f}' for rate in figures[side])} samples/s", flush=True)
+        figures[side] = []
+        for rate in itertools.islice(rates, rounds):
+            figures[side].append(rate)
+            print(f"round {len(figures[side])}, {side}: {rate:.0f} samples/s", flush=True)
         rates.close()  # type: ignore[attr-defined]
         gc.collect()
         if torch.cuda.is_available():
@@ -262,6 +277,11 @@ def answers(folder: Path, model: Path, rounds: int, count: int) -> None:
                 scorer.scores([one], [two])
                 times.append(1e3 * (time.perf_counter() - began))
             alone[name].append(statistics.median(times))
+            print(
+                f"round {len(alone[name]) - 1}, answers in {name}: {many[name][-1]:.0f} pairs/s, "
+                f"one pair {alone[name][-1]:.1f} ms",
+                flush=True,
+            )
     for name, scorer in scorers.items():
         rate, single = statistics.median(many[name][1:]), statistics.median(alone[name][1:])
         print(f"answers in {name}: {rate:.0f} pairs/s, one pair {single:.1f} ms", flush=True)

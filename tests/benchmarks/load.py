@@ -265,7 +265,8 @@ def _rate(run: Run, seconds: float) -> float:
     ended = time.time()
     pages.wait(lambda: _steps(run)[-1][0] > ended, 0.05, 60)
     taken = _taken(_steps(run), began, ended)
-    return taken * run.config().per_device_train_batch_size / seconds
+    prepared = run.state().prepared
+    return taken * (prepared.per_device_train_batch_size if prepared else 0) / seconds
 
 
 def _steps(run: Run) -> Steps:

@@ -182,7 +182,7 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
     from finetune.runs import events
     from finetune.tasks.registry import task_of
     from finetune.training import accelerator as engine
-    from finetune.training import dataloaders, loop
+    from finetune.training import dataloaders, loop, recipe
     from finetune.training import model as models
 
     loaded, is_unseen = held_out(mrpc, config, folder)
@@ -192,6 +192,9 @@ def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
         engine.keep_freed_memory()
         half = accelerator.mixed_precision == "bf16"
         attention = models.choose_attention("auto", accelerator.device, half, config.max_length)
+    # With the rate of a small model, which the bundled checkpoint is.
+    gpu, rows = engine.gpu_memory(accelerator.device), len(loaded.splits["train"])
+    config = recipe.resolve(config, parameters=0, pairs=rows, gpu_memory=gpu, processes=1)
     tokenizer, classifier, _ = models.load_classifier(
         config.checkpoint, loaded.target, config.max_length, config.dropout, attention
     )

@@ -27,7 +27,7 @@ from finetune.ui import cost_view
 from finetune.ui.engine_form import Choice, EngineForm
 from tests.support import bundled_report, training
 
-PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3)
+PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3, per_device_train_batch_size=16)
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +63,12 @@ def checked(
 
 def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = "CPU") -> None:
     """A run of a configuration on 100 pairs that was timed."""
-    run, steps = store.create(config), cost.count_steps(config, 100)
+    run, steps = store.create(config), cost.count_steps(training.resolved(config), 100)
     run.append(events.Started(device=device))
     prepared = events.Prepared(
         train_examples=steps.pairs, validation_examples=20, steps_per_epoch=steps.per_epoch,
         total_steps=steps.total, labels=["a", "b"], parameters=1234, precision="no",
+        per_device_train_batch_size=training.resolved(config).per_device_train_batch_size,
     )  # fmt: skip
     run.append(prepared)
     step = events.Stepped(step=1, epoch=0.1, loss=1, learning_rate=1e-5, samples_per_second=rate)
@@ -107,12 +108,12 @@ def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
 ) -> None:
     monkeypatch.setattr(schedule, "FREE_PAIRS", 100)  # four evaluations
     for values in ({}, {"eval_steps": 5, "max_steps": 11}, {"eval_steps": -1}):
-        config = toy_config.changed(**values)
+        config = training.resolved(toy_config.changed(**values))
         stream, _ = training.fit(config, toy_pairs)
         counted = cost.count_evaluations(config, cost.count_steps(config, 64), 24)
         assert counted == 1 + len(training.evaluations(stream))
     for processes, pairs in itertools.product((1, 2, 3), (1, 63, 64, 65, 1746)):
-        config = RunConfig(num_processes=processes, gradient_accumulation_steps=3)
+        config = PAIRS.changed(num_processes=processes, gradient_accumulation_steps=3)
         steps = cost.count_steps(config, pairs)
         batches = math.ceil(math.ceil(pairs / config.per_device_train_batch_size) / processes)
         assert (steps.per_epoch, steps.total) == schedule.count_steps(config, batches, processes)

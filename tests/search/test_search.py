@@ -90,11 +90,12 @@ def test_a_space_is_read_as_people_write_it() -> None:
     with pytest.raises(ConfigError) as error:
         read_space({
             "seed": "1..3", "learning_rate": "3e-4..1e-5", "weight_decay": "0.1", "lora_r": "x, y",
-            "frozen_layers": "0..900",
+            "frozen_layers": "0..900", "num_train_epochs": "0..5",
         })  # fmt: skip
     assert set(error.value.problems) == {
-        "seed", "learning_rate", "weight_decay", "lora_r", "frozen_layers",
+        "seed", "learning_rate", "weight_decay", "lora_r", "frozen_layers", "num_train_epochs",
     }  # fmt: skip
+    assert "0 means Automatic" in str(error.value.problems["num_train_epochs"])
     with pytest.raises(ConfigError, match="space is empty"):
         read_space({})
     with pytest.raises(ConfigError, match="trials is 0: give a number of trials"):
@@ -168,6 +169,17 @@ def test_bounds_hold_though_the_form_lies_outside_of_them(
     assert "Your own settings are the best: F1 1.000." in str(search_view.page(store, study.id))
 
 
+def test_the_first_trial_has_numbers_for_what_is_automatic_and_searched(store: RunStore) -> None:
+    first = driver.first_trial(store, RunConfig(), default_space())
+    assert (first.learning_rate, first.per_device_train_batch_size) == (7e-5, 16)
+    assert first.num_train_epochs == 4
+    assert first.eval_steps == RunConfig().eval_steps
+    rate = driver.first_trial(store, RunConfig(per_device_train_batch_size=8), dict(RATES))
+    assert rate == RunConfig(per_device_train_batch_size=8, learning_rate=4.9e-5)
+    absent = driver.first_trial(store, RunConfig(checkpoint="roberta-base"), dict(RATES))
+    assert absent.learning_rate == 3e-5  # as for a base model
+
+
 def test_a_first_trial_outside_of_the_bounds_is_tried_once_more_when_it_fails(
     store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +199,8 @@ def test_values_stay_values_and_ranges_ranges_in_a_study_that_is_opened_again(
     store: RunStore,
 ) -> None:
     space = read_space({"lora_r": "8, 16", "learning_rate": "1e-5..3e-4", "warmup_ratio": "0, 0.2"})
-    study = create_study(store, BASE.changed(lora_r=8), space, Budget(9))
+    start = BASE.changed(lora_r=8, learning_rate=7e-5)
+    study = create_study(store, start, space, Budget(9))
     again = Study(study.folder)
     for opened in (study, again):
         assert opened.settings.space["lora_r"] == (8, 16)
@@ -374,8 +387,8 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     go_on(store, failing)
     assert [trial.state for trial in failing.trials()] == [TrialState.FAIL] * 5
     rates = [trial.params["learning_rate"] for trial in failing.trials()]
-    assert rates[0] == rates[1] == BASE.learning_rate  # the form is tried once more
-    assert rates.count(BASE.learning_rate) == 2
+    assert rates[0] == rates[1] == 7e-5  # the form is tried once more
+    assert rates.count(7e-5) == 2
     reason = results.list_trials(store, failing)[-1].reason
     assert reason[0]
     assert "Trial 4 failed:" in str(search_view.page(store, failing.id))

@@ -73,6 +73,7 @@ def story() -> list[events.Event]:
         events.Prepared(
             train_examples=64, validation_examples=24, steps_per_epoch=8, total_steps=8,
             labels=["not_equivalent", "equivalent"], parameters=1000, precision="no",
+            per_device_train_batch_size=8, learning_rate=4.9e-5,
             majority={"accuracy": 0.6, "f1": 0.75},
         ),
         *(

@@ -15,16 +15,22 @@ from finetune.jobs import pipeline
 from finetune.runs import events
 from finetune.tasks.registry import measured, task_of
 from finetune.training import accelerator as engine
-from finetune.training import dataloaders, loop, model
+from finetune.training import dataloaders, loop, model, recipe
 
 if TYPE_CHECKING:  # benchmarks run without it
     import pytest
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """The configuration with the batch size and learning rate of a small model on a processor."""
+    return recipe.resolve(config, parameters=0, pairs=0, gpu_memory=0, processes=1)
 
 
 def prepared(
     config: RunConfig, pairs: splits.Pairs, device: torch.device | None = None
 ) -> tuple[Any, Any, dataloaders.Loaders]:
     """Tokenizer, model and batches of a configuration."""
+    config = resolved(config)
     tokenizer, classifier, _ = model.load_classifier(
         config.checkpoint, pairs.target, config.max_length, config.dropout,
         config.attn_implementation,
@@ -42,6 +48,7 @@ def stream(
 ) -> tuple[Iterator[events.Event], torch.nn.Module]:
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
+    config = resolved(config)
     accelerator = engine.make_accelerator(config)
     _, classifier, batches = prepared(config, pairs, accelerator.device)
     hooks_ = loop.Hooks(**hooks)

@@ -94,7 +94,7 @@ def test_it_is_trained_shown_asked_and_exported(
     predictor = Predictor.from_run(run)
     answers = [predictor(first, second) for first, second, _ in pairs]
     assert [GRADES.index(answer.label) for answer in answers] == study.answers.tolist()
-    assert "grade =" in str(macro("answer.html", "answer")(answers[0], state.columns.label))
+    assert "grade =" in str(macro("answer/classes.html", "answer")(answers[0], state.columns.label))
     predicted = predict(run, pairs, tmp_path)
     assert [row["prediction"] for row in predicted] == [answer.label for answer in answers]
     # 4. Exports

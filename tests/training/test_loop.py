@@ -141,7 +141,8 @@ def test_a_stop_before_the_first_step_keeps_no_model(
 def test_evaluations_are_fewer_the_larger_the_validation_split_is(
     values: dict[str, Any], validation_pairs: int, every: int
 ) -> None:
-    assert schedule.eval_every(RunConfig(**values), 20, 1000, 1, validation_pairs) == every
+    config = RunConfig(per_device_train_batch_size=16, **values)
+    assert schedule.eval_every(config, 20, 1000, 1, validation_pairs) == every
 
 
 def test_short_runs_are_scored_too() -> None:
@@ -168,7 +169,9 @@ def test_a_slow_machine_scores_the_same_steps(
 
 
 def test_steps_are_counted_when_the_last_batch_is_small() -> None:
-    config = RunConfig(gradient_accumulation_steps=4, num_train_epochs=2)
+    config = RunConfig(
+        per_device_train_batch_size=16, gradient_accumulation_steps=4, num_train_epochs=2
+    )
     assert schedule.count_steps(config, 9, 1) == (3, 6)
     assert schedule.count_steps(config.changed(max_steps=4), 9, 1) == (3, 4)
 

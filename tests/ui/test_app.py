@@ -23,6 +23,7 @@ import pytest
 
 from finetune import config, owners
 from finetune.config import RunConfig
+from finetune.environment import devices
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import report, saved_predictions
 from finetune.evaluation.report import Verdict
@@ -123,15 +124,25 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
         assert words in wrong[train.costs]
 
 
-def test_what_an_empty_box_comes_to_is_told_for_these_pairs(train: TrainTab) -> None:
+def test_what_an_empty_box_comes_to_is_told_for_these_pairs(
+    train: TrainTab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def told(**values: Any) -> dict[str, str]:
         shown = html.unescape(costs(train, RunConfig(**values)))
         return dict(json.loads(shown.split('data-automatic="')[1].split('">')[0]))
 
-    assert told() == {"num_train_epochs": "Automatic (4)", "eval_steps": "Automatic (171)"}
+    assert told() == {
+        "num_train_epochs": "Automatic (4)", "eval_steps": "Automatic (171)",
+        "per_device_train_batch_size": "Automatic (16)", "learning_rate": "Automatic (7e-5)",
+    }  # fmt: skip
     assert told(max_steps=30)["num_train_epochs"] == "Automatic"
+    assert told(per_device_train_batch_size=8)["learning_rate"] == "Automatic (4.9e-5)"
+    assert told(checkpoint="roberta-base")["learning_rate"] == "Automatic"  # not on this disk
+    card = 80_000_000_000  # bytes
+    monkeypatch.setattr(devices, "accelerator_memory", lambda: card)
+    assert told(num_train_epochs=8)["per_device_train_batch_size"] == "Automatic (32)"
     unread = told(dataset="somebody/pairs")
-    assert set(unread.values()) == {"Automatic"}
+    assert {unread.pop("per_device_train_batch_size"), *unread.values()} == {"Automatic"}
 
 
 def test_the_command_starts_the_same_from_where_the_page_keeps_it(
@@ -343,7 +354,9 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),
-        macro("answer.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP),
+        macro("answer/classes.html", "answer")(
+            Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP
+        ),
     ):
         assert "<script" not in text
         assert "&lt;script" in text

@@ -29,7 +29,8 @@ def test_what_is_shown_is_read_back(tmp_path: Path, name: str) -> None:
 
 def test_no_box_shows_a_number_that_stands_for_automatic(tmp_path: Path) -> None:
     values = shown(RunStore(tmp_path), RunConfig(dropout=-1))
-    automatic = ("num_train_epochs", "max_steps", "warmup_steps", "dropout", "eval_steps",
+    automatic = ("learning_rate", "per_device_train_batch_size", "num_train_epochs",
+                 "max_steps", "warmup_steps", "dropout", "eval_steps",
                  "save_steps", "early_stopping_patience", "pad_to_multiple_of")  # fmt: skip
     assert {values[name] for name in automatic} == {""}
     assert "-1" not in values.values()

@@ -38,7 +38,7 @@ from tests.support.tabs import NOBODY, asks, data_tab, draw_train, predict_tab
 SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
 NEW_SCORES = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
 REPORT = {
-    "rows": 408, "errors": 0, "examples": [], "labels": ["no", "yes"], "positive": 1,
+    "rows": 408, "errors": 0, "examples": [], "labels": ["no", "yes"], "choices": ["no", "yes"],
     "labelled": 408, "unknown_labels": 0, "scores": SCORES, "confusion": [[200, 4], [4, 200]],
     "trained_on": 312, "validated_on": 6, "seconds": 2.0,
     "answers": {"no": 102, "yes": 306}, "unsure": 31,
@@ -122,7 +122,12 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
 
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
     job = add_job(store, store.create(RunConfig()), "<b>.csv")
-    report = REPORT | {"labels": ["<i>", "yes"], "errors": 2, "examples": ["<u>"]}
+    report = REPORT | {
+        "labels": ["<i>", "yes"],
+        "choices": ["<i>", "yes"],
+        "errors": 2,
+        "examples": ["<u>"],
+    }
     cells = {"<s>": "<script>", "long": "x" * 999}
     rows = [ShownRow(row=0, margin=None, cells=cells)]
     state = PredictionState("finished", rows=rows, report=report)

@@ -102,19 +102,23 @@ def test_what_differs_stands_in_columns_and_no_column_is_the_same_in_all(
 
 
 def test_what_is_automatic_is_not_a_number(store: RunStore, toy_checkpoint: Path) -> None:
-    other: dict[str, Any] = {"num_train_epochs": 5, "dropout": -1, "eval_steps": 0}
+    other: dict[str, Any] = {
+        "num_train_epochs": 5, "dropout": -1, "eval_steps": 0, "learning_rate": 1e-4,
+    }  # fmt: skip
     for values in ({}, other):
         finished(store, toy_checkpoint, **values)
     chosen, automatic = run_view.rows(store)
     epochs = automatic.resolved["num_train_epochs"]
     assert run_view.cell_text(automatic, "num_train_epochs") == f"{epochs} (auto)"
     cells = [run_view.cell_text(chosen, name) for name in other]
-    assert cells == ["5", "As in the checkpoint", "Each epoch"]
+    assert cells == ["5", "As in the checkpoint", "Each epoch", "1e-4"]
+    assert run_table.runs_csv([automatic]).count("4.9e-05") == 1
     table = str(run_view.table([chosen, automatic], "created", True))
     compared = str(compare_view.comparison(store, [chosen.id, automatic.id]))
     listed = str(run_view.configuration(store.get(automatic.id)))
     for drawn in (table, compared, listed):
         assert f"{epochs} (auto)</td>" in drawn
+        assert "4.9e-5 (auto)</td>" in drawn
         assert not re.findall(r"<td[^>]*>(?:<b>)?-1(?:\.0)?<", drawn)
 
 

@@ -37,7 +37,7 @@ class Scores(evaluate.Metric):
             citation="",
             inputs_description=__doc__,
             features=datasets.Features(predicted | {"references": answer}),
-            format=None if ranked else "numpy",
+            format="numpy" if predicted == {"predictions": number} else None,
         )
 
     def _compute(
@@ -45,7 +45,7 @@ class Scores(evaluate.Metric):
     ) -> dict[str, float]:
         metric = catalog.ALL[self.config_name]
         if metric.of_examples is not None:
-            return catalog.example_scores(predictions, references, [metric])
+            return catalog.example_scores(np.array(predictions), np.array(references), [metric])
         if metric.of_probabilities is not None:
             scores, labels = np.array(prediction_scores, np.float32), np.array(references)
             meant = self._positive if scores.shape[1] == 2 else None

@@ -17,6 +17,7 @@ from finetune.evaluation import examples
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import PredictOptions
+from finetune.tasks.registry import find_task
 from finetune.ui import elements, feedback, model_chooser, theme
 from finetune.ui.elements import button
 from finetune.ui.feedback import Updates, reports_errors_in
@@ -196,7 +197,8 @@ class PredictTab:
             answer = feedback.show_errors(error)
         else:
             label = model_chooser.columns(store, run_id).label
-            answer = macro("answer.html", "answer")(prediction, label)
+            template = f"answer/{find_task(prediction.task).template}.html"
+            answer = macro(template, "answer")(prediction, label)
             question = (run_id, sentence1, sentence2, options)
             pair = elements.query(run=run_id or "", sentence1=sentence1, sentence2=sentence2)
             address = pair if len(pair) <= _LONGEST else address

@@ -1,0 +1,88 @@
+"""Details of an evaluation of several labels: each label's scores and errors, and which ones occur
+together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.metrics import cross_fitting, intervals
+from finetune.metrics.classification import Counts
+from finetune.metrics.cross_fitting import CrossFittedThresholds
+from finetune.metrics.intervals import Interval
+from finetune.tasks.base import Targets
+from finetune.text_hashes import Integers
+
+RARE = 10  # examples; of a label with fewer, no score says much
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """The scores of one label."""
+
+    precision: Interval  # nan if it was never given
+    recall: Interval  # nan if it does not occur
+    f1: Interval
+    support: int  # examples that have it
+    given: int  # examples that it was given to
+    missed: int  # examples that have it and were not given it
+    wrong: int  # examples that were given it and do not have it
+
+
+@dataclass(frozen=True)
+class LabelDetails:
+    """The figures of a model that answers with labels, besides those that every task has."""
+
+    labels: list[LabelScores]
+    together: Counts  # examples that have both labels, or on the diagonal the one
+    # Examples that have a label (row) which was missed, and were given another (column) wrongly.
+    confused: Counts
+    rare: list[int]  # labels of fewer than ten examples
+    mean_labels: tuple[float, float]  # of an example, and of an answer
+    thresholds: CrossFittedThresholds | None  # None if every label has too few examples
+    errors: int  # examples of which a label is wrong or missing
+    always: None = None
+    fitted: None = None
+
+
+def measure_details(
+    answers: Targets, shares: NDArray[np.floating], truth: Targets, groups: Integers | None
+) -> LabelDetails:
+    """Measure the details of answers.
+
+    Args:
+        answers, truth: 0 and 1, of shape (examples, labels).
+        shares: the probability of each label, of the same shape.
+        groups: of examples that share a sentence, which stay together in cross-fitting.
+    """
+    given, true = answers > 0, truth > 0
+    missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
+    whole = true.astype(np.float64)
+    support = true.sum(axis=0)
+    return LabelDetails(
+        labels=[_label_scores(given[:, label], true[:, label]) for label in range(true.shape[1])],
+        together=(whole.T @ whole).astype(np.int64),
+        confused=(missed.T @ wrong).astype(np.int64),
+        rare=np.flatnonzero(support < RARE).tolist(),
+        mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
+        thresholds=cross_fitting.cross_fit_thresholds(shares, true, groups),
+        errors=int((given != true).any(axis=1).sum()),
+    )
+
+
+def _label_scores(given: NDArray[np.bool_], true: NDArray[np.bool_]) -> LabelScores:
+    hits, called, support = (int(mask.sum()) for mask in (given & true, given, true))
+    # F1 is 2 J / (1 + J), where J is the share of hits among what is of the label or given it.
+    share = intervals.wilson_interval(hits, called + support - hits)
+    value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
+    return LabelScores(
+        precision=intervals.wilson_interval(hits, called),
+        recall=intervals.wilson_interval(hits, support),
+        f1=Interval(value, low, high),
+        support=support,
+        given=called,
+        missed=support - hits,
+        wrong=called - hits,
+    )

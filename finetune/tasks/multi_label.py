@@ -1,0 +1,278 @@
+"""Any number of labels for each example: transformers' `multi_label_classification`.
+
+The best model is chosen by micro F1: a label of a few rows moves macro F1 by much with each answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune import text_hashes
+from finetune.config import RunConfig
+from finetune.errors import DataError
+from finetune.findings import Finding, RowsFinding
+from finetune.messages import message
+from finetune.metrics import catalog, intervals
+from finetune.metrics.calibration import Logits
+from finetune.metrics.catalog import Metric
+from finetune.metrics.classification import Floats
+from finetune.metrics.intervals import Interval
+from finetune.metrics.modules import ScoreModules
+from finetune.tasks import label_findings, label_lists
+from finetune.tasks.base import (
+    LEFT_OUT,
+    MULTI_LABEL,
+    NO_RULE,
+    Answers,
+    DecisionRule,
+    LabelColumn,
+    LabelledRows,
+    PredictOptions,
+    Target,
+    Targets,
+)
+from finetune.tasks.label_details import LabelDetails, measure_details
+from finetune.tasks.label_lists import LabelLists, ListEncoder
+from finetune.text_hashes import Integers
+
+if TYPE_CHECKING:
+    import torch
+
+_HALF = 0.5  # the probability from which a label is given, if no other is kept with the model
+
+
+class MultiLabel:
+    """Answers with each label whose probability reaches its threshold."""
+
+    name = MULTI_LABEL
+    title = message("Any number of labels for each row")
+    metrics: tuple[Metric, ...] = catalog.OF_LABELS
+    headline = catalog.OF_LABELS[0]
+    template = "labels"
+    constant = message("always the commonest labels")
+    has_own_loss = False
+    has_right = True
+    left_out = message("the label is no list of labels")
+
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        return label_lists.are_lists(cells)
+
+    def encoder(self, column: str, names: Sequence[str] = ()) -> ListEncoder:
+        return ListEncoder(column, names)
+
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        return str(spellings[code])
+
+    def read(self, column: LabelColumn, config: RunConfig) -> LabelLists:
+        codes = np.concatenate(list(column.codes.values()))
+        rows = np.bincount(codes, minlength=len(column.spellings))
+        return label_lists.read_lists(
+            column.spellings, rows, config.label_separator, config.changed_labels
+        )
+
+    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[LabelLists, bool]:
+        return labels.reading, False
+
+    def states(self, targets: Targets) -> Integers:
+        return np.where(np.isnan(targets).any(axis=1), LEFT_OUT, 0)
+
+    def strata(self, targets: Targets) -> Integers:
+        """One for each label, and one of the rows without any."""
+        return np.column_stack([targets > 0, ~(targets > 0).any(axis=1)]).astype(np.int64)
+
+    def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
+        return [int(rows) for rows in np.nansum(targets, axis=0)]
+
+    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
+        return label_findings.problems(labels)
+
+    def findings(
+        self, labels: LabelledRows, config: RunConfig, train: Targets,
+        constant: Mapping[str, float],
+    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
+        return label_findings.findings(config, labels)
+
+    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
+        if blocks := label_findings.blocks(labels):
+            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
+        return Target(tuple(labels.reading.names), task=self.name)
+
+    def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
+        return {}
+
+    def constant_scores(
+        self, train: Targets, validation: Targets, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, float]:
+        """The scores of as many of the commonest labels as are best on the training rows."""
+        order, best = np.argsort(-train.sum(axis=0), kind="stable"), (-1.0, 0)
+        for most in range(1, target.size + 1):
+            given = train[:, order[:most]].sum()
+            score = 2 * given / (most * len(train) + train.sum())  # micro F1
+            best = max(best, (float(score), most))
+        answers = np.zeros_like(validation)
+        answers[:, order[: best[1]]] = 1
+        return self.scores(answers, validation, target, metrics)
+
+    def feature(self, target: Target) -> Any:
+        from datasets import List, Value
+
+        return List(Value("float32"), length=target.size)
+
+    def head(self, target: Target) -> dict[str, Any]:
+        return {
+            "id2label": dict(enumerate(target.names)),
+            "label2id": {name: index for index, name in enumerate(target.names)},
+            "problem_type": MULTI_LABEL,
+        }
+
+    def target_of(self, config: Any) -> Target:
+        names = (str(name) for _, name in sorted(config.id2label.items()))
+        return Target(tuple(map(text_hashes.replace_surrogates, names)), task=self.name)
+
+    def word_model(self) -> Any:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.multiclass import OneVsRestClassifier
+
+        return OneVsRestClassifier(LogisticRegression(max_iter=200))
+
+    def uses_similarity(self, target: Target) -> bool:
+        return False
+
+    def by_similarity(
+        self, tuned_on: NDArray[Any], truth: Targets, similarity: NDArray[Any], target: Target
+    ) -> Targets:
+        raise NotImplementedError("the similarity of two sentences names no labels")
+
+    def spell(self, values: Targets, target: Target) -> list[str]:
+        return [
+            ", ".join(target.names[index] for index in np.flatnonzero(row)) or "\u2013"
+            for row in values
+        ]
+
+    def choices(self, target: Target) -> list[str]:
+        return []
+
+    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+        return label_lists.parse(cells, target.names)
+
+    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
+        return {"prediction": str} | {f"probability_{name}": float for name in target.names}
+
+    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
+        """The names are joined by semicolons, as such a column is read."""
+        rounded = answers.probabilities.astype(float).round(6).tolist()
+        named = [
+            ";".join(target.names[label] for label in np.flatnonzero(row)) for row in answers.values
+        ]
+        return [[names, *shares] for names, shares in zip(named, rounded, strict=True)]
+
+    def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
+        counts = (int(rows) for rows in values.sum(axis=0, dtype=np.int64))
+        return dict(zip(target.names, counts, strict=True))
+
+    def explained_output(self, answers: Answers) -> int:
+        return int(answers.probabilities[0].argmax())
+
+    def check_targets(self, targets: Targets, target: Target) -> None:
+        if targets.ndim != 2 or targets.shape[1] != target.size:
+            raise ValueError(f"there are not {target.size} labels")
+        if not np.isin(targets, (0, 1)).all():
+            raise ValueError("a label is neither 0 nor 1")
+
+    def answers(
+        self,
+        logits: Logits,
+        target: Target,
+        rule: DecisionRule = NO_RULE,
+        options: PredictOptions | None = None,
+        swapped: Logits | None = None,
+    ) -> Answers:
+        options = options or PredictOptions(both_orders=swapped is not None)
+        shares = _probabilities(logits)
+        if options.both_orders and swapped is not None:
+            shares = (shares + _probabilities(swapped)) / np.float32(2)
+        return Answers(shares, _given(shares, _levels(target, rule, options)))
+
+    def margins(
+        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float32] | None:
+        away = np.abs(answers.probabilities - _levels(target, rule, options)).min(axis=1)
+        return np.asarray(np.minimum(1, 2 * away), np.float32)
+
+    def plain_answers(self, logits: Logits) -> Targets:
+        return _given(_probabilities(logits), _HALF)
+
+    def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
+        return {}  # a person chooses the thresholds
+
+    def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
+        names = [metric.name for metric in metrics]
+        return ScoreModules(names, target.size, answer=self.plain_answers, shares=_probabilities)
+
+    def loss(
+        self,
+        outputs: Any,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        smoothing: float = 0.0,
+    ) -> torch.Tensor:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        if class_weights is None and not smoothing:
+            return outputs.loss  # type: ignore[no-any-return]
+        aims = labels * (1 - smoothing) + smoothing / 2
+        return binary_cross_entropy_with_logits(outputs.logits.float(), aims, class_weights)
+
+    def losses(self, logits: Logits, labels: Targets) -> Floats:
+        scores = np.asarray(logits, np.float64)
+        return np.asarray((np.logaddexp(0, scores) - labels * scores).mean(axis=1))
+
+    def scores(
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, float]:
+        return catalog.example_scores(answers, truth, metrics)
+
+    def intervals(
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, Interval]:
+        return intervals.example_intervals(answers, truth, metrics)
+
+    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
+        return np.asarray((answers == truth).all(axis=1))
+
+    def errors(self, answers: Targets, truth: Targets) -> Floats:
+        """The share of labels that are wrongly given or not given."""
+        return np.asarray((answers != truth).mean(axis=1))
+
+    def difference(
+        self, first: Targets, second: Targets, truth: Targets, target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, Interval]:  # fmt: skip
+        return intervals.paired_example_bootstrap(truth, second, first, metrics)
+
+    def details(
+        self, logits: Logits, answers: Answers, truth: Targets, target: Target,
+        groups: Integers | None,
+    ) -> LabelDetails:  # fmt: skip
+        shares = _probabilities(logits)  # those of the given order, without kept thresholds
+        return measure_details(answers.values, shares, truth, groups)
+
+
+def _probabilities(logits: Logits) -> NDArray[np.float32]:
+    from scipy.special import expit
+
+    return np.asarray(expit(np.asarray(logits, np.float32)))
+
+
+def _levels(target: Target, rule: DecisionRule, options: PredictOptions) -> Floats:
+    """The threshold of each label, shape (labels,)."""
+    kept = dict(rule.thresholds) if options.threshold else {}
+    return np.array([kept.get(name, _HALF) for name in target.names])
+
+
+def _given(shares: NDArray[np.float32], levels: Floats | float) -> NDArray[np.int8]:
+    return (shares.astype(np.float64) >= levels).astype(np.int8)

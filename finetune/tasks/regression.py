@@ -1,0 +1,247 @@
+"""One score for each example: transformers' `regression` with one output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.config import RunConfig
+from finetune.errors import DataError
+from finetune.findings import Finding, RowsFinding
+from finetune.messages import message
+from finetune.metrics import catalog, intervals
+from finetune.metrics.calibration import Logits
+from finetune.metrics.catalog import Metric
+from finetune.metrics.classification import Floats
+from finetune.metrics.intervals import Interval
+from finetune.metrics.modules import ScoreModules
+from finetune.metrics.regression import conformal_margin
+from finetune.tasks import score_findings, scores
+from finetune.tasks.base import (
+    LEFT_OUT,
+    MISSING_LABEL,
+    NO_RULE,
+    REGRESSION,
+    Answers,
+    DecisionRule,
+    LabelColumn,
+    LabelledRows,
+    PredictOptions,
+    Target,
+    Targets,
+)
+from finetune.tasks.score_details import ScoreDetails, measure_details
+from finetune.tasks.scores import ScoreEncoder, Scores
+from finetune.text_hashes import Integers
+
+if TYPE_CHECKING:
+    import torch
+
+_BINS, _BIN_ROWS = 10, 50  # strata of a cut, and rows of each at least
+
+
+class Regression:
+    """Answers with a score, on the scale of the data: the model's only output as it is."""
+
+    name = REGRESSION
+    title = message("A score for each row")
+    metrics: tuple[Metric, ...] = catalog.OF_SCORES
+    headline = catalog.OF_SCORES[0]
+    template = "score"
+    constant = message("always the mean")
+    has_own_loss = False
+    has_right = False
+    left_out = message("the label is no number")
+
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        return scores.are_scores(cells)
+
+    def encoder(self, column: str, names: Sequence[str] = ()) -> ScoreEncoder:
+        return ScoreEncoder()
+
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        score, spelling = code
+        if np.isinf(score):
+            return spellings[int(spelling)] if spelling >= 0 else ""
+        return "" if np.isnan(score) else scores.spell(score)
+
+    def read(self, column: LabelColumn, config: RunConfig) -> Scores:
+        return Scores()
+
+    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Scores, bool]:
+        return labels.reading, False
+
+    def states(self, targets: Targets) -> Integers:
+        missing = np.where(np.isnan(targets), MISSING_LABEL, 0)
+        return np.where(np.isinf(targets), LEFT_OUT, missing)
+
+    def strata(self, targets: Targets) -> Integers:
+        bins = min(_BINS, max(1, len(targets) // _BIN_ROWS))
+        if not len(targets):
+            return np.zeros(0, np.int64)
+        edges = np.unique(np.quantile(targets, np.arange(1, bins) / bins))
+        return np.searchsorted(edges, targets)
+
+    def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
+        return []
+
+    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
+        return score_findings.problems(labels)
+
+    def findings(
+        self, labels: LabelledRows, config: RunConfig, train: Targets,
+        constant: Mapping[str, float],
+    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
+        return score_findings.findings(config, labels)
+
+    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
+        if blocks := score_findings.blocks(labels):
+            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
+        train = labels.of("train")
+        low, high = (float(scores.spell(end)) for end in (train.min(), train.max()))
+        return Target((), task=self.name, low=low, high=high)
+
+    def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
+        return {"low": target.low, "high": target.high}
+
+    def constant_scores(
+        self, train: Targets, validation: Targets, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, float]:
+        mean = np.full(len(validation), np.mean(train, dtype=np.float64))
+        return self.scores(mean, validation, target, metrics)
+
+    def feature(self, target: Target) -> Any:
+        from datasets import Value
+
+        return Value("float32")
+
+    def head(self, target: Target) -> dict[str, Any]:
+        return {
+            "id2label": {0: "score"},
+            "label2id": {"score": 0},
+            "problem_type": REGRESSION,
+            # Otherwise a CrossEncoder would put a sigmoid behind the only output.
+            "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+        }
+
+    def target_of(self, config: Any) -> Target:
+        return Target((), task=self.name)
+
+    def word_model(self) -> Any:
+        from sklearn.linear_model import Ridge
+
+        return Ridge()
+
+    def uses_similarity(self, target: Target) -> bool:
+        return True
+
+    def by_similarity(
+        self, tuned_on: NDArray[Any], truth: Targets, similarity: NDArray[Any], target: Target
+    ) -> Targets:
+        from sklearn.linear_model import LinearRegression
+
+        model = LinearRegression().fit(tuned_on[:, None], truth)
+        return np.asarray(model.predict(similarity[:, None]))
+
+    def spell(self, values: Targets, target: Target) -> list[str]:
+        return [scores.spell(value) for value in values]
+
+    def choices(self, target: Target) -> list[str]:
+        return []
+
+    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+        encoder = ScoreEncoder()
+        numbers = np.array([encoder.code(cell)[0] for cell in cells], np.float32)
+        return numbers, np.isfinite(numbers)
+
+    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
+        ends = ("prediction_low", "prediction_high") if rule.margin is not None else ()
+        return dict.fromkeys(("prediction", *ends), float)
+
+    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
+        values = answers.values.astype(np.float64)
+        margin = rule.margin
+        columns = [values] if margin is None else [values, values - margin, values + margin]
+        return [[float(scores.spell(value)) for value in row] for row in np.transpose(columns)]
+
+    def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
+        return {}
+
+    def explained_output(self, answers: Answers) -> int:
+        return 0
+
+    def check_targets(self, targets: Targets, target: Target) -> None:
+        if targets.ndim != 1 or targets.dtype.kind != "f" or not np.isfinite(targets).all():
+            raise ValueError("a score is no number")
+
+    def answers(
+        self,
+        logits: Logits,
+        target: Target,
+        rule: DecisionRule = NO_RULE,
+        options: PredictOptions | None = None,
+        swapped: Logits | None = None,
+    ) -> Answers:
+        options = options or PredictOptions(both_orders=swapped is not None)
+        values = self.plain_answers(logits)
+        if options.both_orders and swapped is not None:
+            values = (values + self.plain_answers(swapped)) / np.float32(2)
+        return Answers(np.zeros((len(values), 0), np.float32), values)
+
+    def margins(
+        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+    ) -> NDArray[np.float32] | None:
+        return None
+
+    def plain_answers(self, logits: Logits) -> Targets:
+        return np.asarray(logits[:, 0], np.float32)
+
+    def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
+        return {"margin": conformal_margin(self.plain_answers(logits) - truth)}
+
+    def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
+        names = [metric.name for metric in metrics]
+        return ScoreModules(names, 0, answer=self.plain_answers, shares=lambda logits: logits)
+
+    def loss(
+        self,
+        outputs: Any,
+        labels: torch.Tensor,
+        class_weights: torch.Tensor | None = None,
+        smoothing: float = 0.0,
+    ) -> torch.Tensor:
+        return outputs.loss  # type: ignore[no-any-return]
+
+    def losses(self, logits: Logits, labels: Targets) -> Floats:
+        return self.errors(self.plain_answers(logits), labels) ** 2
+
+    def scores(
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, float]:
+        return catalog.example_scores(answers, truth, metrics)
+
+    def intervals(
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, Interval]:
+        return intervals.example_intervals(answers, truth, metrics)
+
+    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
+        return np.asarray(answers == truth)
+
+    def errors(self, answers: Targets, truth: Targets) -> Floats:
+        return np.abs(np.asarray(answers, np.float64) - truth)
+
+    def difference(
+        self, first: Targets, second: Targets, truth: Targets, target: Target,
+        metrics: Sequence[Metric],
+    ) -> dict[str, Interval]:  # fmt: skip
+        return intervals.paired_example_bootstrap(truth, second, first, metrics)
+
+    def details(
+        self, logits: Logits, answers: Answers, truth: Targets, target: Target,
+        groups: Integers | None,
+    ) -> ScoreDetails:  # fmt: skip
+        return measure_details(answers.values, truth)

@@ -1,0 +1,149 @@
+"""Findings about the scores of a label column: constant, doubtful, or far from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from finetune.config import RunConfig
+from finetune.findings import Finding, Remedy, RowsFinding
+from finetune.messages import message as _
+from finetune.tasks import scores
+from finetune.tasks.base import REGRESSION, SINGLE_LABEL, LabelledRows
+from finetune.text_hashes import Integers
+
+FAR = 3.0  # quartile ranges beyond the quartiles, Tukey's "far out" (1977)
+_DIFFERS = 0.2  # Kolmogorov's distance of two splits' scores, if it is no chance either
+_CHANCE = 0.001
+
+
+def blocks(labels: LabelledRows) -> dict[str, str]:
+    """The kinds of findings that make training impossible, each with the reason."""
+    train = labels.of("train")
+    if not len(train):
+        text = _("No row of {source} can be trained on.", source=labels.column.source)
+        return {"impossible": text}
+    if train.min() == train.max():
+        text = _(
+            "All {count:,} training rows have one score, {score}.",
+            count=len(train),
+            score=scores.spell(train[0]),
+        )
+        return {"constant": text}
+    if not len(labels.of("validation")):
+        return {"impossible": _("No row is left for validation.")}
+    return {}
+
+
+def problems(labels: LabelledRows) -> list[Finding | RowsFinding]:
+    """The reasons why these rows cannot be trained on."""
+    action = _("Training is not possible with these rows.")
+    return [Finding(kind, "blocks", text, 0, action) for kind, text in blocks(labels).items()]
+
+
+def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
+    """Report cells that are no numbers, scores far from the others, and splits that differ."""
+    yield from _answered(config, labels)
+    title = _("Cells of the column {column!r} that are no numbers", column=labels.column.name)
+    rows = [
+        (split, np.flatnonzero(np.isinf(codes[:, 0])))
+        for split, codes in labels.column.codes.items()
+    ]
+    yield RowsFinding("no-number", "warns", title, _("They are left out."), rows)
+    if blocks(labels):
+        return
+    yield _outliers(labels)
+    yield from _differing_splits(labels)
+    if config.class_weights != "none" or config.label_smoothing_factor:
+        title = _("class_weights and label_smoothing_factor change nothing: there are no classes.")
+        yield Finding("no-classes", "notes", title, 0, _("No action is needed."))
+
+
+def classes_or_score(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
+    """Ask whether whole numbers that are read as classes are scores."""
+    names = labels.reading.names
+    if labels.column.named or not scores.may_be_scores(names, labels.column.name):
+        return
+    title = _(
+        "Are the numbers {low} to {high} of the column {column!r} classes or a score?",
+        low=names[0],
+        high=names[-1],
+        column=labels.column.name,
+    )
+    if config.task == SINGLE_LABEL:
+        undo = Remedy("task", "", _("Undo"))
+        action = _("You chose classes.")
+        yield Finding("score", "notes", title, 0, action, remedies=[undo], done=True)
+        return
+    action = _(
+        "They are read as classes, for which a 4 is as wrong as a 1 where 5 is right. As a score, "
+        "a nearer answer is better."
+    )
+    remedies = [
+        Remedy("task", REGRESSION, _("A score")),
+        Remedy("task", SINGLE_LABEL, _("Classes")),
+    ]
+    yield Finding("score", "warns", title, 0, action, remedies=remedies)
+
+
+def _answered(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
+    if config.task == REGRESSION:
+        title = _("The column {column!r} is read as a score.", column=labels.column.name)
+        undo = Remedy("task", "", _("Undo"))
+        yield Finding("score", "notes", title, 0, _("You chose it."), remedies=[undo], done=True)
+
+
+def _rows_where(labels: LabelledRows, low: float, high: float, split: str) -> Integers:
+    """The rows of a split, by their place in the source's split, with scores beyond these."""
+    values = labels.of(split)
+    rows = labels.rows[split][1]
+    return rows[(values < low) | (values > high)]
+
+
+def _outliers(labels: LabelledRows) -> RowsFinding:
+    lower, upper = np.quantile(labels.of("train").astype(np.float64), [0.25, 0.75])
+    reach = FAR * (upper - lower) or np.inf  # half of them are equal: nothing is far
+    low, high = float(lower - reach), float(upper + reach)
+    title = _(
+        "Scores far from all others: half of them are from {lower} to {upper}",
+        lower=scores.spell(lower),
+        upper=scores.spell(upper),
+    )
+    action = _(
+        "They are kept, and a single one can outweigh hundreds in the loss. Mend them in the file "
+        "if they are typing errors."
+    )
+    rows = [(labels.rows[split][0], _rows_where(labels, low, high, split)) for split in labels.rows]
+    return RowsFinding("outliers", "warns", title, action, rows)
+
+
+def _differing_splits(labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
+    from scipy.stats import ks_2samp
+
+    train = labels.of("train")
+    low, high = float(train.min()), float(train.max())
+    for split in labels.rows:
+        if split == "train" or not len(labels.of(split)):
+            continue
+        title = _(
+            "Scores of {split} beyond those of train, which go from {low} to {high}",
+            split=split,
+            low=scores.spell(low),
+            high=scores.spell(high),
+        )
+        action = _("They are kept; a model seldom answers beyond what it has seen.")
+        rows = [(labels.rows[split][0], _rows_where(labels, low, high, split))]
+        yield RowsFinding("range", "warns", title, action, rows)
+        test = ks_2samp(train, labels.of(split))
+        if test.statistic > _DIFFERS and test.pvalue < _CHANCE:
+            middles = [scores.spell(np.median(labels.of(name))) for name in ("train", split)]
+            title = _(
+                "Scores of {split} are distributed otherwise than those of train: half of them are "
+                "below {own}, in train below {other}",
+                split=split,
+                own=middles[1],
+                other=middles[0],
+            )
+            action = _("What is measured on it says little of rows like those of train.")
+            yield Finding("distribution", "warns", title, len(labels.of(split)), action)

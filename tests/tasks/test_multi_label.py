@@ -1,0 +1,287 @@
+"""Several labels: read, cut, trained as `Trainer` does, measured, and loaded elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from finetune.config import RunConfig
+from finetune.data import checks, splits
+from finetune.data.check_report import CheckReport
+from finetune.evaluation import baselines, report, saved_predictions
+from finetune.findings import Finding
+from finetune.inference import decision_rule
+from finetune.inference.scorer import Scorer
+from finetune.jobs import train
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.tasks import label_lists
+from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL, DecisionRule, PredictOptions, Target
+from finetune.tasks.multi_label import MultiLabel
+from finetune.tasks.registry import recognise
+from finetune.uploads import Uploads
+from tests.support import trainer, uploads
+from tests.support.graded import LABELS, labelled_rows
+from tests.support.training import evaluations, fit, losses, work_in_this_process
+
+HEAD = "text,labels"
+TARGET = Target(("a", "b"), task=MULTI_LABEL)
+CASES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "22"
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> splits.Pairs:
+    return uploads.pairs(tmp_path, HEAD, train=labelled_rows(64), validation=labelled_rows(24, 1))
+
+
+def check(folder: Path, cells: list[str], **values: Any) -> CheckReport:
+    rows = [(f"text {n} of many", cell) for n, cell in enumerate(cells)]
+    dataset = uploads.upload(folder, HEAD, rows, rows[: len(rows) // 2], ())
+    return checks.check_pairs(RunConfig(dataset=dataset).changed(**values), folder)
+
+
+def found(checked: CheckReport, kind: str) -> Finding | None:
+    return next((finding for finding in checked.findings if finding.kind == kind), None)
+
+
+# 1. Reading
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark", "labels"),
+    [
+        (["a;b", "b", "", "a", "b; a"], ";", [["a", "b"], ["b"], [], ["a"], ["b", "a"]]),
+        (["a|b", "b", "a|c", "c"], "|", [["a", "b"], ["b"], ["a", "c"], ["c"]]),
+        (["a, b", "b", "a", "b,c", "c"], ",", [["a", "b"], ["b"], ["a"], ["b", "c"], ["c"]]),
+        (['["a", "b, c"]', "[]", '["a"]'], "list", [["a", "b, c"], [], ["a"]]),
+        (["['a', \"b\"]", "['b']", "[1, 2]"], "list", [["a", "b"], ["b"], ["1", "2"]]),
+        (["a;b;a;", "b", "a"], ";", [["a", "b"], ["b"], ["a"]]),
+        (["plain", "words"], "", [["plain"], ["words"]]),
+    ],
+)  # fmt: skip
+def test_cells_are_lists_or_have_marks(
+    cells: list[str], mark: str, labels: list[list[str]]
+) -> None:
+    assert label_lists.guess_separator(cells) == mark
+    assert [label_lists.split_cell(cell, mark) for cell in cells] == labels
+
+
+@pytest.mark.parametrize("cell", ["['a", "a", "{'a': 1}", "[['a']]", "[None]", "__import__('os')"])
+def test_what_is_no_list_is_not_read_as_one(cell: str) -> None:
+    assert label_lists.split_cell(cell, "list") is None
+
+
+@pytest.mark.parametrize(
+    ("cells", "task"),
+    [
+        (["billing;urgent", "billing", "urgent", "late;urgent", "late"], MULTI_LABEL),
+        (["['a', 'b']", "['a']", "[]"], MULTI_LABEL),
+        (['["a", "b"]', '["b"]'], MULTI_LABEL),
+        ([["a", "b"], ["b"], []], MULTI_LABEL),
+        (["spam", "ham"], SINGLE_LABEL),
+        (["yes, please", "no, thanks", "maybe"], SINGLE_LABEL),
+        (["[a]", "b"], SINGLE_LABEL),
+        ([], SINGLE_LABEL),
+    ],
+)
+def test_several_labels_are_recognised(cells: list[Any], task: str) -> None:
+    assert recognise(cells).name == task
+
+
+def test_the_check_says_how_cells_are_read_and_what_is_rare(tmp_path: Path) -> None:
+    cells = ["a;b", "b", "", "A", "a; b"] * 12 + ["a;once"]
+    checked = check(tmp_path, cells)
+    assert not checked.blocked
+    assert (checked.task, checked.labels) == (MULTI_LABEL, ["a", "b", "once"])
+    assert checked.splits[0].classes == [37, 36, 1]
+    assert checked.splits[0].left_out == {}
+    read = found(checked, "several-labels")
+    assert read is not None
+    assert "';'" in read.action
+    assert {remedy.field for remedy in read.remedies} == {"task"}
+    rare = found(checked, "rare-labels")
+    assert rare is not None
+    assert "'once' (1)" in rare.title
+    missing = found(checked, "missing-labels")
+    assert missing is not None
+    assert "validation" in missing.title
+    without = found(checked, "no-labels")
+    assert without is not None
+    assert without.count == 12
+    merged = check(tmp_path, cells, label_map="once=b")
+    assert merged.labels == ["a", "b"]
+
+
+def test_the_mark_can_be_chosen(tmp_path: Path) -> None:
+    cells = ["x, y;z", "z", "x, y", "z;x, y"] * 8
+    assert check(tmp_path, cells).labels == ["x, y", "z"]
+    chosen = check(tmp_path, cells, label_separator=",")
+    answered = found(chosen, "several-labels")
+    assert answered is not None
+    assert answered.done
+    assert chosen.labels == ["x", "y", "y;z", "z", "z;x"]
+
+
+def test_cells_that_are_no_list_are_named_and_left_out(tmp_path: Path) -> None:
+    checked = check(tmp_path, ["['a', 'b']", "['b']", "['a'", "[]"] * 8)
+    finding = found(checked, "no-list")
+    assert finding is not None
+    assert finding.count == 8 + 4
+    assert checked.splits[0].left_out == {"the label is no list of labels": 8}
+
+
+def test_combinations_can_be_classes_and_one_label_is_none(tmp_path: Path) -> None:
+    classes = check(tmp_path, ["a;b", "b", "a", "b;c", "c"] * 8, task=SINGLE_LABEL)
+    assert classes.labels == ["a", "a;b", "b", "b;c", "c"]
+    asked = found(classes, "several-labels")
+    assert asked is not None
+    assert [remedy.value for remedy in asked.remedies] == [MULTI_LABEL]
+    single = check(tmp_path, ["a", ""] * 8, task=MULTI_LABEL)
+    assert [finding.kind for finding in single.blocked] == ["one-label"]
+
+
+def test_a_cut_split_keeps_each_labels_share(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    shares = np.array([0.5, 0.3, 0.1, 0.02])
+    names = np.array(["w", "x", "y", "z"])
+    rows = []
+    for n in range(1000):
+        rows.append((f"text {n}", ";".join(names[draw.random(4) < shares])))
+    cut = uploads.pairs(tmp_path, HEAD, train=rows, task=MULTI_LABEL)
+    counts = np.array([cut.counts["train"], cut.counts["validation"]])
+    assert 90 <= len(cut.splits["validation"]) <= 110
+    expected = counts.sum(axis=0) / 10
+    assert np.abs(counts[1] - expected).max() <= 3
+    assert counts[1][3] >= 1
+
+
+# 2. Training
+
+
+def test_it_trains_as_the_trainer_does(
+    toy_config: RunConfig, still_checkpoint: Path, pairs: splits.Pairs, tmp_path: Path
+) -> None:
+    config = toy_config.changed(
+        checkpoint=str(still_checkpoint),
+        metric_for_best_model="micro_f1",
+        decay_biases_and_norms=False,
+    )
+    happened, model = fit(config, pairs)
+    expected, logits, weights = trainer.train(
+        str(still_checkpoint), pairs.splits, tmp_path, outputs=3, problem_type=MULTI_LABEL,
+        epochs=2, batch_size=8, rate=1e-3, seed=7,
+    )  # fmt: skip
+    assert losses(happened) == pytest.approx(expected, abs=1e-5)
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, weights[name], atol=1e-5), name
+    truth = torch.tensor(pairs.splits["validation"]["label"])
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(torch.tensor(logits), truth)
+    final = evaluations(happened)[-1].metrics
+    assert final["loss"] == pytest.approx(float(loss), abs=1e-5)
+    off = (logits > 0) != (truth.numpy() > 0)
+    assert final["hamming_loss"] == pytest.approx(off.mean())
+    assert final["subset_accuracy"] == pytest.approx((~off).all(axis=1).mean())
+
+
+@pytest.mark.parametrize("values", [{"class_weights": "balanced"}, {"label_smoothing_factor": 0.2}])
+def test_weights_and_smoothing_change_the_loss(
+    toy_config: RunConfig, pairs: splits.Pairs, values: dict[str, Any]
+) -> None:
+    config = toy_config.changed(metric_for_best_model="micro_f1", max_steps=2)
+    plain, changed = (fit(config.changed(**more), pairs)[0] for more in ({}, values))
+    assert losses(plain)[0] != pytest.approx(losses(changed)[0], rel=1e-6)
+
+
+# 3. Answers
+
+
+def test_each_label_has_its_threshold() -> None:
+    task, logits = MultiLabel(), np.array([[2.0, -1.0], [-2.0, -3.0]], np.float32)
+    plain = task.answers(logits, TARGET)
+    assert plain.values.tolist() == [[1, 0], [0, 0]]
+    assert task.spell(plain.values, TARGET) == ["a", "\u2013"]
+    rule = DecisionRule(thresholds=(("b", 0.2),))
+    kept = task.answers(logits, TARGET, rule)
+    assert kept.values.tolist() == [[1, 1], [0, 0]]
+    without = task.answers(logits, TARGET, rule, PredictOptions(threshold=False))
+    assert without.values.tolist() == plain.values.tolist()
+    both = task.answers(logits, TARGET, swapped=-logits)
+    assert both.probabilities == pytest.approx(np.full((2, 2), 0.5))
+    chance = plain.probability_of(plain.values)
+    assert chance == pytest.approx(
+        [0.8808 * 0.7311, 0.8808 * 0.9526], abs=1e-4
+    )  # of both labels, given and not given
+
+
+@pytest.fixture
+def run(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A finished run of texts with several labels."""
+    work_in_this_process(monkeypatch)
+    store.root.mkdir()
+    dataset = uploads.upload(store.root, HEAD, labelled_rows(96), labelled_rows(48, 1), ())
+    made = store.create(toy_config.changed(dataset=dataset, num_train_epochs=4, eval_steps=24))
+    train.carry_out_run(made, lambda event: None)
+    return made
+
+
+def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(run: Run) -> None:
+    state = run.state()
+    assert state.status == "finished", state
+    assert state.prepared is not None
+    target = state.prepared.target
+    assert (list(target.names), target.task) == (LABELS, MULTI_LABEL)
+    # 1. The evaluation
+    study = report.evaluate_run(run, state)
+    best = state.best
+    assert best is not None
+    for name, score in study.analysis.scores.items():
+        assert score.value == pytest.approx(best.metrics[name], abs=1e-6)
+        assert score.low <= score.value <= score.high
+    details = study.analysis.details
+    assert details.errors == int((~study.right).sum())
+    assert details.together.diagonal().tolist() == study.truth.sum(axis=0).tolist()
+    for label, own in enumerate(details.labels):
+        assert own.support == study.truth[:, label].sum()
+        assert own.given == study.answers[:, label].sum()
+        assert own.missed + own.wrong == (study.truth != study.answers)[:, label].sum()
+    assert details.thresholds is not None
+    # 2. The baselines
+    assert 0 < state.baselines["always the commonest labels"]["micro_f1"] < 1
+    assert state.baselines[baselines.TFIDF]["micro_f1"] > 0
+    # 3. A threshold for each label, kept with the model
+    levels = tuple(zip(LABELS, details.thresholds.thresholds, strict=True))
+    decision_rule.write_rule(run.best, thresholds=levels)
+    assert decision_rule.read_rule(run.best).thresholds == levels
+    kept = report.evaluate_run(run, state)
+    scorer = Scorer(run.best, 32)
+    assert scorer.target == target
+    assert study.table is not None
+    texts = study.table.column("sentence1").to_pylist()
+    logits = saved_predictions.read_logits(run, best.step, target).logits
+    assert scorer.scores(texts, None) == pytest.approx(logits, abs=2e-3)
+    answers = MultiLabel().answers(logits, target, DecisionRule(thresholds=levels))
+    assert kept.answers.tolist() == answers.values.tolist()
+    # 4. The model by itself, as transformers loads it
+    ask = pipeline(
+        "text-classification",
+        top_k=None,
+        function_to_apply="sigmoid",
+        model=AutoModelForSequenceClassification.from_pretrained(run.best),
+        tokenizer=AutoTokenizer.from_pretrained(run.best),
+    )
+    for text, shares in zip(texts, answers.probabilities.tolist(), strict=True):
+        found = {one["label"]: one["score"] for one in ask([text])[0]}
+        assert found == pytest.approx(dict(zip(LABELS, shares, strict=True)), abs=1e-4)
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside the project")
+def test_the_case_with_lists_as_python_writes_them_is_read(tmp_path: Path) -> None:
+    dataset = Uploads(tmp_path / "uploads").add({"train": CASES / "ml.csv"})
+    loaded = splits.load_pairs(RunConfig(dataset=dataset), tmp_path)
+    assert loaded.target.task == MULTI_LABEL
+    assert loaded.target.names == ("complaint", "late", "praise")

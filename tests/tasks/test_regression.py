@@ -1,0 +1,239 @@
+"""Scores: read, trained as `Trainer` does, measured, answered, and loaded elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from finetune.config import RunConfig
+from finetune.data import checks, splits
+from finetune.data.check_report import CheckReport
+from finetune.errors import DataError
+from finetune.evaluation import baselines, report
+from finetune.findings import Finding
+from finetune.inference import decision_rule
+from finetune.inference.scorer import Scorer
+from finetune.jobs import train
+from finetune.metrics.regression import conformal_margin
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.tasks import scores
+from finetune.tasks.base import REGRESSION, Target
+from finetune.tasks.registry import recognise
+from tests.support import trainer, uploads
+from tests.support.graded import graded_rows
+from tests.support.training import evaluations, fit, losses, work_in_this_process
+
+HEAD = "sentence1,sentence2,score"
+TARGET = Target((), task=REGRESSION, low=0.0, high=5.0)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> splits.Pairs:
+    return uploads.pairs(tmp_path, HEAD, train=graded_rows(64), validation=graded_rows(24, 1))
+
+
+def check(folder: Path, labels: list[Any], name: str = "score", **values: Any) -> CheckReport:
+    rows = [(f"text {n} of many", label) for n, label in enumerate(labels)]
+    validation = rows[: len(rows) // 2]
+    dataset = uploads.upload(folder, f"text,{name}", rows, validation, ())
+    return checks.check_pairs(RunConfig(dataset=dataset).changed(**values), folder)
+
+
+def found(checked: CheckReport, kind: str) -> Finding | None:
+    return next((finding for finding in checked.findings if finding.kind == kind), None)
+
+
+# 1. Reading
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("4", 4), ("-2.5", -2.5), ("3,75", 3.75), (",5", 0.5), ("1.234,5", 1234.5),
+        ("1,234.5", 1234.5), ("1.234.567", 1234567), ("1,234,567", 1234567), ("85 %", 85),
+        ("1e-3", 0.001), ("\u22124", -4), ("\uff13.5", 3.5), ("+.25", 0.25), ("1.234", 1.234),
+        ("four", None), ("4 of 5", None), ("", None), ("1-2", None), ("1e99", None), ("inf", None),
+    ],
+)  # fmt: skip
+def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None) -> None:
+    assert scores.to_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("cells", "task"),
+    [
+        (["3.8", "4.2", "0.6", "5.0", "1.25"], REGRESSION),
+        (["3,8", "4,2", "0,6", ""], REGRESSION),
+        ([3.8, 4.2, 0.6, None], REGRESSION),
+        ([n * 7 + 3 for n in range(60)], REGRESSION),  # prices
+        (["1", "2", "3", "4", "5"], "single_label_classification"),  # stars
+        ([1.0, 2.0, 3.0, 4.0, 5.0], "single_label_classification"),
+        ([0.0, 0.5, 1.0], "single_label_classification"),
+        (list(range(77)), "single_label_classification"),  # numbers of classes
+        ([n for n in range(150) if n % 7], "single_label_classification"),
+        (["3.8", "4.2", "bad", "0.6"], "single_label_classification"),
+        ([], "single_label_classification"),
+    ],
+)
+def test_scores_are_recognised(cells: list[Any], task: str) -> None:
+    assert recognise(cells).name == task
+
+
+def test_what_is_no_number_is_named_and_left_out(tmp_path: Path) -> None:
+    labels = ["3,8", "4,2", "n/a", "unclear", "0,6", "", "1,9", "2,2"] * 8
+    checked = check(tmp_path, labels, task=REGRESSION)
+    assert not checked.blocked
+    finding = found(checked, "no-number")
+    assert finding is not None
+    assert finding.count == 8 + 4
+    assert {example.label for example in finding.examples} == {"unclear"}
+    assert finding.rows["train"][:2] == [5, 13]
+    left_out = checked.splits[0].left_out
+    assert left_out == {"the label is missing": 16, "the label is no number": 8}
+    assert checked.labels == []
+
+
+def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
+    stars = [n % 5 + 1 for n in range(60)]
+    asked = check(tmp_path, stars, "stars")
+    question = found(asked, "score")
+    assert asked.task == "single_label_classification"
+    assert question is not None
+    assert "1 to 5" in question.title
+    assert not question.done
+    values = {remedy.field: remedy.value for remedy in question.remedies}
+    assert [remedy.value for remedy in question.remedies] == [REGRESSION, asked.task]
+    assert set(values) == {"task"}
+    for chosen in (REGRESSION, asked.task):
+        checked = check(tmp_path, stars, "stars", task=chosen)
+        answered = found(checked, "score")
+        assert checked.task == chosen
+        assert answered is not None
+        assert answered.done
+        assert [remedy.value for remedy in answered.remedies] == [""]
+
+
+@pytest.mark.parametrize("labels", [[n % 3 for n in range(60)], ["a", "b", "c"] * 20])
+def test_plain_classes_are_not_asked_about(tmp_path: Path, labels: list[Any]) -> None:
+    assert found(check(tmp_path, labels, "label"), "score") is None
+
+
+def test_doubtful_scores_are_reported(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    labels = [*draw.normal(3, 0.5, 79).round(3), 400.0]
+    outliers = found(check(tmp_path, labels), "outliers")
+    assert outliers is not None
+    assert outliers.rows == {"train": [81]}
+    constant = check(tmp_path, [2.5] * 20, task=REGRESSION)
+    assert "one score, 2.5" in constant.blocked[0].title
+    with pytest.raises(DataError, match=r"one score, 2\.5"):
+        uploads.pairs(tmp_path, HEAD, train=[("a", "b", 2.5)] * 9, task=REGRESSION)
+    low, high = ([(f"t{n}", value) for n, value in enumerate(draw.normal(at, 1, 60))]
+                 for at in (0, 9))  # fmt: skip
+    dataset = uploads.upload(tmp_path, "text,score", low, high, ())
+    checked = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
+    beyond = found(checked, "range")
+    assert beyond is not None
+    assert beyond.count == 60
+    assert found(checked, "distribution") is not None
+
+
+def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> None:
+    rows = [(f"text {n}", n / 1000) for n in range(1000)]
+    cut = uploads.pairs(tmp_path, "text,score", train=rows).splits["validation"]
+    found = np.histogram(cut["label"], np.linspace(0, 1, 11))[0]
+    assert found.sum() == 100
+    assert set(found) <= {9, 10, 11}
+
+
+# 2. Training
+
+
+def test_it_trains_as_the_trainer_does(
+    toy_config: RunConfig, still_checkpoint: Path, pairs: splits.Pairs, tmp_path: Path
+) -> None:
+    config = toy_config.changed(
+        checkpoint=str(still_checkpoint),
+        metric_for_best_model="pearson",
+        decay_biases_and_norms=False,
+    )
+    happened, model = fit(config, pairs)
+    expected, logits, weights = trainer.train(
+        str(still_checkpoint), pairs.splits, tmp_path, outputs=1, problem_type=REGRESSION,
+        epochs=2, batch_size=8, rate=1e-3, seed=7,
+    )  # fmt: skip
+    assert losses(happened) == pytest.approx(expected, abs=1e-5)
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, weights[name], atol=1e-5), name
+    truth, final = np.array(pairs.splits["validation"]["label"]), evaluations(happened)[-1].metrics
+    assert final == pytest.approx(
+        {
+            "pearson": scipy.stats.pearsonr(logits[:, 0], truth).statistic,
+            "spearmanr": scipy.stats.spearmanr(logits[:, 0], truth).statistic,
+            "mae": np.abs(logits[:, 0] - truth).mean(),
+            "rmse": np.sqrt(((logits[:, 0] - truth) ** 2).mean()),
+            "loss": ((logits[:, 0] - truth) ** 2).mean(),
+        },
+        abs=1e-4,
+    )
+
+
+@pytest.fixture
+def run(
+    store: RunStore, toy_config: RunConfig, pairs: splits.Pairs, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Run:  # fmt: skip
+    """A finished run of scores."""
+    work_in_this_process(monkeypatch)
+    store.root.mkdir()
+    dataset = uploads.upload(store.root, HEAD, graded_rows(64), graded_rows(24, 1), ())
+    config = toy_config.changed(dataset=dataset, eval_steps=8, mixed_precision="no")
+    made = store.create(config)
+    train.carry_out_run(made, lambda event: None)
+    return made
+
+
+def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(run: Run) -> None:
+    state = run.state()
+    assert state.status == "finished", state
+    assert state.prepared is not None
+    target = state.prepared.target
+    assert (target.names, target.task, target.low, target.high) == ((), REGRESSION, 0.0, 5.0)
+    # 1. The evaluation
+    study = report.evaluate_run(run, state)
+    best = state.best
+    assert best is not None
+    measured_of = study.analysis.scores
+    assert {name: score.value for name, score in measured_of.items()} == pytest.approx(
+        {name: value for name, value in best.metrics.items() if name != "loss"}, abs=1e-6
+    )
+    details = study.analysis.details
+    assert details.density.sum() == details.error_counts.sum() == len(study.truth) == 24
+    off = np.abs(study.answers - study.truth)
+    assert details.worst[0] == off.argmax()
+    margin = conformal_margin(study.answers - study.truth)
+    assert decision_rule.read_rule(run.best).margin == pytest.approx(margin, rel=1e-5)
+    # 2. The baselines: a constant, and words
+    assert state.baselines["always the mean"]["pearson"] == 0
+    assert state.baselines[baselines.TFIDF]["mae"] > 0
+    # 3. The model by itself, as transformers loads it
+    model = AutoModelForSequenceClassification.from_pretrained(run.best)
+    ask = pipeline(
+        "text-classification",
+        model=model,
+        tokenizer=AutoTokenizer.from_pretrained(run.best),
+        function_to_apply="none",
+    )
+    assert study.table is not None
+    rows = study.table.select(["sentence1", "sentence2"]).to_pylist()
+    answered = [ask({"text": row["sentence1"], "text_pair": row["sentence2"]}) for row in rows]
+    assert [one["score"] for one in answered] == pytest.approx(study.answers.tolist(), abs=1e-4)
+    scorer = Scorer(run.best, 32)
+    assert scorer.target == target
