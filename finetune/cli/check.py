@@ -17,7 +17,6 @@ from finetune.evaluation import baselines
 from finetune.jobs.check import check_config
 from finetune.metrics.catalog import metric_name
 from finetune.runs.store import default_root
-from finetune.runs.summary import MAJORITY
 from finetune.tasks.registry import find_task
 
 
@@ -49,13 +48,13 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
-    metrics = find_task(report.task).metrics
-    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in metrics}
+    task = find_task(report.task)
+    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in task.metrics}
     for name, scores in report.baselines.items():
         values = ", ".join(f"{title} {scores[metric]:.3f}" for metric, title in titles.items())
         print(f"  to beat, {name}: {values}")
-    measured = {MAJORITY: report.majority, **report.baselines}
-    if remark := baselines.why_no_training(measured, len(report.labels)):
+    measured = {task.constant: report.majority, **report.baselines}
+    if remark := baselines.why_no_training(measured, task, len(report.labels)):
         print(f"  {remark}")
     for finding in report.findings:
         severity = "done" if finding.done else finding.severity

@@ -11,7 +11,7 @@ from finetune import disk
 from finetune.errors import ModelError
 from finetune.inference import quantized
 from finetune.inference.quantized import QuantizationReport
-from finetune.metrics.catalog import F1, metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs.run import Run
 from finetune.runs.store import default_root, named_run
 
@@ -69,11 +69,13 @@ def _export_run(run: Run, to: Path) -> None:
 
 def _described(report: QuantizationReport) -> str:
     """Describe the effect of int8 in a line."""
-    (accuracy, accuracy8), (f1, f18) = report.accuracy, report.f1
+    scores = ", ".join(
+        f"{metric_name(name, report.classes)} {before:.3f} -> {after:.3f}"
+        for name, (before, after) in report.scores.items()
+    )
+    p = f" (p = {report.p:.2g})" if report.p is not None else ""
     speed, speed8 = report.pairs_per_second
-    measure = metric_name(F1.name, report.classes)
     return (
-        f"int8 ({report.kind}) on {report.pairs:,} validation pairs: accuracy {accuracy:.3f} -> "
-        f"{accuracy8:.3f}, {measure} {f1:.3f} -> {f18:.3f} (p = {report.p:.2g}), {speed:.0f} -> "
+        f"int8 ({report.kind}) on {report.pairs:,} validation pairs: {scores}{p}, {speed:.0f} -> "
         f"{speed8:.0f} pairs/s; {'it is used' if report.kept else 'it is not used'}"
     )

@@ -121,6 +121,24 @@ def summarise(report: CheckReport) -> dict[str, Any]:
             resolve it) and `done`; `blocks`, the reasons why training is impossible; `notes`, facts
             on how the source was read.
     """
+    findings = []
+    for finding in report.findings:
+        lines = dict(finding.rows)
+        if not lines:
+            for row in finding.examples:
+                lines.setdefault(row.split, []).append(row.line)
+        findings.append(
+            {
+                "kind": finding.kind,
+                "severity": finding.severity,
+                "title": finding.title,
+                "action": finding.action,
+                "rows": finding.count,
+                "lines": lines,
+                "choices": [{"field": r.field, "value": r.value} for r in finding.remedies],
+                "done": finding.done,
+            }
+        )
     return {
         "source": report.source,
         "revision": report.revision,
@@ -138,24 +156,7 @@ def summarise(report: CheckReport) -> dict[str, Any]:
         "unreadable": [
             {"split": row.split, "line": row.line, "reason": row.note} for row in report.unreadable
         ],
-        "findings": [_summarise_finding(finding) for finding in report.findings],
+        "findings": findings,
         "blocks": [f"{finding.title} {finding.action}".strip() for finding in report.blocked],
         "notes": report.notes,
-    }
-
-
-def _summarise_finding(finding: Finding) -> dict[str, Any]:
-    lines = dict(finding.rows)
-    if not lines:
-        for row in finding.examples:
-            lines.setdefault(row.split, []).append(row.line)
-    return {
-        "kind": finding.kind,
-        "severity": finding.severity,
-        "title": finding.title,
-        "action": finding.action,
-        "rows": finding.count,
-        "lines": lines,
-        "choices": [{"field": r.field, "value": r.value} for r in finding.remedies],
-        "done": finding.done,
     }

@@ -55,9 +55,16 @@ def check_pairs(
     except DataError as error:
         return column_findings.report_columns(config, root, error)
     progress(Phase.COUNT_ROWS, "", 0, 0)
-    everything = config.changed(drop_duplicates=False, drop_leaked=False)
-    findings = reading_findings.findings(dataset.remarks)
-    findings += _row_findings(config, splits.assign_rows(dataset, everything))
+    kept = config.changed(drop_duplicates=False, drop_leaked=False)
+    all_rows = splits.assign_rows(dataset, kept)
+    findings = [
+        *reading_findings.findings(dataset.remarks),
+        *_rows_left_out(config, all_rows),
+        *column_findings.single_text(config, all_rows),
+        *_leaked_rows(config, all_rows),
+        *_repeated_pairs(config, all_rows),
+        *_split_findings(all_rows),
+    ]
     assigned = splits.assign_rows(dataset, config)
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
@@ -137,18 +144,6 @@ def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths
     return lengths, findings
 
 
-def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    """Find faults of rows. `assigned` still has duplicates and leaked rows."""
-    yield from _unreadable_rows(assigned)
-    yield from column_findings.single_text(config, assigned)
-    yield from _incomplete_rows(config, assigned)
-    yield from _leaked_rows(config, assigned)
-    yield from _conflicting_labels(assigned)
-    yield from _duplicates(config, assigned)
-    yield from _small_splits(assigned)
-    yield from _shared_sentences(assigned)
-
-
 def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
     """The button that leaves some rows out, or undoes that."""
     if getattr(config, field):
@@ -162,7 +157,8 @@ def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
     return Remedy(field, True, text[field, count == 1])
 
 
-def _unreadable_rows(assigned: SplitRows) -> Iterator[Finding]:
+def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+    """Find rows that cannot be read, or lack a sentence or a label."""
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
         action = _("They are left out. To use them, mend these lines and upload the file again.")
@@ -175,12 +171,9 @@ def _unreadable_rows(assigned: SplitRows) -> Iterator[Finding]:
         title = _("Rows that could not be read: line {lines}", lines=lines)
         known = {split: [n for n, _ in found] for split, found in dataset.examples.items() if found}
         yield Finding("unreadable", "warns", title, count, action, rows, rows=known)
-
-
-def _incomplete_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    empty, unlabelled, task = [], [], find_task(assigned.dataset.task)
+    empty, unlabelled, task = [], [], find_task(dataset.task)
     for split, keys in assigned.hashes.items():
-        complete = keys.complete(assigned.dataset.paired)
+        complete = keys.complete(dataset.paired)
         empty.append((split, np.flatnonzero(~complete)))
         own = not catalog.is_hub_dataset(config.dataset)
         states = task.states(keys.label)
@@ -210,8 +203,8 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         yield from rows_finding(assigned, "leakage", title, action, rows, remedy)
 
 
-def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
-    """Find rows whose pair has another label elsewhere, in any split."""
+def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+    """Find rows whose pair has another label elsewhere, in any split, or is a repeat in its own."""
     keys = list(map(assigned.of, assigned.rows))
     ordered = np.concatenate([key.ordered for key in keys])
     __, first, group = np.unique(ordered, return_index=True, return_inverse=True)
@@ -230,9 +223,6 @@ def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
         "repeats are left out (drop_duplicates), the first of them is kept."
     )
     yield from rows_finding(assigned, "conflicts", title, action, conflicts)
-
-
-def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     action = _("They are kept and count more than once; drop_duplicates keeps only the first.")
     if config.drop_duplicates:
         action = _("The first of them is kept.")
@@ -245,32 +235,15 @@ def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     yield from rows_finding(assigned, "duplicates", title, action, repeated, remedy)
 
 
-def _shared_sentences(assigned: SplitRows) -> Iterator[Finding]:
-    """Count the rows of a validation split cut from train that share a sentence with it."""
-    if assigned.rows["validation"][0] != "train" or not assigned.dataset.paired:
-        return
-    train, validation = assigned.of("train"), assigned.of("validation")
-    known = np.union1d(train.first, train.second)
-    count = int((np.isin(validation.first, known) | np.isin(validation.second, known)).sum())
-    if count:
-        title = _("Validation rows that share a sentence with training rows")
-        action = _(
-            "They were cut from train, where almost every row shares a sentence with others: the "
-            "scores are of new pairs, not of new sentences."
-        )
-        yield Finding("shared", "notes", title, count, action)
-
-
-def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
+def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
+    """Find too few rows to learn from or to validate with, and validation rows that share a
+    sentence with training rows."""
     train, validation = (len(assigned.rows[name][1]) for name in ("train", "validation"))
     if 0 < train < FEW:
         title = _("Only {train} training rows", train=train)
         action = _("A few hundred are the least from which a model learns something that lasts.")
         yield Finding("few", "warns", title, train, action)
-    if not validation:
-        return
-    margin = intervals.accuracy_margin(validation)
-    if margin > SLIGHTLY_UNCERTAIN:
+    if validation and (margin := intervals.accuracy_margin(validation)) > SLIGHTLY_UNCERTAIN:
         title = _(
             "Only {rows} validation rows: they tell accuracy to \u00b1{points:.0f} points",
             rows=validation,
@@ -283,3 +256,15 @@ def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
         )
         severe = margin > UNCERTAIN
         yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)
+    if assigned.rows["validation"][0] != "train" or not assigned.dataset.paired:
+        return
+    train_keys, keys = assigned.of("train"), assigned.of("validation")
+    known = np.union1d(train_keys.first, train_keys.second)
+    shared = int((np.isin(keys.first, known) | np.isin(keys.second, known)).sum())
+    if shared:
+        title = _("Validation rows that share a sentence with training rows")
+        action = _(
+            "They were cut from train, where almost every row shares a sentence with others: the "
+            "scores are of new pairs, not of new sentences."
+        )
+        yield Finding("shared", "notes", title, shared, action)

@@ -156,7 +156,11 @@ def read_dataset(
             tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished,
             disk.writing(name, DataError),
         ):
-            task = _choose_task(source, columns, config)
+            if config.task:
+                task = find_task(config.task)
+            else:  # the cells of the label column show it
+                rows = islice(source.rows("train", [], columns.label, lambda *_: None), SAMPLE_ROWS)
+                task = recognise([cells[-1] for _, cells in rows] if len(tasks()) > 1 else [])
             dataset = _write(Path(unfinished) / "new", source, columns, task, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
             (folder / "dataset.json").unlink(missing_ok=True)  # until every new file is there
@@ -176,14 +180,6 @@ def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[An
     sample = [cells for n, (_, cells) in enumerate(rows) if n < SAMPLE_ROWS or n % 10 == 0]
     columns = zip(usable, zip(*sample, strict=True), strict=False)  # drops the empty label
     return {name: list(cells) for name, cells in columns}
-
-
-def _choose_task(source: sources.Source, columns: Columns, config: RunConfig) -> Task:
-    """The task that a configuration names, or that cells of the label column show."""
-    if config.task:
-        return find_task(config.task)
-    rows = islice(source.rows("train", [], columns.label, lambda *_: None), SAMPLE_ROWS)
-    return recognise([cells[-1] for _, cells in rows] if len(tasks()) > 1 else [])
 
 
 def ensure_cached(config: RunConfig, root: Path) -> None:

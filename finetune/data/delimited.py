@@ -38,7 +38,13 @@ class CsvTable(TextTable):
     def __init__(self, path: Path, name: str, options: ReadOptions, tab: bool) -> None:
         super().__init__(path, name, options)
         csv.field_size_limit(MAX_FIELD)
-        sample = self._read_sample()
+        sample: list[Line] = []
+        size = 0
+        for line in islice(self._lines(), _SAMPLE):
+            sample.append(line)
+            size += len(line[1])
+            if size > _SAMPLE_CHARACTERS:
+                break
         first = sample[0][1] if sample else ""
         separator = _SEPARATOR.fullmatch(first)
         requested = _DELIMITERS.get(options.delimiter, options.delimiter)
@@ -52,22 +58,26 @@ class CsvTable(TextTable):
                 delimiter=options.delimiter,
             )
         self._read_layout(body, options)
-        self._choose_quotes(options)
+        # All lines are surveyed to choose how quotes are read.
+        self._quoting = quoting.choose(
+            lambda: self._lines_below(lambda line, reason: None), self._shape, options.quote
+        )
+        found = self._quoting.counted
+        self.remarks += headers.repeat_remarks(found.repeats)
+        self.remarks += quoting.remarks(self._quoting, bool(options.quote))
+        if found.extra:
+            title = _(
+                "Rows with more cells than the header: line {lines}", lines=some(found.extra, 3)
+            )
+            action = _("Their first {width} cells are read.", width=self._shape.width)
+            shown = [(line, "") for line in found.extra[:MAX_LINES]]
+            self.remarks.append(
+                Remark("extra-cells", "notes", title, action, len(found.extra), shown)
+            )
         if self.delimiter != ",":
             self.notes.append(
                 _("{name} is separated by {delimiter!r}.", name=name, delimiter=self.delimiter)
             )
-
-    def _read_sample(self) -> list[Line]:
-        """The first lines."""
-        sample: list[Line] = []
-        size = 0
-        for line in islice(self._lines(), _SAMPLE):
-            sample.append(line)
-            size += len(line[1])
-            if size > _SAMPLE_CHARACTERS:
-                break
-        return sample
 
     def _read_layout(self, body: list[Line], options: ReadOptions) -> None:
         """Find the names of the columns in the first lines, and the layout of a row."""
@@ -131,24 +141,6 @@ class CsvTable(TextTable):
     def _lines_below(self, on_bad_row: OnBadRow) -> Iterator[Line]:
         """The lines below the names of the columns."""
         return dropwhile(lambda line: line[0] <= self._last_above, self._lines(on_bad_row))
-
-    def _choose_quotes(self, options: ReadOptions) -> None:
-        """Survey all lines, choose how quotes are read, and report what is unusual."""
-        self._quoting = quoting.choose(
-            lambda: self._lines_below(lambda line, reason: None), self._shape, options.quote
-        )
-        found = self._quoting.counted
-        self.remarks += headers.repeat_remarks(found.repeats)
-        self.remarks += quoting.remarks(self._quoting, bool(options.quote))
-        if found.extra:
-            title = _(
-                "Rows with more cells than the header: line {lines}", lines=some(found.extra, 3)
-            )
-            action = _("Their first {width} cells are read.", width=self._shape.width)
-            shown = [(line, "") for line in found.extra[:MAX_LINES]]
-            self.remarks.append(
-                Remark("extra-cells", "notes", title, action, len(found.extra), shown)
-            )
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names, shape = self.columns if columns is None else columns, self._shape

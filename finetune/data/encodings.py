@@ -115,7 +115,16 @@ def detect(path: Path, name: str, requested: str = "") -> Encoding:
     with table.open_bytes(path, name) as file:
         start = file.read(4096)
         if requested:
-            codec = _codec(requested)
+            try:
+                codec = codecs.lookup(requested).name
+                "".encode(requested)  # fails for codecs such as `base64`
+            except (LookupError, ValueError) as error:
+                raise DataError(
+                    "There is no encoding {encoding!r}.",
+                    "Give one that Python knows as encoding, such as utf-8, cp1252, euc_jp or "
+                    "mac_roman.",
+                    encoding=requested,
+                ) from error
             # The signature of UTF-8 must not become a part of the first name.
             codec = "utf-8-sig" if codec == "utf-8" else codec
             return Encoding(codec, _count_broken(chain([start], _blocks(file)), codec)[0])
@@ -132,23 +141,13 @@ def detect(path: Path, name: str, requested: str = "") -> Encoding:
         broken, valid = _count_broken(chain([start], _blocks(file)), "utf-8")
     if not broken or valid > broken:
         return Encoding("utf-8", broken)
-    encoding, readings = _guess(_sample(path, name))
+    with table.open_bytes(path, name) as file:
+        sample = b""  # the first lines with bytes beyond ASCII
+        while len(sample) < _SAMPLE_BYTES and (line := file.readline(_SAMPLE_BYTES)):
+            sample += b"" if line.isascii() else line
+    encoding, readings = _guess(sample)
     with table.open_bytes(path, name) as file:
         return Encoding(encoding, _count_broken(_blocks(file), encoding)[0], True, readings)
-
-
-def _codec(requested: str) -> str:
-    """The name of the codec of a requested encoding."""
-    try:
-        codec = codecs.lookup(requested)
-        "".encode(requested)  # fails for codecs such as `base64`
-    except (LookupError, ValueError) as error:
-        raise DataError(
-            "There is no encoding {encoding!r}.",
-            "Give one that Python knows as encoding, such as utf-8, cp1252, euc_jp or mac_roman.",
-            encoding=requested,
-        ) from error
-    return codec.name
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
@@ -177,15 +176,6 @@ def _unmarked_utf_16(start: bytes) -> str:
     return ""
 
 
-def _sample(path: Path, name: str) -> bytes:
-    """Read the first lines with bytes beyond ASCII."""
-    sample = b""
-    with table.open_bytes(path, name) as file:
-        while len(sample) < _SAMPLE_BYTES and (line := file.readline(_SAMPLE_BYTES)):
-            sample += b"" if line.isascii() else line
-    return sample
-
-
 def _guess(sample: bytes) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return the likeliest encoding, and the readings to choose from if others are likely too."""
     scores: list[tuple[float, str, str]] = []
@@ -206,7 +196,13 @@ def _guess(sample: bytes) -> tuple[str, tuple[tuple[str, str], ...]]:
     if best >= 1 and len(rivals) == 1:
         return scores[0][1], ()
     likely = [score for score in scores if score[0] > best / 2][:_CANDIDATES]
-    return scores[0][1], tuple((encoding, _excerpt(text)) for _, encoding, text in likely)
+    readings = []
+    for _, encoding, text in likely:  # each with its words around a character beyond ASCII
+        match = re.search(r"[^\x00-\x7f]", text)
+        start = max(0, match.start() - _SHOWN // 3) if match else 0
+        words = " ".join(text[start : start + _SHOWN].split())
+        readings.append((encoding, "".join(c if c.isprintable() else "\ufffd" for c in words)))
+    return scores[0][1], tuple(readings)
 
 
 def _score(text: str, encoding: str) -> float:
@@ -263,11 +259,3 @@ def _is_mark_in_place(char: str, category: str, text: str, index: int) -> bool:
     if char == "\u2019":
         return bool(_APOSTROPHE.match(text, index - 1))
     return char in "\u2013\u2014\u00b7\u2026\u00a0\u00ad" or ord(char) > 0x3000
-
-
-def _excerpt(text: str) -> str:
-    """The first words around a character beyond ASCII."""
-    match = re.search(r"[^\x00-\x7f]", text)
-    start = max(0, match.start() - _SHOWN // 3) if match else 0
-    words = " ".join(text[start : start + _SHOWN].split())
-    return "".join(char if char.isprintable() else "\ufffd" for char in words)

@@ -97,7 +97,13 @@ def _votes(first: Cells, body: Sequence[Cells]) -> int:
     # A value of the label's column is strong evidence; any word may be a name or a short text.
     if min(votes, default=0) <= -3:
         return -1 if max(votes) > 1 else -3
-    return sum(votes) or (-1 if _looks_like_data(cells) else 1)
+    if total := sum(votes):
+        return total
+    # Sentences or numbers cannot be a header.
+    wordy = any(len(cell.split()) > _WORDY for cell in cells)
+    numeric = any(_NUMBER.fullmatch(cell) for cell in cells)
+    data = wordy or (numeric and any(" " in cell for cell in cells))
+    return -1 if len(cells) > 1 and data else 1
 
 
 def _column_vote(cell: str, values: list[str]) -> int:
@@ -116,13 +122,6 @@ def _column_vote(cell: str, values: list[str]) -> int:
     if len(cell.split()) > _WORDY:
         return -1
     return 2 if len(present) >= _FEW and len(cell.split()) < words[len(words) // 20] else 0
-
-
-def _looks_like_data(cells: Sequence[str]) -> bool:
-    """True if a row has sentences or numbers, so it cannot be a header."""
-    wordy = any(len(cell.split()) > _WORDY for cell in cells)
-    numeric = any(_NUMBER.fullmatch(cell) for cell in cells)
-    return len(cells) > 1 and (wordy or (numeric and any(" " in cell for cell in cells)))
 
 
 def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:

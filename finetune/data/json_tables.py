@@ -33,8 +33,17 @@ class JsonTable(TextTable):
         self._above = 0
         self._items = self._parse_whole()
         first = list(islice(self._values(lambda line, reason: None), _KEYED_ROWS))
-        if lists := [value for _line, value in first if _is_list_of_cells(value)]:
-            self._name_lists(lists, options)
+        lists = [value for _line, value in first if _is_list_of_cells(value)]
+        if lists and not self._names:  # neither are there keys beside them
+            header_rows = [[table.cell_text(cell) for cell in row] for row in lists]
+            header = headers.find_header(header_rows, options.header)
+            self.has_header = header.named
+            self._name_columns(header_rows[header.above])
+            self._names, self._above = self.columns, header.above + header.named
+            if header.named:
+                self._repeats = headers.Repeats(header_rows[header.above])
+            if options.header == "auto":
+                self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
         rows = islice(self.rows(lambda line, reason: None), _KEYED_ROWS)
         self.columns = list(dict.fromkeys(key for _line, record in rows for key in record))
         if not self.columns:
@@ -44,19 +53,6 @@ class JsonTable(TextTable):
                 name=name,
                 example='{"sentence1": ..., "sentence2": ..., "label": ...}',
             )
-
-    def _name_lists(self, lists: list[list[Any]], options: ReadOptions) -> None:
-        """Name the cells of rows that are lists, by the keys beside them or by a header."""
-        if not self._names:
-            rows = [[table.cell_text(cell) for cell in row] for row in lists]
-            header = headers.find_header(rows, options.header)
-            self.has_header = header.named
-            self._name_columns(rows[header.above])
-            self._names, self._above = self.columns, header.above + header.named
-            if header.named:
-                self._repeats = headers.Repeats(rows[header.above])
-            if options.header == "auto":
-                self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
 
     def _parse_whole(self) -> list[Any] | None:
         """Parse a file that is one value into rows; None if it has a value on each line."""
@@ -98,7 +94,12 @@ class JsonTable(TextTable):
         if isinstance(names, list) and isinstance(value.get("data"), list):  # split
             self._names = [str(name) for name in names]
             return list(value["data"])
-        lists = {key: rows for key, rows in value.items() if _are_rows(rows)}
+        lists = {
+            key: rows
+            for key, rows in value.items()
+            if isinstance(rows, list) and rows
+            and all(isinstance(row, dict) or _is_list_of_cells(row) for row in rows[:10])
+        }  # fmt: skip
         if chosen := next((key for key in _LISTS if key in lists), None) or (
             next(iter(lists)) if len(lists) == 1 else None
         ):
@@ -119,7 +120,9 @@ class JsonTable(TextTable):
                 return [dict(zip(value, cells, strict=True)) for cells in zip(*parts, strict=True)]
         elif parts and all(isinstance(part, dict) for part in parts):
             inner = list(dict.fromkeys(key for part in parts for key in part))
-            if _are_columns(list(value), inner):
+            # The keys outside are the columns, or those within.
+            inside, outside = (all(key.isdigit() for key in keys) for keys in (inner, value))
+            if inside if inside != outside else len(value) <= len(inner):
                 return [{name: value[name].get(key) for name in value} for key in inner]
             return parts
         return [value]
@@ -170,18 +173,3 @@ def _is_list_of_cells(value: Any) -> bool:
         and len(value) > 1
         and not any(isinstance(cell, (dict, list)) for cell in value)
     )
-
-
-def _are_rows(value: Any) -> bool:
-    """True for a list of objects, or of lists of cells."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(row, dict) or _is_list_of_cells(row) for row in value[:10])
-    )
-
-
-def _are_columns(outer: list[str], inner: list[str]) -> bool:
-    """True if the keys of an object of objects are columns, and those within it rows."""
-    rows_inside, rows_outside = (all(key.isdigit() for key in keys) for keys in (inner, outer))
-    return rows_inside if rows_inside != rows_outside else len(outer) <= len(inner)

@@ -24,16 +24,8 @@ class ParquetTable(Table):
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
         self._metadata = pq.read_metadata(path)
-        self._check_size()
-        self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
-        self.columns = list(self.schema.names)
-        for field in self.schema:
-            if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
-                self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
-
-    def _check_size(self) -> None:
-        """Raise DataError if the file unpacks to far more than text does, or has an encoding whose
-        memory is unknown before decoding."""
+        # A file must not unpack to far more than text does, nor have an encoding whose memory is
+        # unknown before decoding.
         unpacked = 0
         for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
@@ -42,11 +34,16 @@ class ParquetTable(Table):
                     raise DataError(
                         "{name} has the column {column!r} in the encoding DELTA_BYTE_ARRAY.",
                         "Leave it out, or write it in another encoding.",
-                        name=self.name,
+                        name=name,
                         column=column.path_in_schema[:60],
                     )
-        table.check_unpacked_size(self.name, unpacked, self.path.stat().st_size)
+        table.check_unpacked_size(name, unpacked, path.stat().st_size)
         self._row_bytes = unpacked // max(1, self._metadata.num_rows) + 1
+        self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
+        self.columns = list(self.schema.names)
+        for field in self.schema:
+            if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
+                self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         if columns is None:

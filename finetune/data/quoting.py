@@ -260,8 +260,12 @@ def _count_record(result: Survey, record: Record, shape: Shape, quote: str) -> N
         result.broken += 1
         if shape.has_useful_start(record.cells):
             result.extra.append(record.line)
-    elif record.lines:
-        _count_quoted(result, record, shape, quote)
+    elif len(record.lines) == 1:
+        _count_quoted_line(result, record.lines[0], shape, quote)
+    elif record.lines and all(shape.fits_plainly(line[1], True) for line in record.lines):
+        result.joining += [line[0] for line in record.lines]
+    elif record.lines:  # its quotes enclose cells
+        result.enclosing.append(record.line)
 
 
 def _row_pattern(shape: Shape, quote: str) -> re.Pattern[str]:
@@ -271,16 +275,6 @@ def _row_pattern(shape: Shape, quote: str) -> re.Pattern[str]:
         return re.compile("(?!)")
     cell = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*+{mark}|[^{mark}{delimiter}\r\n]*+)"
     return re.compile(f"{cell}(?:{delimiter}{cell}){{{shape.width - 1}}}[\r\n]*")
-
-
-def _count_quoted(result: Survey, record: Record, shape: Shape, quote: str) -> None:
-    """Count a record whose quotes enclose cells."""
-    if len(record.lines) == 1:
-        _count_quoted_line(result, record.lines[0], shape, quote)
-    elif all(shape.fits_plainly(line[1], True) for line in record.lines):
-        result.joining += [line[0] for line in record.lines]
-    else:
-        result.enclosing.append(record.line)
 
 
 def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> None:

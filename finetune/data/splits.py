@@ -160,7 +160,7 @@ def _assign(
         states = task.states(keys.label)
         keep(split, np.flatnonzero(keys.complete(dataset.paired)), "a sentence is missing")
         keep(split, rows[split][states[rows[split]] != MISSING_LABEL], "the label is missing")
-        keep(split, rows[split][states[rows[split]] != LEFT_OUT], "the label is no class")
+        keep(split, rows[split][states[rows[split]] != LEFT_OUT], task.left_out)
         if config.drop_duplicates:
             first = np.unique(keys[rows[split]].ordered, return_index=True)[1]
             keep(split, rows[split][np.sort(first)], "duplicates")

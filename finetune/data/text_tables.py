@@ -17,10 +17,7 @@ class TextTable(Table):
     def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
         super().__init__(path, name)
         self._encoding = encodings.detect(path, name, options.encoding)
-        self._remark_encoding(options)
-
-    def _remark_encoding(self, options: ReadOptions) -> None:
-        """Report the encoding unless it is plainly UTF-8, and ask if it is in doubt."""
+        # The encoding is reported unless it is plainly UTF-8, and asked for if it is in doubt.
         encoding = self._encoding
         label = encoding.name
         if encoding.readings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -35,37 +34,28 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
     """
     if len(keys) < 2:
         return np.zeros(len(keys), bool)
-    wanted = _share_of_classes(strata, share)
+    # At least a row of each class, but never all of one.
+    rows = np.bincount(strata)
+    wanted = np.where(rows > 1, np.maximum(1, np.round(rows * share)), 0).astype(np.int64)
+    if not wanted.any():  # as many classes as rows
+        wanted[strata[0]] = 1
+    shares = wanted / wanted.sum()
     rng = np.random.default_rng(seed)
     linked = sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
     for size in _SIZES:
         chosen = _draw_groups(linked, strata, np.ceil(wanted * size).astype(int), rng)
-        if _is_stratified(np.bincount(strata[chosen], minlength=len(wanted)), wanted):
+        got = np.bincount(strata[chosen], minlength=len(wanted))
+        total = int(got.sum())
+        # Off by a row, or by half the standard deviation of a random draw if that is more.
+        allowed = np.maximum(1.0, np.sqrt(total * shares * (1 - shares)) / 2)
+        off = np.abs(got - total * shares) > allowed
+        if 2 * total >= wanted.sum() and not off.any():
             return chosen
     equal = np.unique(keys.unordered, return_inverse=True)[1]
     chosen = _draw_groups(equal, strata, wanted, rng)
     if 2 * chosen.sum() >= wanted.sum():
         return chosen
     return _draw_groups(np.arange(len(keys)), strata, wanted, rng)
-
-
-def _share_of_classes(labels: Integers, share: float) -> Integers:
-    """Rows of each class that validation should have: at least one, but never all of a class."""
-    rows = np.bincount(labels)
-    wanted = np.where(rows > 1, np.maximum(1, np.round(rows * share)), 0).astype(np.int64)
-    if not wanted.any():  # as many classes as rows
-        wanted[labels[0]] = 1
-    return wanted
-
-
-def _is_stratified(rows: Integers, wanted: Integers) -> bool:
-    """True if the rows of each class, shape (classes,), make up at least half of the wanted split
-    and differ from their share by at most a row, or half the standard deviation of a random draw if
-    that is more."""
-    total, shares = int(rows.sum()), wanted / wanted.sum()
-    allowed = np.maximum(1.0, np.sqrt(total * shares * (1 - shares)) / 2)
-    off = np.abs(rows - total * shares) > allowed
-    return 2 * total >= wanted.sum() and not off.any()
 
 
 def _draw_groups(
@@ -96,23 +86,11 @@ def _draw_groups(
         (order[~several[order]], wanted),
         (order[several[order]], wanted),
     ):
-        _take_what_fits(candidates.tolist(), members, limits.tolist(), taken, chosen)
+        most = limits.tolist()
+        for index in candidates.tolist():
+            fits = all(taken[at] + n <= most[at] for at, n in members[index])
+            if fits and not chosen[index]:
+                chosen[index] = True
+                for at, n in members[index]:
+                    taken[at] += n
     return chosen[group]
-
-
-def _take_what_fits(
-    candidates: Sequence[int],
-    members: Sequence[Sequence[tuple[int, int]]],
-    limits: Sequence[int],
-    taken: list[int],
-    chosen: NDArray[np.bool_],
-) -> None:
-    """Choose the groups that keep every class within its limit; `taken` counts rows by class."""
-    for group in candidates:
-        if chosen[group] or any(
-            taken[label] + rows > limits[label] for label, rows in members[group]
-        ):
-            continue
-        chosen[group] = True
-        for label, rows in members[group]:
-            taken[label] += rows

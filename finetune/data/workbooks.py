@@ -47,7 +47,8 @@ class WorkbookTable(Table):
             about=name,
             confinement=Confinement((str(path),)),
         )
-        self.sheets, self._sheet = list(layout["sizes"]), layout["sheet"]
+        sizes: dict[str, int] = layout["sizes"]
+        self.sheets, self._sheet = list(sizes), layout["sheet"]
         header, first = Header(*layout["header"]), layout["first"]
         self.has_header = header.named
         self._name_columns(first[-1])
@@ -58,26 +59,24 @@ class WorkbookTable(Table):
             self.remarks += headers.remarks(name, header.above + 1, header, self.columns)
         self.remarks += headers.repeat_remarks(layout["repeats"])
         if len(self.sheets) > 1:
-            self._say_sheet(layout["sizes"])
-
-    def _say_sheet(self, sizes: dict[str, int]) -> None:
-        """Report which sheet is read, and offer the others."""
-        text = _(
-            "{name} has the sheets {sheets}; {sheet!r} is read.",
-            name=self.name,
-            sheets=some(self.sheets),
-            sheet=self._sheet,
-        )
-        self.notes.append(text)
-        others = [name for name in self.sheets if sizes[name] > 1 and name != self._sheet]
-        answers = [
-            Answer("sheet", name, _("Read {sheet!r} ({n:,} rows)", sheet=name, n=sizes[name] - 1))
-            for name in others[:_SHOWN]
-        ]
-        if answers:
-            title = _("The sheet {sheet!r} is read; there are others.", sheet=self._sheet)
-            action = _("Choose another one as sheet to read it instead.")
-            self.remarks.append(Remark("sheet", "notes", title, action, answers=answers))
+            text = _(
+                "{name} has the sheets {sheets}; {sheet!r} is read.",
+                name=name,
+                sheets=some(self.sheets),
+                sheet=self._sheet,
+            )
+            self.notes.append(text)
+            answers = [
+                Answer("sheet", other, _("Read {sheet!r} ({n:,} rows)", sheet=other, n=rows - 1))
+                for other, rows in sizes.items()
+                if rows > 1 and other != self._sheet
+            ]
+            if answers:
+                title = _("The sheet {sheet!r} is read; there are others.", sheet=self._sheet)
+                action = _("Choose another one as sheet to read it instead.")
+                self.remarks.append(
+                    Remark("sheet", "notes", title, action, answers=answers[:_SHOWN])
+                )
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names = self.columns if columns is None else columns

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,8 @@ from finetune import disk
 from finetune.data import checkpoint_files
 from finetune.errors import FinetuneError
 from finetune.messages import message as _
-from finetune.metrics.catalog import ACCURACY, F1, Metric, metric_name
-from finetune.runs.summary import MAJORITY
-from finetune.tasks.base import Target
+from finetune.metrics.catalog import Metric, metric_name
+from finetune.tasks.base import Target, Task
 from finetune.tasks.registry import task_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from finetune.data.splits import Pairs
 
-TFIDF = "TF-IDF + logistic regression"
+TFIDF = "TF-IDF + linear model"
 COSINE = "cosine similarity, not tuned"
 MOST = 20_000  # pairs of each split; more change the figures in the third decimal and cost minutes
 MOST_ENCODED = 2_000  # validation pairs that are encoded: as dear as an evaluation
@@ -95,18 +95,21 @@ def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = ()) -> dict[str, flo
     return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), measure, metrics)
 
 
-def why_no_training(baselines: Mapping[str, Mapping[str, float]], classes: int) -> str:
+def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, classes: int) -> str:
     """Return a sentence for a person if a simple method is right on every validation pair, or if
     the checkpoint's similarity alone reaches 0.95 and exceeds a constant answer. Otherwise empty.
     """
-    constant = baselines.get(MAJORITY, {})
+    constant = baselines.get(task.constant, {})
+    bounded = {m.name: m.range[1] for m in task.metrics if math.isfinite(m.range[1])}
     for name, text in (
         (TFIDF, _("Counting words is already right on every pair: no transformer is needed.")),
         (COSINE, _("The checkpoint is already right on every pair: it needs no training.")),
     ):
-        if baselines.get(name, {}).get(ACCURACY.name) == 1 != constant.get(ACCURACY.name):
+        scores = baselines.get(name, {})
+        perfect = {metric for metric, most in bounded.items() if scores.get(metric) == most}
+        if len(perfect) == len(bounded) and any(constant.get(m) != bounded[m] for m in perfect):
             return text
-    for metric in (ACCURACY.name, F1.name):
+    for metric in bounded:
         value = baselines.get(COSINE, {}).get(metric, 0.0)
         if value >= ENOUGH and value > constant.get(metric, 0.0):
             return _(

@@ -24,7 +24,7 @@ SELECTIONS = ("wrong", "right", "suspected labels", "all")
 
 @dataclass(frozen=True)
 class SampledPair:
-    """A validation pair, its class, and whether the model gets it right."""
+    """A validation pair, its label, and whether the model gets it right."""
 
     sentence1: str
     sentence2: str
@@ -41,7 +41,8 @@ class ExampleRow:
     sentence2: str
     label: str  # names of classes
     answer: str
-    confidence: float  # probability of the answer
+    error: float  # 0 for a right answer
+    confidence: float  # probability of the answer; nan if the task has none
     words: int  # of both sentences together; 0 if unknown
     overlap: float | None  # share of words in common; None if unknown
 
@@ -50,7 +51,7 @@ def select_examples(
     study: RunEvaluation, which: str = "wrong", label: str = "", search: str = ""
 ) -> NDArray[np.int64]:
     """Select rows of examples: the most confident answers first, suspected labels by their
-    error score.
+    error score. The worst errors come first if answers are only near.
 
     Args:
         which: one of `SELECTIONS`.
@@ -58,10 +59,12 @@ def select_examples(
         search: a text that stands in one of the sentences, in upper or lower case.
     """
     selected = np.ones(len(study.truth), bool)
-    if which in ("wrong", "right"):
+    has_right = task_of(study.analysis.target).has_right
+    if which in ("wrong", "right") and has_right:
         selected &= study.right == (which == "right")
     if label in study.analysis.labels:
-        selected &= study.truth == study.analysis.labels.index(label)
+        index = study.analysis.labels.index(label)
+        selected &= (study.truth == index) if study.truth.ndim == 1 else study.truth[:, index] > 0
     if search.strip() and study.table is not None:
         found = np.zeros(len(selected), bool)
         for name in {"sentence1", "sentence2"} & set(study.table.column_names):
@@ -71,7 +74,8 @@ def select_examples(
     if which == "suspected labels":
         return study.suspected_labels[selected[study.suspected_labels]]
     rows = np.flatnonzero(selected)
-    return rows[np.argsort(-study.confidence[rows], kind="stable")]
+    first = study.confidence if has_right else study.errors
+    return rows[np.argsort(-first[rows], kind="stable")]
 
 
 def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
@@ -90,6 +94,7 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
             sentence2=text.get("sentence2", ""),
             label=label,
             answer=answer,
+            error=float(study.errors[row]),
             confidence=float(study.confidence[row]),
             words=int(traits.words[row]) if traits else 0,
             overlap=float(traits.overlap[row]) if traits and "sentence2" in text else None,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from finetune.evaluation.report import Analysis
 from finetune.metrics.catalog import ACCURACY
 from finetune.metrics.intervals import Interval
-from finetune.runs.summary import MAJORITY
+from finetune.tasks.registry import task_of
 
 
 class InTen(NamedTuple):
@@ -20,7 +20,7 @@ class InTen(NamedTuple):
 
 def in_ten(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> InTen | None:
     """Return the expected results for ten new examples; None if the guess was not measured."""
-    guess = baselines.get(MAJORITY, {}).get(ACCURACY.name)
+    guess = baselines.get(task_of(analysis.target).constant, {}).get(ACCURACY.name)
     if guess is None:
         return None
     score = analysis.expected.get(ACCURACY.name, analysis.scores[ACCURACY.name])

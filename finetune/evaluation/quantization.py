@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import tempfile
@@ -22,7 +23,6 @@ from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
 from finetune.metrics import intervals
-from finetune.metrics.catalog import ACCURACY, F1
 from finetune.runs.run import Run
 from finetune.tasks.base import DecisionRule, Target
 from finetune.tasks.registry import task_of
@@ -135,7 +135,9 @@ def _compare(
 ) -> QuantizationReport:  # fmt: skip
     after = _answers(small, rows, target, rule)
     task = task_of(target)
-    scores = [task.scores(answers, labels, target, task.metrics) for answers in (before, after)]
+    compared = [metric for metric in task.metrics if math.isfinite(metric.range[1])]
+    scores = [task.scores(answers, labels, target, compared) for answers in (before, after)]
+    right = [task.right(answers, labels) for answers in (before, after)]
 
     def seconds(scorer: Scorer) -> float:
         began = time.perf_counter()
@@ -149,9 +151,8 @@ def _compare(
         kind="",
         pairs=len(rows),
         precision=plain.precision,
-        accuracy=(scores[0][ACCURACY.name], scores[1][ACCURACY.name]),
-        f1=(scores[0][F1.name], scores[1][F1.name]),
-        p=intervals.mcnemar_test(task.right(before, labels), task.right(after, labels)).p,
+        scores={name: (value, scores[1][name]) for name, value in scores[0].items()},
+        p=None if right[0] is None else intervals.mcnemar_test(*right).p,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),
         classes=target.size,

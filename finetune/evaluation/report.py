@@ -35,6 +35,7 @@ from finetune.tasks.registry import deciding_metric, measured, task_of
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
+_MOST_APART = 50  # examples whose scores differ most between two models
 _MOST_NUMBERS = 200_000_000  # of all evaluations read for them together
 
 
@@ -44,10 +45,11 @@ class OrderConsistency:
 
     pairs: int  # asked in both orders
     flips: int  # pairs that got another answer
-    difference: float  # mean absolute difference of the given answer's probability
+    # Mean absolute difference of the given answer's probability, or of the score
+    difference: float
     plain: dict[str, float]  # scores in the order given
     averaged: dict[str, float]  # scores of both orders' mean probabilities
-    worst: list[int]  # rows of the pairs whose probability changed most, flipped ones first
+    worst: list[int]  # rows of the pairs that changed most, flipped ones first
     changes: list[float]  # the change of each of these
 
 
@@ -111,13 +113,19 @@ class RunEvaluation:
     analysis: Analysis
     truth: Targets  # such as class indices
     answers: Targets
-    right: NDArray[np.bool_]
-    confidence: NDArray[np.float32]  # probability of the answer
+    errors: NDArray[np.float64]  # 0 for a right answer
+    confidence: NDArray[np.float32]  # probability of the answer; nan if the task has none
     # 1 minus the label's mean probability over the evaluations
     label_error_score: NDArray[np.float32]
     never_right: NDArray[np.bool_]  # no evaluation got it right
     traits: Traits | None  # None if the texts were not kept
     table: pa.Table | None  # the examples; None if they were not kept
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which answers are right; of a score, none but by chance."""
+        right: NDArray[np.bool_] = self.errors == 0
+        return right
 
     @property
     def suspected_labels(self) -> Rows:
@@ -178,7 +186,7 @@ def _evaluate(
     truth = scored.labels
     metrics, task = [*map(catalog.find, names)], task_of(target)
     answers = task.answers(scored.logits, target, rule)
-    right = task.right(answers.values, truth)
+    errors = task.errors(answers.values, truth)
     table, traits = saved_predictions.read_examples(run, split, truth), None
     if table is not None:
         texts = [name for name in ("sentence1", "sentence2") if name in table.column_names]
@@ -191,9 +199,7 @@ def _evaluate(
         broken=scored.broken,
         threshold=rule.threshold_for(target.names),
         scores=task.intervals(answers.values, truth, target, metrics),
-        most_probable=task.scores(
-            task.plain_answers(answers.probabilities), truth, target, metrics
-        ),
+        most_probable=task.scores(task.plain_answers(scored.logits), truth, target, metrics),
         picking=picking.measure_picking((folder, best_step), candidates, metric, target, names),
         details=task.details(scored.logits, answers, truth, target, _sentence_groups(table)),
         order=(
@@ -201,11 +207,15 @@ def _evaluate(
             if split == "validation"
             else None
         ),
-        slices=slices.score_slices(traits, truth, right, target.names) if traits else [],
+        slices=(
+            slices.score_slices(traits, truth, errors, target.names, task.has_right)
+            if traits
+            else []
+        ),
     )
     return RunEvaluation(
-        analysis, truth, answers.values, right, answers.probability_of(answers.values), error_score,
-        never_right, traits, table,
+        analysis, truth, answers.values, errors, answers.probability_of(answers.values),
+        error_score, never_right, traits, table,
     )  # fmt: skip
 
 
@@ -217,7 +227,10 @@ def _label_error_scores(
     rule: DecisionRule,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return the error score of each label, and whether no evaluation got it right. Reads all
-    evaluations, or evenly chosen ones if there are many."""
+    evaluations, or evenly chosen ones if there are many. Nothing is doubted without
+    probabilities."""
+    if not task_of(target).has_right:
+        return np.zeros(len(best.labels), np.float32), np.zeros(len(best.labels), bool)
     most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // best.logits.size), len(other_steps))
     positions = np.linspace(0, len(other_steps) - 1, most)
     truth = best.labels
@@ -270,8 +283,12 @@ def _order_consistency(
     other = task.answers(swapped.swapped, target, rule)
     answers = given.values
     both = task.answers(swapped.given, target, rule, swapped=swapped.swapped).values
-    flips = ~task.right(other.values, answers)
-    change = np.abs(given.probability_of(answers) - other.probability_of(answers))
+    flips = ~task.right(other.values, answers) if task.has_right else np.zeros(len(labels), bool)
+    change = (
+        np.abs(given.probability_of(answers) - other.probability_of(answers))
+        if task.has_right
+        else task.errors(other.values, answers)
+    )
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (task.scores(decided, labels, target, metrics) for decided in (answers, both))
     return OrderConsistency(
@@ -339,15 +356,21 @@ def run_verdict(run: Run, summary: RunSummary) -> Verdict:
 def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Verdict:
     """Test whether the model beats the best baseline by more than chance, and suggest what would
     improve it."""
-    metric = task_of(analysis.target).headline.name
+    headline = task_of(analysis.target).headline
+    metric = headline.name
     score, examples = analysis.scores[metric], analysis.examples
     expected = analysis.expected.get(metric)
     levels = {name: scores[metric] for name, scores in baselines.items() if metric in scores}
-    baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
+    baseline = max(levels, key=lambda name: headline.rank(levels[name]), default="")
     gain = None
     if baseline:
         measured_on = int(baselines[baseline].get("examples", examples))
-        gain = intervals.newcombe_interval(expected or score, level, measured_on)
+        between = (
+            intervals.correlation_difference
+            if headline.range[0] < 0
+            else intervals.newcombe_interval
+        )
+        gain = between(expected or score, levels[baseline], measured_on)
     details, saved = analysis.details, analysis.threshold
     fitted = details.fitted
     chosen = None
@@ -376,15 +399,17 @@ class PairedComparison:
     metric: str  # the headline of their task
     # The metrics of the first minus the second, both without selection bias.
     difference: dict[str, Interval]
-    mcnemar: McNemar
+    mcnemar: McNemar | None  # None if answers are only near
     same_answers: bool  # over all examples
-    disagreements: list[int]  # rows that only one of them got right
-    first_right: list[bool]  # for each of these, True if the first run got it right
+    # Rows that only one of them got right; if answers are only near, those that differ most.
+    disagreements: list[int]
+    first_right: list[bool]  # for each of these, True if the first run's answer is the better one
 
     @property
     def is_better(self) -> bool:
-        """True if both tests find the first run better by more than chance."""
-        return self.difference[self.metric].low > 0 and self.mcnemar.p < 0.05
+        """True if the first run is better by more than chance, by all tests."""
+        better = self.difference[self.metric].low > 0
+        return better and (self.mcnemar is None or self.mcnemar.p < 0.05)
 
 
 @lru_cache(maxsize=6)
@@ -396,16 +421,21 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
         same = same and first.table.equals(second.table)
     if not same:
         return None
-    disagreements = np.flatnonzero(first.right != second.right)
-    difference = task_of(target).difference(
+    task = task_of(target)
+    apart = first.errors - second.errors
+    if task.has_right:
+        disagreements = np.flatnonzero(first.right != second.right)
+    else:
+        disagreements = np.argsort(-np.abs(apart), kind="stable")[:_MOST_APART]
+    difference = task.difference(
         first.answers, second.answers, first.truth, target,
         [catalog.find(name) for name in first.analysis.scores if name in second.analysis.scores],
     )  # fmt: skip
     return PairedComparison(
-        metric=task_of(target).headline.name,
+        metric=task.headline.name,
         difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
-        mcnemar=intervals.mcnemar_test(first.right, second.right),
+        mcnemar=intervals.mcnemar_test(first.right, second.right) if task.has_right else None,
         same_answers=np.array_equal(first.answers, second.answers),
         disagreements=disagreements.tolist(),
-        first_right=first.right[disagreements].tolist(),
+        first_right=(apart[disagreements] < 0).tolist(),
     )

@@ -1,8 +1,9 @@
-"""Accuracy of groups of examples that share a trait of their texts. Traits are read from lists of
+"""How groups of examples fare that share a trait of their texts. Traits are read from lists of
 English words and from digits: a first hint at what to look at."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from finetune.messages import message
 from finetune.metrics import intervals
-from finetune.metrics.classification import Floats, Indices, Truths
+from finetune.metrics.classification import Floats, Truths
 from finetune.metrics.intervals import Interval
+from finetune.tasks.base import Targets
 
 MOST_CLASSES = 20
 ALPHA = 0.05
@@ -48,11 +50,13 @@ class Traits:
 class Slice:
     """The examples of one value of one trait."""
 
-    trait: str  # `class`, or a field of `Traits` with spaces for underscores
+    # `class`, `label`, `score`, or a field of `Traits` with spaces for underscores
+    trait: str
     value: str  # in words: "over 32 up to 40", "yes", the name of a class
     count: int  # examples, at least 1
-    accuracy: Interval  # Wilson's
-    weak: bool  # the accuracy is significantly below that of all other examples
+    # Share of right answers, with Wilson's interval; or mean error, with Student's.
+    result: Interval
+    weak: bool  # the result is significantly worse than that of all other examples
 
 
 def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None) -> Traits:
@@ -84,38 +88,69 @@ def _read_pair(*sentences: str) -> tuple[float, ...]:
 
 
 def score_slices(
-    traits: Traits, labels: Indices, right: Truths, names: Sequence[str]
+    traits: Traits, truth: Targets, errors: Floats, names: Sequence[str], has_right: bool = True
 ) -> list[Slice]:
-    """Return the accuracy of each group of examples that share a trait, and mark weak groups.
+    """Return the result of each group of examples that share a trait, and mark weak groups.
 
-    Groups are up to four bins of words and of overlap, each yes/no trait, and each of the 20 most
-    frequent true classes. One of 10 examples or more is weak if its accuracy is below that of
-    all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm
-    (1979, https://www.jstor.org/stable/4615733).
+    Groups are up to four bins of words, of overlap and of the true score, each yes/no trait, and
+    each of the 20 most frequent true classes or labels. One of 10 examples or more is weak if its
+    result is worse than that of all other examples, one-sided, at 5% over all groups together after
+    Holm (1979, https://www.jstor.org/stable/4615733): of right answers by Fisher's exact test, of
+    errors by that of Mann and Whitney.
+
+    Args:
+        truth: classes or scores of shape (examples,), or labels of shape (examples, labels).
+        errors: shape (examples,), 0 for a right answer.
+        names: of classes or labels.
+        has_right: False if answers are only near.
     """
-    from scipy.stats import hypergeom
-
-    groups = [group for group in _groups(traits, labels, names) if group[2].any()]
+    groups = [group for group in _groups(traits, truth, names) if group[2].any()]
     counts = np.array([members.sum() for _, _, members in groups], np.int64)
-    hits = np.array([right[members].sum() for _, _, members in groups], np.int64)
-    # 1. Fisher's test: so few right among so many drawn at random.
-    p_values = hypergeom.cdf(hits, len(labels), right.sum(), counts)
-    # 2. Holm: from the least p value on, each at alpha over those left, until one is too large.
-    tested = np.flatnonzero((counts >= TESTED) & (counts < len(labels)))
+    measure = _by_right_answers if has_right else _by_errors
+    results, p_values = measure(errors, [members for _, _, members in groups])
+    # Holm: from the least p value on, each at alpha over those left, until one is too large.
+    tested = np.flatnonzero((counts >= TESTED) & (counts < len(errors)))
     ranked = tested[np.argsort(p_values[tested], kind="stable")]
     rejected = p_values[ranked] <= ALPHA / np.arange(len(ranked), 0, -1)
     weak = ranked[np.logical_and.accumulate(rejected)]
-    accuracies = map(intervals.wilson_interval, hits.tolist(), counts.tolist())
     return [
-        Slice(trait, value, int(members.sum()), accuracy, index in weak)
-        for index, ((trait, value, members), accuracy) in enumerate(
-            zip(groups, accuracies, strict=True)
-        )
+        Slice(trait, value, int(members.sum()), result, index in weak)
+        for index, ((trait, value, members), result) in enumerate(zip(groups, results, strict=True))
     ]
 
 
+def _by_right_answers(errors: Floats, groups: Sequence[Truths]) -> tuple[list[Interval], Floats]:
+    """Return the accuracy of each group, and the p value of Fisher's test: so few right among so
+    many drawn at random."""
+    from scipy.stats import hypergeom
+
+    right = errors == 0
+    counts = np.array([members.sum() for members in groups], np.int64)
+    hits = np.array([right[members].sum() for members in groups], np.int64)
+    p_values = hypergeom.cdf(hits, len(right), right.sum(), counts)
+    return list(map(intervals.wilson_interval, hits.tolist(), counts.tolist())), p_values
+
+
+def _by_errors(errors: Floats, groups: Sequence[Truths]) -> tuple[list[Interval], Floats]:
+    """Return the mean error of each group, and the p value that its errors are not greater than
+    those of all others."""
+    from scipy.stats import mannwhitneyu
+
+    results, p_values = [], []
+    for members in groups:
+        mean = float(errors[members].mean())
+        interval = intervals.mean_interval(errors[members].tolist())
+        results.append(interval or intervals.Interval(mean, 0.0, math.inf))
+        others = errors[~members]
+        worse = (
+            mannwhitneyu(errors[members], others, alternative="greater") if len(others) else None
+        )
+        p_values.append(float(worse.pvalue) if worse is not None else 1.0)
+    return results, np.array(p_values)
+
+
 def _groups(
-    traits: Traits, labels: Indices, names: Sequence[str]
+    traits: Traits, truth: Targets, names: Sequence[str]
 ) -> Iterator[tuple[str, str, Truths]]:
     """Yield trait, value and members of each group; some groups may be empty."""
     paired = not np.isnan(traits.overlap).any()
@@ -127,9 +162,14 @@ def _groups(
             members = getattr(traits, trait)
             yield trait.replace("_", " "), "yes", members
             yield trait.replace("_", " "), "no", ~members
-    counts = np.bincount(labels, minlength=len(names))
+    if not names:
+        yield from _bins("score", truth)
+        return
+    several = truth.ndim == 2
+    counts = truth.sum(axis=0) if several else np.bincount(truth, minlength=len(names))
     for index in np.argsort(-counts, kind="stable")[:MOST_CLASSES]:
-        yield "class", names[index], labels == index
+        members = truth[:, index] > 0 if several else truth == index
+        yield "label" if several else "class", names[index], members
 
 
 def _bins(trait: str, values: NDArray[Any]) -> Iterator[tuple[str, str, Truths]]:

@@ -11,15 +11,14 @@ from typing import IO, Any, cast
 
 from finetune.data import csv_cells
 from finetune.errors import StoreError
-from finetune.metrics.catalog import LOSS, STANDARD
+from finetune.metrics.catalog import LOSS
 from finetune.runs import events
 from finetune.runs.run import Run
 
 _PIECE = 2**20  # bytes
 _COLUMNS = (
     "event", "time", "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second",
-    "busy", "memory",
-    *(metric.name for metric in STANDARD), "validation_loss", "best", "text",
+    "busy", "memory", "validation_loss", "best", "text",
 )  # fmt: skip
 
 

@@ -36,26 +36,28 @@ class QuantizationReport:
     kind: str
     pairs: int  # that were scored
     precision: str  # of the original model
-    accuracy: tuple[float, float]  # of the original model, and in int8
-    f1: tuple[float, float]
-    p: float  # of McNemar's test; null hypothesis: both are right equally often
+    # Metric -> of the original model, and in int8
+    scores: dict[str, tuple[float, float]]
+    # Of McNemar's test; null hypothesis: both are right equally often. None if no answer is right
+    # or wrong.
+    p: float | None
     pairs_per_second: tuple[PositiveFloat, PositiveFloat]
     processor: str
     step: int | None = None  # optimizer steps of the model
     kept: bool = False  # True if int8 is used
-    bound: float = 0.005  # largest difference of accuracy and F1
-    classes: int = 2  # number of classes, to name F1
+    bound: float = 0.005  # largest difference of a score
+    classes: int = 2  # number of classes, to name the scores
     faster: bool = False  # True if int8 is significantly faster, over many rounds
 
     @property
     def as_good(self) -> bool:
-        """True if accuracy and F1 differ by at most the bound, and not significantly."""
-        return self.difference <= self.bound and self.p >= 0.05
+        """True if no score differs by more than the bound, and the answers not significantly."""
+        return self.difference <= self.bound and (self.p is None or self.p >= 0.05)
 
     @property
     def difference(self) -> float:
-        """The change of accuracy or of F1, whichever is greater."""
-        changes = (after - before for before, after in (self.accuracy, self.f1))
+        """The greatest change of a score."""
+        changes = (after - before for before, after in self.scores.values())
         return round(max(map(abs, changes)), 9)  # 0.870 - 0.865 is a little more than 0.005
 
     @property

@@ -28,7 +28,8 @@ from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
-from finetune.runs.summary import MAJORITY, JobState
+from finetune.runs.summary import JobState
+from finetune.tasks.registry import find_task
 
 BUNDLED_REPORT = catalog.BUNDLED_PAIRS / "report.json"  # their check, made beforehand
 _ID = re.compile(r"[0-9a-f]{24}")
@@ -177,7 +178,7 @@ def check_config(
         return report
     on_partial(report)
     on_progress(Phase.BASELINES, "", 0, 0)
-    scores = {MAJORITY: report.majority}
+    scores = {find_task(report.task).constant: report.majority}
     if tfidf := baselines.measure_tfidf(splits.load_pairs(config, root)):
         scores[baselines.TFIDF] = tfidf
     return replace(report, baselines=scores)

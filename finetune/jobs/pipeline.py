@@ -29,7 +29,6 @@ from finetune.metrics.classification import Indices
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.runs.summary import MAJORITY
 from finetune.tasks.registry import deciding_metric, measured, task_of
 from finetune.training import distributed, schedule
 
@@ -289,7 +288,7 @@ class _Training:
     def measure_baselines(self) -> Iterator[events.Event]:
         """Score the baselines on the validation pairs, which are saved beside their logits."""
         run, config = self.run, self.config
-        measured = run.state().baselines.keys() - {MAJORITY}
+        measured = run.state().baselines.keys() - {self.task.constant}
         if measured or not distributed.is_main_process():
             return
         yield events.PhaseStarted(phase=Phase.BASELINES)

@@ -18,26 +18,34 @@ from finetune.errors import StoreError
 from finetune.evaluation import report
 from finetune.inference import decision_rule
 from finetune.jobs import service
-from finetune.metrics.catalog import HEADLINE, OPTIONAL, STANDARD
 from finetune.runs import grids
 from finetune.runs.names import SEED
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
+from finetune.tasks.registry import score_metrics
 
 CURVE = 30  # points of a run's curve in the table
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
-SCORES = tuple(dict.fromkeys((HEADLINE, *STANDARD, *OPTIONAL)))
-# Column to sort by -> True if the greatest comes first when it is chosen.
-COLUMNS = {
-    "name": False, "status": False, "dataset": False, "checkpoint": False,
-    **{metric.name: metric.greater_is_better for metric in SCORES},
-    "best_epoch": False, "seconds": True, "created": True,
-}  # fmt: skip
-_SCORE_NAMES = {metric.name for metric in SCORES}
+
+@cache
+def columns() -> dict[str, bool]:
+    """Return the columns to sort by, each with True if the greatest comes first when it is
+    chosen."""
+    scores = {metric.name: metric.greater_is_better for metric in score_metrics()}
+    return {
+        "name": False, "status": False, "dataset": False, "checkpoint": False, **scores,
+        "best_epoch": False, "seconds": True, "created": True,
+    }  # fmt: skip
+
+
+@cache
+def score_columns() -> list[str]:
+    """Return the columns that are scores."""
+    return [metric.name for metric in score_metrics()]
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,8 @@ class RunRow:
     checkpoint: str = ""
     # Of the kept model, at its saved threshold; empty until scored.
     scores: dict[str, float] = field(default_factory=dict)
+    headline: str = ""  # the score by which its task tells models apart
+    measured: tuple[str, ...] = ()  # the scores of its task
     threshold: float | None = None  # None without a saved one
     classes: int = 0  # 0 while unknown
     best_epoch: float | None = None
@@ -68,9 +78,9 @@ class RunRow:
 
     def value(self, column: str) -> Any:
         """Return the value of a column: a field's name or a hyperparameter's; None if unknown."""
-        if column in _SCORE_NAMES:
+        if column in score_columns():
             return self.scores.get(column)
-        if column in COLUMNS:
+        if column in columns():
             return getattr(self, column)
         return None if self.damaged else self.settings.get(column, _defaults()[column])
 
@@ -87,7 +97,7 @@ class RunGroup:
         self.finished = len(finished)
         self.scores = {  # None if none was scored
             name: grids.seed_spread(row.scores.get(name) for row in finished)
-            for name in _SCORE_NAMES
+            for name in score_columns()
         }
 
 
@@ -135,15 +145,17 @@ def run_row(store: RunStore, run: Run) -> RunRow:
             "threshold": rule.threshold_for(labels),
         }
     curve = [
-        scored.metrics[HEADLINE.name]
+        scored.metrics[summary.headline.name]
         for scored in summary.validation
-        if HEADLINE.name in scored.metrics
+        if summary.headline.name in scored.metrics
     ]
     stride = -(-len(curve) // CURVE) or 1
     return RunRow(
         id=run.id,
         name=run.title(),
         status=summary.status,
+        headline=summary.headline.name,
+        measured=tuple(metric.name for metric in summary.task.metrics),
         classes=summary.classes,
         seconds=training_seconds(summary),
         samples_per_second=summary.samples_per_second or None,
@@ -226,11 +238,9 @@ def by_dataset(
 
 def runs_csv(rows: Sequence[RunRow]) -> str:
     """Return all runs as CSV: results, and every hyperparameter, automatic ones as resolved."""
-    columns = ["id", *COLUMNS, *(name for name in _defaults() if name not in COLUMNS)]
-    cells = [
-        [row.id, *(row.resolved.get(name, row.value(name)) for name in columns[1:])] for row in rows
-    ]
-    return csv_cells.to_csv([columns, *cells])
+    names = [*columns(), *(name for name in _defaults() if name not in columns())]
+    cells = [[row.id, *(row.resolved.get(name, row.value(name)) for name in names)] for row in rows]
+    return csv_cells.to_csv([["id", *names], *cells])
 
 
 def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from finetune.evaluation import report
-from finetune.metrics.catalog import HEADLINE, STANDARD, metric_name
+from finetune.metrics.catalog import metric_name
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
@@ -69,7 +69,7 @@ def message(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
     scores = report.kept_metrics(run, summary)
     name = run.title(public=True)
     text = f"{name}: {summary.status}"
-    for metric in dict.fromkeys((HEADLINE, *STANDARD)):
+    for metric in dict.fromkeys((summary.headline, *summary.task.metrics)):
         if metric.name in scores:
             text += f", {metric_name(metric.name, summary.classes)} {scores[metric.name]:.3f}"
     if host == "hooks.slack.com":
@@ -78,5 +78,5 @@ def message(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
         return {"content": text, "allowed_mentions": {"parse": []}}
     return {
         "run": run.id, "name": name, "status": summary.status, "text": text,
-        **{metric.name: scores.get(metric.name) for metric in STANDARD},
+        **{metric.name: scores.get(metric.name) for metric in summary.task.metrics},
     }  # fmt: skip

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.messages import message
+from finetune.metrics import multi_label, regression
 from finetune.metrics.classification import (
     Floats,
     Indices,
@@ -48,6 +49,9 @@ class Tally:
 OfTally = Callable[[Tally, int | None], Floats]
 # Right examples, all examples, and the function from their proportion to the metric.
 Share = tuple[int, int, Callable[[float], float]]
+# Answers and truth of shape (examples, ...), and how often each example counts, of shape (examples,
+# samples) -> the metric, of shape (samples,).
+OfExamples = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], Floats]
 # Probabilities of shape (examples, classes), true classes, and the positive class -> the metric.
 OfProbabilities = Callable[[Probabilities, Indices, int | None], float]
 
@@ -61,8 +65,12 @@ class Metric:
         title: its name at the head of a column.
         phrase: its name in a sentence.
         title_of_all, phrase_of_all: its names for more than two classes, if they differ.
+        plain: what a value means to anybody, with `{value}`; empty if that cannot be said.
         range: its least and greatest value.
-        of_tally: computes it from answers; None if it needs more than answers.
+        kind: of the answers it is of: one of several classes, a score, or several labels; `any` of
+            what other people's modules compute.
+        of_tally: computes it from classes; None if it needs more than these.
+        of_examples: computes it from scores, or from several labels.
         of_probabilities: computes it from probabilities.
         as_share: if it is a proportion, or computed from one: the counts of that proportion, and
             the function from the proportion to the metric.
@@ -75,9 +83,12 @@ class Metric:
     phrase: str
     title_of_all: str = ""
     phrase_of_all: str = ""
+    plain: str = ""
     greater_is_better: bool = True
     range: tuple[float, float] = (0.0, 1.0)
+    kind: Literal["classes", "score", "labels", "any"] = "classes"
     of_tally: OfTally | None = None
+    of_examples: OfExamples | None = None
     of_probabilities: OfProbabilities | None = None
     as_share: Callable[[Tally, int], Share] | None = None
     sklearn: str = ""
@@ -169,6 +180,7 @@ def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None
 
 ACCURACY = Metric(
     "accuracy", message("Accuracy"), message("accuracy"), sklearn="accuracy_score",
+    plain=message("right in {value:.0%}"),
     of_tally=lambda tally, _: ratio(tally.hits.sum(axis=0), tally.support.sum(axis=0)),
 )  # fmt: skip
 F1 = Metric(
@@ -206,12 +218,56 @@ OPTIONAL = (  # may be added by name
 STANDARD = (ACCURACY, F1)  # measured of every classifier
 HEADLINE = F1  # by which the best model is chosen by default
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*STANDARD, LOSS, *OPTIONAL)}
+_INFINITE = float("inf")
+OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
+    Metric(
+        "pearson", message("Pearson correlation"), message("Pearson correlation"),
+        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson,
+    ),
+    Metric(
+        "spearmanr", message("Spearman correlation"), message("Spearman correlation"),
+        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman,
+    ),
+    Metric(
+        "mae", message("Mean absolute error"), message("mean absolute error"),
+        greater_is_better=False, range=(0.0, _INFINITE), kind="score",
+        of_examples=regression.mean_absolute_error,
+    ),
+    Metric(
+        "rmse", message("Root mean squared error"), message("root mean squared error"),
+        greater_is_better=False, range=(0.0, _INFINITE), kind="score",
+        of_examples=regression.root_mean_squared_error,
+    ),
+)  # fmt: skip
+OF_LABELS = (  # measured wherever a row may have several labels
+    Metric(
+        "micro_f1", message("Micro F1"), message("micro F1"), kind="labels",
+        of_examples=multi_label.micro_f1,
+    ),
+    Metric(
+        "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
+        of_examples=multi_label.macro_f1,
+    ),
+    Metric(
+        "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
+        of_examples=multi_label.subset_accuracy,
+    ),
+    Metric(
+        "hamming_loss", message("Hamming loss"), message("Hamming loss"), kind="labels",
+        greater_is_better=False, of_examples=multi_label.hamming_loss,
+    ),
+)  # fmt: skip
+# Every metric of every task.
+ALL: Mapping[str, Metric] = {
+    metric.name: metric for metric in (*METRICS.values(), *OF_SCORES, *OF_LABELS)
+}
 
 
 def find(name: str) -> Metric:
     """Return the metric with this name. Unlisted metrics come from other people's modules; greater
     counts as better."""
-    return METRICS.get(name) or Metric(name, name, name, range=(float("-inf"), float("inf")))
+    anything = Metric(name, name, name, range=(-_INFINITE, _INFINITE), kind="any")
+    return ALL.get(name, anything)
 
 
 def named(names: Iterable[str]) -> list[Metric]:
@@ -241,6 +297,19 @@ def scores_of(
         metric.name: metric.score(confusion, positive)
         for metric in metrics
         if metric.of_tally is not None
+    }
+
+
+def example_scores(
+    answers: NDArray[Any], truth: NDArray[Any], metrics: Iterable[Metric]
+) -> dict[str, float]:
+    """Compute metrics of scores, or of several labels, by name; both arrays have the shape
+    (examples, ...). Other metrics are left out."""
+    once = np.ones((len(truth), 1))
+    return {
+        metric.name: float(metric.of_examples(answers, truth, once)[0])
+        for metric in metrics
+        if metric.of_examples is not None
     }
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from finetune.metrics import classification
 from finetune.metrics.catalog import STANDARD, Metric, Tally
@@ -87,6 +89,48 @@ def paired_bootstrap(
     meant = positive if classes == 2 else None
     before, after = (_scores_of(cells[0], predictions, meant, metrics) for predictions in cells[1:])
     return _bootstrap(lambda weights: after(weights) - before(weights), counts, metrics)
+
+
+def example_intervals(
+    answers: NDArray[Any], truth: NDArray[Any], metrics: Iterable[Metric]
+) -> dict[str, Interval]:
+    """Compute the same intervals of metrics of scores or of several labels, by resampling examples.
+
+    At the ends of a metric's range Wilson's interval of as many examples, all of them right or all
+    wrong, is used.
+
+    Args:
+        answers, truth: of shape (examples, ...).
+    """
+    metrics, examples = [metric for metric in metrics if metric.of_examples], len(truth)
+    counts = np.ones(examples, np.int64)
+    intervals = _bootstrap(_metrics_of(answers, truth, metrics), counts, metrics)
+    for metric in metrics:
+        score, (least, most) = intervals[metric.name], metric.range
+        if math.isfinite(most) and not least + 1e-12 < score.value < most - 1e-12:
+            share = wilson_interval(examples * (2 * score.value > least + most), examples)
+            low, high = (least + (most - least) * end for end in (share.low, share.high))
+            intervals[metric.name] = Interval(score.value, low, high)
+    return intervals
+
+
+def paired_example_bootstrap(
+    truth: NDArray[Any], first: NDArray[Any], second: NDArray[Any], metrics: Iterable[Metric]
+) -> dict[str, Interval]:
+    """Compute bootstrap intervals of the difference second - first of such metrics on the same
+    examples."""
+    metrics = [metric for metric in metrics if metric.of_examples]
+    before, after = (_metrics_of(answers, truth, metrics) for answers in (first, second))
+    counts = np.ones(len(truth), np.int64)
+    return _bootstrap(lambda weights: after(weights) - before(weights), counts, metrics)
+
+
+def _metrics_of(
+    answers: NDArray[Any], truth: NDArray[Any], metrics: Sequence[Metric]
+) -> _Statistic:
+    """The statistic of these examples, which are cells of their own."""
+    functions = [metric.of_examples for metric in metrics if metric.of_examples]
+    return lambda weights: np.stack([of(answers, truth, weights) for of in functions])
 
 
 def _scores_of(
@@ -185,7 +229,23 @@ def newcombe_interval(score: Interval, other: float, examples: int) -> Interval:
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
     """
-    around, difference = wilson_interval(round(other * examples), examples), score.value - other
+    return _square_and_add(score, other, wilson_interval(round(other * examples), examples))
+
+
+def correlation_difference(score: Interval, other: float, examples: int) -> Interval:
+    """The interval of the difference of two correlations, the second without an interval of its
+    own: it gets Fisher's. Both are taken as independent.
+
+    Source: Zou 2007, Psychological Methods 12(4), 399-413.
+    """
+    middle = math.atanh(max(-0.999999, min(0.999999, other)))
+    half = 1.959964 / math.sqrt(max(1, examples - 3))
+    around = Interval(other, math.tanh(middle - half), math.tanh(middle + half))
+    return _square_and_add(score, other, around)
+
+
+def _square_and_add(score: Interval, other: float, around: Interval) -> Interval:
+    difference = score.value - other
     below = math.hypot(score.value - score.low, max(0.0, around.high - other))
     above = math.hypot(score.high - score.value, max(0.0, other - around.low))
     return Interval(difference, difference - below, difference + above)

@@ -15,12 +15,13 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, first_line
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits, probabilities
-from finetune.metrics.catalog import LOSS, METRICS
-from finetune.metrics.classification import Indices
+from finetune.metrics.catalog import ALL, LOSS
 
 FOLDER = Path(__file__).parent / "scores"  # for `evaluate.load`, with a metric's name
 
@@ -31,7 +32,10 @@ class ScoreModules:
 
     Args:
         names: of the metrics, folders, and modules of the Hub.
+        classes: the number of classes or labels; 0 for scores.
+        positive: of two classes, the index of the one that is meant.
         answer: turns logits into answers; the most probable class by default.
+        shares: turns logits into probabilities.
 
     Raises:
         ConfigError: if a module cannot be loaded.
@@ -42,18 +46,20 @@ class ScoreModules:
         names: Sequence[str],
         classes: int,
         positive: int = 1,
-        answer: Callable[[Logits], Indices] = lambda logits: logits.argmax(axis=1),
+        answer: Callable[[Logits], NDArray[Any]] = lambda logits: logits.argmax(axis=1),
+        shares: Callable[[Logits], Logits] = probabilities,
     ) -> None:
         import evaluate
 
-        self._classes, self._positive, self._answer = classes, positive, answer
+        self._classes, self._positive = classes, positive
+        self._answer, self._shares = answer, shares
         modules = {name: self._load(name) for name in names if name != LOSS.name}
         self._combined = evaluate.combine(modules)
 
     def _load(self, name: str) -> Any:
         import evaluate
 
-        if name in METRICS:
+        if name in ALL:
             options = {"positive": self._positive, "classes": self._classes}
             return evaluate.load(str(FOLDER), name, keep_in_memory=True, **options)
         if not os.path.exists(name) and not hub_connection.hub_is_reachable():
@@ -69,14 +75,13 @@ class ScoreModules:
             )
             raise ConfigError({"metrics": problem}) from error
 
-    def add_batch(self, *, predictions: Logits, references: Indices) -> None:
-        """Add a batch: logits of shape (examples, classes), true classes of shape (examples,)."""
-        scores: Any = probabilities(predictions)
+    def add_batch(self, *, predictions: Logits, references: NDArray[Any]) -> None:
+        """Add a batch: logits of shape (examples, outputs), targets of shape (examples, ...)."""
         try:
             self._combined.add_batch(
                 predictions=self._answer(predictions),
                 references=references,
-                prediction_scores=scores,
+                prediction_scores=self._shares(predictions),
             )
         except KeyError as error:
             raise DataError(

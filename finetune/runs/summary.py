@@ -18,7 +18,6 @@ from finetune.tasks.registry import find_task
 Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", "interrupted"]
 
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed", "interrupted"})
-MAJORITY = "majority class"
 MAX_POINTS = 2000  # measurements of a run in memory; the whole curve is in its events
 
 
@@ -180,6 +179,11 @@ class RunSummary(JobState):
         return list(dict.fromkeys((*self.task.metrics, *catalog.named(latest))))
 
     @property
+    def headline(self) -> Metric:
+        """The metric by which its task tells models apart."""
+        return self.task.headline
+
+    @property
     def task(self) -> Task:
         """The run's task; classes until it is known."""
         return find_task(self.prepared.task if self.prepared else SINGLE_LABEL)
@@ -241,9 +245,9 @@ class RunSummary(JobState):
             case events.Prepared():
                 if self.prepared is None or self.prepared.fingerprint != event.fingerprint:
                     self.baselines = {}  # a resumed run's were measured on the same pairs
-                if event.majority:
-                    self.baselines = self.baselines | {MAJORITY: event.majority}
                 self.prepared = event
+                if event.majority:
+                    self.baselines = self.baselines | {self.task.constant: event.majority}
             case events.FirstBatch():
                 self.first_batch = event
             case events.PhaseStarted():

@@ -13,7 +13,7 @@ from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Floats, Indices
+from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.text_hashes import Integers
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
 MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
+# What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,
+# of shape (rows, labels).
+Targets = NDArray[Any]
+
 
 @dataclass(frozen=True)
 class Target:
@@ -32,6 +36,8 @@ class Target:
     names: tuple[str, ...]  # of classes or labels, by index; empty for a score
     positive: int = 1  # of two classes, the index of the one whose scores are reported
     task: str = SINGLE_LABEL
+    low: float = 0.0  # of a score, the least and the greatest in training
+    high: float = 0.0
 
     @property
     def size(self) -> int:
@@ -94,6 +100,9 @@ class DecisionRule:
     threshold: float | None = None  # plain probability from which `positive` is the answer
     temperature: float | None = None  # calibrated probabilities are softmax(logits / temperature)
     positive: str = ""  # name of a class, of two
+    margin: float | None = None  # a score's 95% interval is the answer with this on either side
+    # Names of labels, each with the probability from which it is given; a half for others.
+    thresholds: tuple[tuple[str, float], ...] = ()
 
     def threshold_for(self, names: Sequence[str]) -> float | None:
         """Return the threshold; None unless there are two classes, one of them `positive`."""
@@ -115,22 +124,33 @@ class PredictOptions:
 class Answers(NamedTuple):
     """Answers to several pairs."""
 
-    probabilities: NDArray[np.float32]  # of shape (pairs, classes)
-    values: NDArray[np.int64]  # class indices, of shape (pairs,)
+    # Of each class or label, shape (pairs, target.size); (pairs, 0) if the task has none.
+    probabilities: NDArray[np.float32]
+    values: Targets
 
-    def probability_of(self, values: Indices) -> NDArray[np.float32]:
-        """Return the probability of one class for each pair, of shape (pairs,)."""
-        return self.probabilities[np.arange(len(values)), values]
+    def probability_of(self, values: Targets) -> NDArray[np.float32]:
+        """Return the probability of one class, or of one set of labels if they are independent, for
+        each pair; shape (pairs,). nan if the task has no probabilities."""
+        shares = self.probabilities
+        if not shares.shape[1]:
+            return np.full(len(values), np.nan, np.float32)
+        if values.ndim == 1:
+            return shares[np.arange(len(values)), values]
+        own = np.where(values > 0, shares, 1 - shares)
+        return np.asarray(own.prod(axis=1, dtype=np.float32))
 
 
 class Task(Protocol):
-    """A kind of problem to learn. Arrays of answers and of truth have the shape (examples,)."""
+    """A kind of problem to learn."""
 
     name: str
     title: str  # for a person
     metrics: tuple[Metric, ...]  # measured of every run
     headline: Metric  # of these, the one by which models are told apart
+    constant: str  # a name for the best constant answer, as a baseline
     has_own_loss: bool  # True if the loss is not the one that transformers computes for its head
+    has_right: bool  # True if an answer is right or wrong; a score is only near
+    left_out: str  # why rows are left out whose label is none of the task's
 
     # Reading
 
@@ -154,10 +174,11 @@ class Task(Protocol):
         """Return 0 for each row that has a target, otherwise `MISSING_LABEL` or `LEFT_OUT`."""
 
     def strata(self, targets: NDArray[Any]) -> Integers:
-        """Return the stratum of each row, an integer from 0, for cutting a validation split."""
+        """Return the stratum of each row, from 0, for cutting a validation split; shape (rows,), or
+        (rows, strata) of 0 and 1 if a row may be of several."""
 
     def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
-        """Return the rows of each class or label."""
+        """Return the rows of each class or label; none for a score."""
 
     def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
         """Return the reasons why rows cannot be trained on, or the questions to answer first."""
@@ -249,8 +270,12 @@ class Task(Protocol):
             answers: the result of the method `answers` for the same rule and options.
         """
 
-    def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
-        """Answer by logits or probabilities alone; their shape is (pairs, target.size)."""
+    def plain_answers(self, logits: Logits) -> Targets:
+        """Answer by logits alone, of shape (pairs, target.size)."""
+
+    def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
+        """Return the fields of a `DecisionRule` that every saved model gets, from its logits of the
+        validation pairs."""
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         """Load the modules that get each batch's logits and labels."""
@@ -264,37 +289,41 @@ class Task(Protocol):
     ) -> torch.Tensor:
         """Return the loss that is trained on: the model's own unless it is changed."""
 
-    def losses(self, logits: Logits, labels: Indices) -> Floats:
+    def losses(self, logits: Logits, labels: Targets) -> Floats:
         """Return the loss of each example, whose mean evaluations report; shape (examples,)."""
 
     def scores(
-        self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, float]:
         """Return the metrics for which answers suffice, by name."""
 
     def intervals(
-        self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, Interval]:
         """Return the metrics of `scores` with their 95% confidence intervals, by name."""
 
-    def right(self, answers: Indices, truth: Indices) -> NDArray[np.bool_]:
-        """Return which answers are right."""
+    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
+        """Return which answers are right, shape (examples,). Of no use unless `has_right`."""
+
+    def errors(self, answers: Targets, truth: Targets) -> Floats:
+        """Return how wrong each answer is, from 0 for a right one; shape (examples,)."""
 
     def difference(
-        self, first: Indices, second: Indices, truth: Indices, target: Target,
+        self, first: Targets, second: Targets, truth: Targets, target: Target,
         metrics: Sequence[Metric],
     ) -> dict[str, Interval]:  # fmt: skip
         """Return the metrics of the first answers minus those of the second, by name, with their
         95% intervals."""
 
     def details(
-        self, logits: Logits, answers: Answers, truth: Indices, target: Target,
+        self, logits: Logits, answers: Answers, truth: Targets, target: Target,
         groups: Integers | None,
     ) -> Any:  # fmt: skip
         """Return what an evaluation shows besides scores.
 
-        The result has the attributes `errors`, the number of wrong answers, and `always`, the
-        answer given to every example although others would be right, or None.
+        The result has the attributes `errors`, the number of wrong answers; `always`, the class
+        given to every example although others would be right, or None; and `fitted`, a
+        cross-fitted decision rule, or None.
 
         Args:
             groups: the group of each example, equal for examples that share a sentence; None if the

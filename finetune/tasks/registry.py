@@ -37,15 +37,24 @@ def find_task(name: str) -> Task:
     return tasks()[name]
 
 
+def score_metrics() -> list[Metric]:
+    """Return the metrics that a run can have: each task's, its headline first, and the further
+    ones."""
+    own = [metric for task in tasks().values() for metric in (task.headline, *task.metrics)]
+    return list(dict.fromkeys((*own, *catalog.OPTIONAL)))
+
+
 def task_of(target: Target) -> Task:
     """Return the task of a target."""
     return find_task(target.task)
 
 
 def measured(config: RunConfig, target: Target) -> list[Metric]:
-    """Return the metrics of a run, the loss left out: those of its task, and those it adds."""
-    added = [*config.added_metrics, deciding_metric(config, target)]
-    return list(dict.fromkeys((*task_of(target).metrics, *catalog.named(added))))
+    """Return the metrics of a run, the loss left out: those of its task, and those it adds unless
+    they are of another kind of answer."""
+    task, added = task_of(target), [*config.added_metrics, deciding_metric(config, target)]
+    fitting = (of for of in catalog.named(added) if of.kind in (task.headline.kind, "any"))
+    return list(dict.fromkeys((*task.metrics, *fitting)))
 
 
 def deciding_metric(config: RunConfig, target: Target) -> str:
@@ -53,8 +62,10 @@ def deciding_metric(config: RunConfig, target: Target) -> str:
     the task's if that is of another task."""
     name, task = config.metric_for_best_model, task_of(target)
     known = {LOSS.name, *config.added_metrics, *(metric.name for metric in task.metrics)}
-    of_classes = catalog.find(name) in catalog.STANDARD
-    return task.headline.name if of_classes and name not in known else name
+    found = catalog.find(name)
+    other_kind = name != LOSS.name and found.kind not in (task.headline.kind, "any")
+    of_other = other_kind or (found in catalog.STANDARD and name not in known)
+    return task.headline.name if of_other else name
 
 
 def recognise(cells: Sequence[Any]) -> Task:

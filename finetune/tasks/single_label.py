@@ -19,7 +19,7 @@ from finetune.messages import message
 from finetune.metrics import catalog, classification, intervals
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Floats, Indices, confusion_matrix
+from finetune.metrics.classification import Floats, confusion_matrix
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.tasks import class_findings, classes
@@ -32,6 +32,7 @@ from finetune.tasks.base import (
     LabelledRows,
     PredictOptions,
     Target,
+    Targets,
 )
 from finetune.tasks.class_details import ClassDetails, measure_details
 from finetune.tasks.classes import Classes, LabelEncoder, make_classes
@@ -48,7 +49,10 @@ class SingleLabel:
     title = message("One class for each row")
     metrics: tuple[Metric, ...] = catalog.STANDARD
     headline = catalog.HEADLINE
+    constant = message("always the commonest answer")
     has_own_loss = False
+    has_right = True
+    left_out = message("the label is no class")
 
     def recognises(self, cells: Sequence[Any]) -> bool:
         return True
@@ -144,7 +148,7 @@ class SingleLabel:
 
     def by_similarity(
         self, tuned_on: NDArray[Any], truth: NDArray[Any], similarity: NDArray[Any], target: Target
-    ) -> Indices:
+    ) -> Targets:
         return classification.predict_by_threshold(tuned_on, truth, similarity, target.positive)
 
     def spell(self, values: NDArray[Any], target: Target) -> list[str]:
@@ -200,8 +204,11 @@ class SingleLabel:
         second, first = np.partition(shares, -2, axis=1)[:, -2:].T
         return np.asarray(first - second, np.float32)
 
-    def plain_answers(self, scores: Logits) -> NDArray[np.int64]:
-        return np.asarray(scores.argmax(axis=1), np.int64)
+    def plain_answers(self, logits: Logits) -> Targets:
+        return np.asarray(logits.argmax(axis=1), np.int64)
+
+    def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
+        return {}  # a person chooses the threshold
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         names = [metric.name for metric in metrics]
@@ -221,28 +228,31 @@ class SingleLabel:
         logits = outputs.logits.float()
         return cross_entropy(logits, labels, class_weights, label_smoothing=smoothing)
 
-    def losses(self, logits: Logits, labels: Indices) -> Floats:
+    def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = logits.astype(np.float64)
         scores -= scores.max(axis=1, keepdims=True)
         own = scores[np.arange(len(labels)), labels]
         return np.asarray(np.log(np.exp(scores).sum(axis=1)) - own)
 
     def scores(
-        self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, float]:
         return catalog.tallied_scores(truth, answers, target.size, target.positive, metrics)
 
     def intervals(
-        self, answers: Indices, truth: Indices, target: Target, metrics: Sequence[Metric]
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, Interval]:
         confusion = confusion_matrix(truth, answers, target.size)
         return intervals.bootstrap_intervals(confusion, target.positive, metrics)
 
-    def right(self, answers: Indices, truth: Indices) -> NDArray[np.bool_]:
+    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
         return np.asarray(answers == truth)
 
+    def errors(self, answers: Targets, truth: Targets) -> Floats:
+        return np.asarray(answers != truth, np.float64)
+
     def difference(
-        self, first: Indices, second: Indices, truth: Indices, target: Target,
+        self, first: Targets, second: Targets, truth: Targets, target: Target,
         metrics: Sequence[Metric],
     ) -> dict[str, Interval]:  # fmt: skip
         return intervals.paired_bootstrap(
@@ -250,7 +260,7 @@ class SingleLabel:
         )
 
     def details(
-        self, logits: Logits, answers: Answers, truth: Indices, target: Target,
+        self, logits: Logits, answers: Answers, truth: Targets, target: Target,
         groups: Integers | None,
     ) -> ClassDetails:  # fmt: skip
         shares, values = answers

@@ -27,7 +27,9 @@ class Series:
     """One line of a chart."""
 
     name: str  # in the legend and beside its values
-    style: str  # the class of its colour and marker in the style sheet: `loss`, `accuracy`, `f1`
+    style: (
+        str  # the class of its colour and marker in the style sheet: `loss`, `headline`, `second`
+    )
     points: list[Point] = field(default_factory=list)  # (x, y), in order of x
     markers: bool = False  # draw each point; for a few measurements, not for a curve
     baselines: tuple[tuple[str, float], ...] = ()  # (name, level), drawn dashed for comparison

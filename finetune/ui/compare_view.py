@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from finetune.evaluation import picking, report
 from finetune.evaluation.report import RunEvaluation
 from finetune.jobs import run_table
 from finetune.jobs.run_table import RunRow
-from finetune.metrics.catalog import HEADLINE, LOSS
+from finetune.metrics.catalog import LOSS
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
@@ -36,7 +37,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         return feedback.show_errors(error)
     listed = [run_table.run_row(store, run) for run in runs]
     summaries = [run.state() for run in runs]
-    expected = map(_expected_f1, runs, summaries)
+    expected = map(_expected_score, runs, summaries)
     compared: list[_Compared] = list(zip(runs, listed, summaries, expected, strict=True))
     compared.sort(key=_ranked, reverse=True)
     rows, summaries = [row for _, row, *_ in compared], [summary for *_, summary, _ in compared]
@@ -44,8 +45,8 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     first, second = _study(*compared[0]), _study(*compared[1])
     paired = report.compare_runs(first, second) if first and second else None
     classes = max(row.classes for row in rows)
-    f1 = in_words(HEADLINE.name, classes)
-    measured = dict.fromkeys((HEADLINE, *(m for each in summaries for m in each.measured)))
+    headline = summaries[0].headline
+    measured = dict.fromkeys((headline, *(m for each in summaries for m in each.measured)))
     titles = {metric.name: in_words(metric.name, classes) for metric in (*measured, LOSS)}
     drawn = [
         _chart(summaries, gettext("Validation {f1}", f1=title), name)
@@ -63,7 +64,8 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         comparison=paired,
         same_answers=paired is not None and paired.same_answers,
         examples=first.analysis.examples if first else 0,
-        f1=f1,
+        headline=headline.name,
+        f1=titles[headline.name],
         at_thresholds=any(row.threshold is not None for row in rows),
         expected=[expected for *_, expected in compared],
         below=_below_baseline(rows, summaries),
@@ -79,10 +81,10 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
 
 
 def _ranked(compared: _Compared) -> float:
-    """The F1 expected on new pairs; below all others if there is none."""
-    _, row, _, expected = compared
-    f1 = row.value(HEADLINE.name) if expected is None else expected
-    return -1.0 if f1 is None else f1
+    """The score expected on new pairs; below all others if there is none."""
+    _, row, summary, expected = compared
+    score = row.value(row.headline) if expected is None else expected
+    return -math.inf if score is None else summary.headline.rank(score)
 
 
 def _study(run: Run, _: RunRow, summary: RunSummary, *__: object) -> RunEvaluation | None:
@@ -92,29 +94,33 @@ def _study(run: Run, _: RunRow, summary: RunSummary, *__: object) -> RunEvaluati
     return None
 
 
-def _expected_f1(run: Run, summary: RunSummary) -> float | None:
-    """The F1 expected on new pairs; None if picking does not change it, or it is unknown."""
+def _expected_score(run: Run, summary: RunSummary) -> float | None:
+    """The headline score expected on new pairs; None if unknown, or if picking does not change
+    it."""
     picked, best = picking.run_picking(run, summary), summary.best
     if picked is None or best is None:
         return None
-    return picked.expected(best.metrics).get(HEADLINE.name)
+    return picked.expected(best.metrics).get(summary.headline.name)
 
 
 def _below_baseline(
     rows: Sequence[RunRow], summaries: Sequence[RunSummary]
 ) -> dict[str, Any] | None:
     """The best baseline, and the letters of the runs below it; None if there are none."""
+    headline = summaries[0].headline
     levels = {
-        name: scores[HEADLINE.name]
+        name: scores[headline.name]
         for summary in summaries
         for name, scores in summary.baselines.items()
-        if HEADLINE.name in scores
+        if headline.name in scores
     }
-    baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
+    if not levels:
+        return None
+    baseline, level = max(levels.items(), key=lambda item: headline.rank(item[1]))
     below = [
         letter
         for letter, row in zip(_LETTERS, rows, strict=False)
-        if row.scores.get(HEADLINE.name, level) < level
+        if headline.rank(row.scores.get(headline.name, level)) < headline.rank(level)
     ]
     return {"baseline": baseline, "level": level, "letters": below} if below else None
 
@@ -123,8 +129,8 @@ def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
     """The results in which the runs differ -> their titles."""
     titles = {
         **{
-            metric.name: gettext("{f1}, best model", f1=measure(metric.name, classes))
-            for metric in run_table.SCORES
+            name: gettext("{f1}, best model", f1=measure(name, classes))
+            for name in run_table.score_columns()
         },
         "status": gettext("Status"),
         "best_epoch": gettext("Best epoch"),
@@ -134,7 +140,7 @@ def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
     return {
         name: title
         for name, title in titles.items()
-        if len({run_view.cell_text(row, name) for row in rows}) > 1 or name == HEADLINE.name
+        if len({run_view.cell_text(row, name) for row in rows}) > 1 or name == rows[0].headline
     }
 
 

@@ -24,7 +24,7 @@ from finetune.jobs import check
 from finetune.jobs.cost import Estimate
 from finetune.jobs.run_table import value_text
 from finetune.runs.store import RunStore
-from finetune.runs.summary import MAJORITY
+from finetune.tasks.registry import find_task
 from finetune.training import recipe, schedule
 from finetune.ui import theme
 from finetune.ui.html import render
@@ -99,8 +99,9 @@ def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Mar
     rows = _first_rows(report, store) if report is not None and report.splits else []
     remark = None
     if report is not None:
-        scores = {MAJORITY: report.majority, **report.baselines}
-        remark = baselines.why_no_training(scores, len(report.labels))
+        task = find_task(report.task)
+        scores = {task.constant: report.majority, **report.baselines}
+        remark = baselines.why_no_training(scores, task, len(report.labels))
     return render(
         "pairs_card.html", report=report if rows else None, rows=rows, remark=remark,
         dataset=dataset,

@@ -20,6 +20,7 @@ from finetune.metrics.catalog import HEADLINE
 from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
+from finetune.tasks.registry import task_of
 from finetune.ui import charts, run_charts
 from finetune.ui.charts import Series
 from finetune.ui.html import in_words, macro, render
@@ -106,7 +107,7 @@ def _weak_first(slices: Sequence[Slice], never: Sequence[str]) -> list[tuple[Sli
 
     def rank(part: Slice) -> tuple[Any, ...]:
         missed = part.trait == "class" and part.value in never
-        return not part.weak, not missed, part.count < TESTED, part.accuracy.value
+        return not part.weak, not missed, part.count < TESTED, part.result.value
 
     return [(part, mark(part)) for part in sorted(slices, key=rank)]
 
@@ -214,7 +215,8 @@ def disagreements(
     shown: list[Any] = []
     if first.table is not None:
         examples = example_rows(first, rows[:MOST_DISAGREEMENTS])
-        others = [second.analysis.labels[second.answers[example.row]] for example in examples]
+        target = second.analysis.target
+        others = task_of(target).spell(second.answers[[each.row for each in examples]], target)
         shown = list(zip(examples, comparison.first_right, others, strict=False))
     return render("disagreements.html", shown=shown, total=len(rows), columns=columns)
 

@@ -20,8 +20,9 @@ from finetune.config import NO_COLUMN
 from finetune.engines.spending import rounded_up
 from finetune.findings import shorten
 from finetune.messages import message
-from finetune.metrics.catalog import HEADLINE, STANDARD, metric_name, metric_title
+from finetune.metrics.catalog import metric_name, metric_title
 from finetune.runs.events import Phase
+from finetune.tasks.registry import find_task
 from finetune.text_hashes import without_direction
 from finetune.ui.i18n import gettext, gettext_html, number
 
@@ -53,8 +54,7 @@ def environment() -> Environment:
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
     templates.globals["NO_COLUMN"] = NO_COLUMN
-    templates.globals["headline"] = HEADLINE.name
-    templates.globals["standard"] = [metric.name for metric in STANDARD]
+    templates.globals["find_task"] = find_task
     filters = (
         fixed, exact, count, size, number, code, measure, in_words, shorten, printable, rounded_up,
     )  # fmt: skip

@@ -12,7 +12,6 @@ from finetune.data import checkpoints
 from finetune.errors import FinetuneError
 from finetune.evaluation import report
 from finetune.jobs import service
-from finetune.metrics.catalog import HEADLINE
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui.html import fixed, in_words, macro
@@ -46,7 +45,7 @@ def choices(
             summary = run.state()
             if summary.status in ENDED:
                 settled.append(run.id)
-            metric, score = HEADLINE.name, gettext("not scored")
+            metric, score = summary.headline.name, gettext("not scored")
             kept = report.kept_metrics(run, summary).get(metric)
             if kept is not None:
                 score = f"{in_words(metric, summary.classes)} {fixed(kept)}"

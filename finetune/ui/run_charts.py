@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from finetune.messages import message
-from finetune.metrics.catalog import HEADLINE, LOSS, STANDARD
+from finetune.metrics.catalog import LOSS, Metric
 from finetune.runs.events import Evaluated, Stepped
 from finetune.runs.summary import RunSummary
 from finetune.ui.charts import Point, Series, chart, thinned
@@ -121,38 +122,45 @@ def score_chart(
     """
     axis = _axis(summary, view)
     lines, scores = [], summary.baselines.items()
-    for n, metric in enumerate(summary.measured):
+    # On one axis: without a task's errors in the unit of its target.
+    drawn = [
+        metric for metric in summary.measured
+        if math.isfinite(metric.range[1]) or metric not in summary.task.metrics
+    ]  # fmt: skip
+    for n, metric in enumerate(drawn):
         levels = [(gettext(name), of[metric.name]) for name, of in scores if metric.name in of]
         lines.append(
             Series(
                 in_words(metric.name, summary.classes),
-                metric.name if metric in STANDARD else f"run{n}",
+                _style(summary, metric, n),
                 _scored(summary, metric.name, axis),
                 markers=True,
                 baselines=tuple(levels),
             )
         )
-    f1 = in_words(HEADLINE.name, summary.classes)
-    if len(lines) > len(STANDARD):
-        title = gettext("Validation scores")
-        if threshold is not None:
-            title = gettext("Validation scores, of the most probable class")
-    elif threshold is not None:
-        title = gettext("Validation accuracy and {f1}, of the most probable class", f1=f1)
-    else:
-        title = gettext("Validation accuracy and {f1}", f1=f1)
+    title = gettext("Validation scores")
+    if threshold is not None:
+        title = gettext("Validation scores, of the most probable class")
     return chart(
         title,
         lines,
         axis.last,
         gettext("Scores appear once the model is scored, the first time before its first step."),
         axis.name,
-        most=max((metric.range[1] for metric in summary.measured), default=1.0),
+        most=max((metric.range[1] for metric in drawn), default=1.0),
         look=gettext(
             "Above the dashed baselines it has learned something; when the scores fall while the "
             "loss still falls, it learns by heart."
         ),
         epoch=axis.epoch,
+    )
+
+
+def _style(summary: RunSummary, metric: Metric, n: int) -> str:
+    """The style of a metric's line: the headline and the task's next metric have their own."""
+    own = [summary.headline, *summary.task.metrics]
+    return dict(zip(dict.fromkeys(own), ("headline", "second"), strict=False)).get(
+        metric, f"run{n}"
     )
 
 

@@ -20,7 +20,6 @@ from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
-from finetune.metrics.catalog import HEADLINE, METRICS, STANDARD
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -31,7 +30,6 @@ from finetune.ui.i18n import gettext
 MAX_COMPARED = 8  # colours and dashes that can be told apart
 PAGE = 20  # rows of the table at a time
 MOST_SETTINGS = 8  # columns of differing hyperparameters
-COLUMNS = tuple(run_table.COLUMNS)
 STATUSES = {
     "waiting": message("waiting"),
     "running": message("running"),
@@ -85,7 +83,7 @@ def progress(summary: RunSummary) -> Markup:
 
 def cards(run: Run, summary: RunSummary) -> Markup:
     """The latest loss, the scores of the best model, and whether training was worth while."""
-    remark = baselines.why_no_training(summary.baselines, summary.classes)
+    remark = baselines.why_no_training(summary.baselines, summary.task, summary.classes)
     kept = None
     with contextlib.suppress(StoreError, OSError):
         if decision_rule.read_rule(run.best).threshold is not None:
@@ -120,10 +118,10 @@ def brief(run: Run, summary: RunSummary) -> str:
     if summary.status == "running" and summary.step and summary.total_steps:
         return f"{100 * summary.step // summary.total_steps}%"
     kept = report.kept_metrics(run, summary) if summary.status == "finished" else {}
-    f1 = kept.get(HEADLINE.name)
-    if f1 is not None:
-        name = in_words(HEADLINE.name, summary.classes)
-        return gettext("Done: {measure} {f1:.2f}", measure=name, f1=f1)
+    score = kept.get(summary.headline.name)
+    if score is not None:
+        name = in_words(summary.headline.name, summary.classes)
+        return gettext("Done: {measure} {f1:.2f}", measure=name, f1=score)
     if summary.status == "waiting":
         return gettext("Waiting")
     return _headline(replace(summary, detail=""), (0, 0))
@@ -206,7 +204,7 @@ def table(
     """
     matching = run_table.filter_rows(rows, text)
     lines: list[RunRow | RunGroup] = []
-    kinds = {in_words(HEADLINE.name, row.classes) for row in matching if row.scores}
+    kinds = {(row.headline, in_words(row.headline, row.classes)) for row in matching if row.scores}
     for line in run_table.by_dataset(run_table.sort_rows(matching, by, descending, rows), rows):
         lines += [line, *line.rows] if isinstance(line, RunGroup) else [line]
     page = max(0, min(page, (len(lines) - 1) // PAGE))
@@ -232,7 +230,8 @@ def table(
         ids=" ".join(row.id for row in rows),
         matching=len(matching),
         total=len(rows),
-        scores=[metric.name for metric in run_table.SCORES],
+        scores=run_table.score_columns(),
+        curve_beside=next((name for name in columns if name in _headlines(matching)), ""),
         cell=cell_text,
         sparkline=_sparkline(matching),
         most_classes=max((row.classes for row in matching), default=0) if len(kinds) == 1 else 0,
@@ -240,20 +239,23 @@ def table(
     )
 
 
+def _headlines(rows: Sequence[RunRow]) -> set[str]:
+    """The scores by which the rows' tasks tell models apart."""
+    return {row.headline for row in rows}
+
+
 def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
     """The columns in which the rows differ (all, for a single row), and the texts that all rows
     share in some others."""
-    settings = [name for name in run_table.differing_settings(rows) if name not in COLUMNS]
-    scores = [
-        metric.name
-        for metric in run_table.SCORES
-        if metric in STANDARD or any(metric.name in row.scores for row in rows)
-    ]
-    first, last = ["name", *scores, "status", "dataset", "checkpoint"], COLUMNS[-3:]
+    known = [*run_table.columns()]
+    settings = [name for name in run_table.differing_settings(rows) if name not in known]
+    scored = {name for row in rows for name in (*row.measured, *row.scores)}
+    scores = [name for name in run_table.score_columns() if name in scored]
+    first, last = ["name", *scores, "status", "dataset", "checkpoint"], known[-3:]
     columns, same = [], []
     for column in [*first, *settings[:MOST_SETTINGS], *last]:
         texts = {cell_text(row, column) for row in rows}
-        if len(texts) > 1 or len(rows) < 2 or column in ("name", HEADLINE.name):
+        if len(texts) > 1 or len(rows) < 2 or column in {"name"} | _headlines(rows):
             columns.append(column)
         elif column in ("status", "dataset", "checkpoint"):
             same.append(texts.pop())
@@ -262,14 +264,14 @@ def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
 
 def all_columns() -> list[str]:
     """The columns that the table can have and be sorted by."""
-    return list(dict.fromkeys((*COLUMNS, *config.hyperparameters())))
+    return list(dict.fromkeys((*run_table.columns(), *config.hyperparameters())))
 
 
 def _choices(rows: Sequence[RunRow], shown: Sequence[str]) -> list[str]:
     """The columns to choose from: those with a value other than the default, and those shown."""
     scored = {name for row in rows for name in row.scores}
     useful = {name for row in rows for name in row.settings} | set(shown) | scored
-    plain = {name for name in COLUMNS if name not in METRICS}
+    plain = run_table.columns().keys() - run_table.score_columns()
     return [name for name in all_columns() if name in useful | plain and name != "name"]
 
 
@@ -280,7 +282,7 @@ def cell_text(row: RunRow, column: str) -> str:
         return _status_text(row)
     if value is None:
         return "\u2013"
-    if column in METRICS or column == "best_epoch":
+    if column in run_table.score_columns() or column == "best_epoch":
         return fixed(value, 2 if column == "best_epoch" else 3)
     if column == "seconds":
         return duration(value)

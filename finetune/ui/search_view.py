@@ -9,7 +9,7 @@ from markupsafe import Markup
 from finetune.config import Range, hyperparameters
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
-from finetune.metrics.catalog import ACCURACY, HEADLINE, find
+from finetune.metrics.catalog import find
 from finetune.runs.store import RunStore
 from finetune.search import limits, results, winner
 from finetune.search.results import TrialRow
@@ -89,7 +89,7 @@ def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:
             points.append((float(row.number), best))
     return charts.chart(
         gettext("Best so far"),
-        [Series(gettext("best {metric}", metric=metric), HEADLINE.name, points, markers=True)],
+        [Series(gettext("best {metric}", metric=metric), "headline", points, markers=True)],
         float(max(1, study.settings.budget.trials - 1, len(rows) - 1)),
         gettext("It begins with the first trial that has finished."),
         across=gettext("trial"),
@@ -102,8 +102,8 @@ def _curves(study: Study, rows: Sequence[TrialRow], best: TrialRow | None) -> Ma
     """The learning curves of the trials, pruned ones dimmed."""
     lines = []
     for row in [row for row in rows if row.curve][-_DRAWN:]:
-        style = f"{ACCURACY.name} ft-raw" if row.state == "pruned" else ACCURACY.name
-        style = HEADLINE.name if best is not None and row.number == best.number else style
+        style = "second ft-raw" if row.state == "pruned" else "second"
+        style = "headline" if best is not None and row.number == best.number else style
         points = [(float(part), score) for part, score in sorted(row.curve.items())]
         lines.append(Series(gettext("trial {n}", n=row.number), style, points, latest=False))
     return charts.chart(

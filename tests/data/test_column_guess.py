@@ -150,7 +150,7 @@ def test_columns_are_plain(head: str, cells: Sequence[Cell], columns: str) -> No
 
 
 DOUBTS: list[tuple[str, Sequence[Cell], dict[str, str]]] = [
-    ("EngineSpec ID,Ours,Theirs,Verdict", [code, long, other, pick("yes", "no")],
+    ("Ticket ID,Ours,Theirs,Verdict", [code, long, other, pick("yes", "no")],
      {"sentence2": "Ours Theirs"}),
     ("id,title,text,label", [number, long, other, YES], {"sentence2": "title text"}),
     ("id,text", [number, long], {"label": "id"}),
@@ -180,14 +180,14 @@ def test_what_is_not_plain_is_asked(
         ({"sentence2": NO_COLUMN}, ",,Verdict", ["sentence1"]),
         ({"sentence2": NO_COLUMN, "sentence1": "Theirs"}, "Theirs,,Verdict", []),
         ({"sentence1": "Ours"}, "Ours,,Verdict", ["sentence2"]),
-        ({"sentence1": "EngineSpec ID", "sentence2": "Ours", "label": "Theirs"},
-         "EngineSpec ID,Ours,Theirs", []),
+        ({"sentence1": "Ticket ID", "sentence2": "Ours", "label": "Theirs"},
+         "Ticket ID,Ours,Theirs", []),
     ],
 )  # fmt: skip
 def test_an_answer_is_not_asked_again(
     chosen: dict[Role, str], columns: str, doubts: list[str]
 ) -> None:
-    guess = guessed("EngineSpec ID,Ours,Theirs,Verdict", [code, long, other, YES], chosen)
+    guess = guessed("Ticket ID,Ours,Theirs,Verdict", [code, long, other, YES], chosen)
     assert f"{guess.sentence1},{guess.sentence2},{guess.label}" == columns
     assert list(guess.doubts) == doubts
 
@@ -204,7 +204,7 @@ def test_an_answer_is_not_asked_again(
         ("one,two,three", "one,two,three"),
         ("a1,a2,a3,a4", ",,"),
         ("question,other question,same", "question,other question,same"),
-        ("id,EngineSpec,Zweites EngineSpec,Ticket2,class", "EngineSpec,Ticket2,class"),
+        ("id,Ticket,Zweites Ticket,Ticket2,class", "Ticket,Ticket2,class"),
     ],
 )
 def test_columns_without_cells_are_guessed_by_name(head: str, columns: str) -> None:

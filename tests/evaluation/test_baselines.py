@@ -16,8 +16,8 @@ from finetune.data import checkpoints
 from finetune.evaluation import baselines
 from finetune.evaluation.baselines import COSINE, TFIDF
 from finetune.metrics import classification
-from finetune.runs.summary import MAJORITY
 from finetune.tasks.base import Target
+from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 
 
@@ -101,8 +101,8 @@ def test_texts_without_a_word_have_none(tmp_path: Path) -> None:
 def test_where_the_similarity_alone_is_enough_it_is_said(
     cosine: dict[str, float], constant: dict[str, float], words: str
 ) -> None:
-    measured = {COSINE: cosine, MAJORITY: constant, TFIDF: {"f1": 1.0}}
-    text = baselines.why_no_training(measured, 2)
+    measured = {COSINE: cosine, SingleLabel.constant: constant, TFIDF: {"f1": 1.0}}
+    text = baselines.why_no_training(measured, SingleLabel(), 2)
     assert bool(text) == bool(words)
     assert words in text
 
@@ -119,9 +119,9 @@ def test_where_the_similarity_alone_is_enough_it_is_said(
 def test_where_a_simple_method_makes_no_error_it_is_said(
     tfidf: float, cosine: float, constant: float, words: str
 ) -> None:
-    accuracies = {TFIDF: tfidf, COSINE: cosine, MAJORITY: constant}
+    accuracies = {TFIDF: tfidf, COSINE: cosine, SingleLabel.constant: constant}
     measured = {name: {"accuracy": value, "f1": value} for name, value in accuracies.items()}
-    text = baselines.why_no_training(measured, 3)
+    text = baselines.why_no_training(measured, SingleLabel(), 3)
     assert bool(text) == bool(words)
     assert words in text
 

@@ -7,7 +7,7 @@ import pytest
 from finetune.evaluation import report
 from finetune.evaluation.in_ten import in_ten
 from finetune.runs.store import RunStore
-from finetune.runs.summary import MAJORITY
+from finetune.tasks.single_label import SingleLabel
 from tests.support.scored_runs import evaluated, sure
 
 
@@ -15,7 +15,7 @@ def test_accuracy_is_said_of_ten_examples_beside_guessing(store: RunStore) -> No
     labels = [0] * 60 + [1] * 40
     answers = [0] * 52 + [1] * 8 + [1] * 32 + [0] * 8
     analysis = report.evaluate_run(*evaluated(store, {1: sure(answers)}, labels, 1)).analysis
-    ten = in_ten(analysis, {MAJORITY: {"accuracy": 0.6}})
+    ten = in_ten(analysis, {SingleLabel.constant: {"accuracy": 0.6}})
     assert ten is not None
     assert ten.right.value == pytest.approx(8.4)
     assert ten.guessed == pytest.approx(6.0)

@@ -10,6 +10,7 @@ import pytest
 from finetune.config import Range
 from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
+from finetune.metrics.catalog import tallied_scores
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -172,26 +173,49 @@ def test_a_search_says_what_to_expect_of_its_best_trial(
         assert ("a little too good" in text) == (expectation is None)
 
 
-def test_a_search_says_which_trials_are_as_good_within_chance(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
+def _graded_run(store: RunStore, wrong: slice) -> Run:
+    """A run of one evaluation on 200 pairs, wrong on these of them."""
+    run = picked_run(store, 1)
+    labels = saved_predictions.read_logits(run, 1, Target(("no", "yes"))).labels
+    answers = labels.copy()
+    answers[wrong] = 1 - answers[wrong]
+    saved_predictions.save_logits(run, 1, 4 * np.eye(2, dtype=np.float32)[answers], labels)
+    scores = tallied_scores(labels, answers, 2)
+    run.append(events.Evaluated(step=1, epoch=1.0, metrics=scores, seconds=1.0, best=True))
+    return run
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_search_compares_its_trials_on_the_same_pairs(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
-    run = picked_run(store, 2)
+    """Trials 0 and 2 score about the same, within the interval of the best one, which is 1. What 1
+    gets wrong, 0 gets wrong too, so 0 is surely worse. Nobody knows that without predictions."""
+    wrong = [slice(0, 41), slice(0, 30), slice(15, 55), slice(0, 110)]
+    runs = [_graded_run(store, which) for which in wrong]
+    if gone:
+        for run in runs[:1] + runs[2:]:
+            (run.predictions / "step-000001.npz").unlink()
     space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
-    study = driver.begin_search(store, run.config(), dict(space), Budget(trials=4))
-    value = report.evaluate_run(run, run.state()).analysis.scores["f1"]
-    for scores, words in (
-        ((value.low, value.value, value.low - 0.01), "your own settings."),
-        ((0.0, value.value, value.low + 1e-6), "trial 2."),
-        ((0.0, value.value, 0.0), "no other trial lies there"),
-    ):
-        rows = [
-            results.TrialRow(n, run.id, "finished", {"learning_rate": 1e-4}, score, {10: score})
-            for n, score in enumerate(scores)
-        ]
-        monkeypatch.setattr(results, "list_trials", lambda *_, rows=rows: rows)
-        text = str(search_view.page(store, study.id))
-        said = text.partition('id="chance">')[2].partition("</p>")[0]
-        assert " ".join(said.split()).startswith("With ")
-        assert f"{value.low:.3f} to {value.high:.3f}" in said
-        assert words in said
-        assert ("search has found better ones" in said) == (words == "your own settings.")
+    study = driver.begin_search(store, runs[0].config(), dict(space), Budget(trials=4))
+    rows = []
+    for number, run in enumerate(runs):
+        best = run.state().best
+        assert best is not None
+        score = best.metrics["f1"]
+        values = {"learning_rate": 1e-4}
+        rows.append(results.TrialRow(number, run.id, "finished", values, score, {10: score}))
+    monkeypatch.setattr(results, "list_trials", lambda *_: rows)
+    found = winner.within_chance(store, study, rows, rows[1])
+    assert found is not None
+    assert found.interval.low < min(row.score or 0 for row in rows[:3])
+    assert found.trials == ([2, 0] if gone else [2])
+    text = " ".join(str(search_view.page(store, study.id)).split())
+    said = text.partition('id="chance">')[2].partition("</p>")[0]
+    assert f"{found.interval.low:.3f} to {found.interval.high:.3f}" in said
+    assert ("the search has found better ones" in said) == gone
+    # Without an equal one it says so; without another one it says nothing.
+    monkeypatch.setattr(results, "list_trials", lambda *_: [rows[1], rows[3]])
+    assert "better than every other finished trial" in str(search_view.page(store, study.id))
+    monkeypatch.setattr(results, "list_trials", lambda *_: rows[1:2])
+    assert 'id="chance"' not in str(search_view.page(store, study.id))

@@ -32,7 +32,13 @@ from tests.support import toys
 from tests.support.families import lively
 
 REPORT = QuantizationReport(
-    "dynamic", 400, "fp32", (0.87, 0.868), (0.9, 0.899), 0.5, (100.0, 180.0), "a processor"
+    "dynamic",
+    400,
+    "fp32",
+    {"accuracy": (0.87, 0.868), "f1": (0.9, 0.899)},
+    0.5,
+    (100.0, 180.0),
+    "a processor",
 )
 
 
@@ -59,10 +65,11 @@ def run(store: RunStore, source: tuple[Path, Path]) -> Run:
     ("change", "good"),
     [
         ({}, True),
-        ({"accuracy": (0.87, 0.864)}, False),
-        ({"accuracy": (0.87, 0.865)}, True),  # the bound itself
-        ({"f1": (0.9, 0.906)}, False),  # better by chance, not as good
+        ({"scores": {"accuracy": (0.87, 0.864)}}, False),
+        ({"scores": {"accuracy": (0.87, 0.865)}}, True),  # the bound itself
+        ({"scores": {"f1": (0.9, 0.906)}}, False),  # better by chance, not as good
         ({"p": 0.04}, False),
+        ({"p": None}, True),  # no answer is right or wrong
         ({"bound": 0.001}, False),
     ],
 )

@@ -40,7 +40,7 @@ def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any
 
 def page(study: RunEvaluation, baseline: float | None = None) -> str:
     """The evaluation as the page shows it."""
-    baselines = {} if baseline is None else {"majority class": {"f1": baseline}}
+    baselines = {} if baseline is None else {"always the commonest answer": {"f1": baseline}}
     return evaluation_view.view(
         study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"), JobState("none")
     )
@@ -113,6 +113,7 @@ def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
     first, second = study_of(store, sure([0] * 40), labels), study_of(store, sure(labels), labels)
     comparison = report.compare_runs(first, second)
     assert comparison is not None
+    assert comparison.mcnemar is not None
     assert comparison is report.compare_runs(first, second)
     assert comparison.difference["accuracy"].value == pytest.approx(-0.5)
     assert (comparison.mcnemar.first_only, comparison.mcnemar.second_only) == (0, 20)
@@ -148,7 +149,7 @@ def test_a_comparison_says_first_which_run_is_better(
         scores = {"f1": 1 - errors / 40, "accuracy": 1 - errors / 40}
         run.append(events.Evaluated(step=2, epoch=2, metrics=scores, seconds=1, best=True))
         saved_predictions.save_logits(run, 2, sure(answers), np.array(labels))
-        run.append(events.BaselinesMeasured(baselines={"majority class": {"f1": 0.5}}))
+        run.append(events.BaselinesMeasured(baselines={"always the commonest answer": {"f1": 0.5}}))
         runs.append(run)
     text = str(compare_view.comparison(store, [run.id for run in runs]))
     assert sentence in text

@@ -32,7 +32,7 @@ def drawn(n: int, seed: int = 0) -> Traits:
 
 def judged(traits: Traits, right: NDArray[np.bool_]) -> list[Slice]:
     labels = np.arange(len(right)) % 2
-    return slices.score_slices(traits, labels, right, NAMES)
+    return slices.score_slices(traits, labels, np.where(right, 0.0, 1.0), NAMES)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_slices_hold_what_their_values_say() -> None:
         part = by_trait[trait][0]
         assert part.value == ("yes" if trait == "negation" else "no")
         hits = int(right[members].sum())
-        assert part.accuracy == intervals.wilson_interval(hits, int(members.sum()))
+        assert part.result == intervals.wilson_interval(hits, int(members.sum()))
 
 
 def test_of_single_sentences_there_is_no_overlap_and_no_difference() -> None:
     traits = slices.pair_traits(["a word", "a Word", "no Word 3"])
     labels = np.array([0, 1, 0])
-    parts = slices.score_slices(traits, labels, np.ones(3, bool), NAMES)
+    parts = slices.score_slices(traits, labels, np.zeros(3), NAMES)
     assert {part.trait for part in parts} == {"words", "number", "negation", "class"}
 
 
@@ -97,7 +97,7 @@ def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
         parts = judged(traits, right)
         p_values = []
         for part in parts:
-            hits = round(part.accuracy.value * part.count)
+            hits = round(part.result.value * part.count)
             table = [[hits, part.count - hits], [right.sum() - hits, 0]]
             table[1][1] = 300 - part.count - table[1][0]
             p_values.append(fisher_exact(table, alternative="less").pvalue)
@@ -105,3 +105,27 @@ def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
         assert [part.weak for part in parts] == judgements.tolist()
         weak += judgements.any()
     assert 0 < weak < 4
+
+
+def test_of_scores_a_slice_is_weak_whose_errors_are_greater() -> None:
+    random, traits = np.random.default_rng(3), drawn(400)
+    truth = random.uniform(0, 5, 400)
+    errors = random.exponential(np.where(traits.negation, 2.0, 0.5))
+    parts = slices.score_slices(traits, truth, errors, (), has_right=False)
+    assert {part.trait for part in parts} == {
+        "words", "overlap", "number", "number differs", "negation", "negation differs", "score",
+    }  # fmt: skip
+    negated = next(part for part in parts if (part.trait, part.value) == ("negation", "yes"))
+    assert negated.weak
+    assert negated.result.value == pytest.approx(errors[traits.negation].mean())
+    assert negated.result.low < negated.result.value < negated.result.high
+    assert not any(part.weak for part in parts if part.trait in ("score", "number"))
+    assert sum(part.count for part in parts if part.trait == "score") == 400
+
+
+def test_of_several_labels_each_is_a_slice() -> None:
+    traits = slices.pair_traits(["a word", "a Word", "no Word 3"])
+    truth = np.array([[1, 0], [1, 1], [0, 0]])
+    parts = slices.score_slices(traits, truth, np.zeros(3), ("billing", "urgent"))
+    counts = {part.value: part.count for part in parts if part.trait == "label"}
+    assert counts == {"billing": 2, "urgent": 1}

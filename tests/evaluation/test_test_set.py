@@ -61,7 +61,7 @@ def run(trained: Run, store: RunStore) -> Run:
 def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Run) -> None:
     summary = run.state()
     assert summary.status == "finished"
-    assert set(summary.baselines) == {"majority class", "TF-IDF + logistic regression"}
+    assert set(summary.baselines) == {"always the commonest answer", "TF-IDF + linear model"}
     stream = run.tail()[0]
     kinds = [event.event for event in stream]  # type: ignore[attr-defined]
     assert kinds.index("baselines") < kinds.index("evaluated") < kinds.index("step")

@@ -15,7 +15,7 @@ from finetune.errors import DataError, JobError
 from finetune.evaluation import baselines
 from finetune.jobs import check, service, workers
 from finetune.runs.store import RunStore
-from finetune.runs.summary import MAJORITY
+from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 from tests.support.waiting import until
 
@@ -118,8 +118,8 @@ def test_a_check_measures_what_a_run_of_the_same_rows_has_to_beat(
     config = RunConfig(dataset=store.uploads.add(files), checkpoint="none/none")
     parts: list[CheckReport] = []
     report = check.check_config(config, store.root, on_partial=parts.append)
-    assert list(report.baselines) == [MAJORITY, baselines.TFIDF]
-    assert report.baselines[MAJORITY] == report.majority
+    assert list(report.baselines) == [SingleLabel.constant, baselines.TFIDF]
+    assert report.baselines[SingleLabel.constant] == report.majority
     assert [part.baselines for part in parts] == [{}, {}]  # seen before they are measured
     monkeypatch.setattr(baselines, "predict_by_tfidf", lambda *texts: 1 / 0)
     pairs = splits.load_pairs(config.changed(learning_rate=1e-3), store.root)

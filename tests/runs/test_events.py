@@ -18,7 +18,7 @@ EXAMPLES: list[events.Event] = [
         shapes={"input_ids": [1, 2], "labels": [1]}, lengths=[1], padded=0.5, positions=[0, 1],
         tokens=[["[CLS]", "[PAD]"]], ids=[[2, 0]], attention_mask=[[1, 0]], labels=["yes"],
     ),
-    events.BaselinesMeasured(baselines={"majority class": {"f1": 0.8}}),
+    events.BaselinesMeasured(baselines={"always the commonest answer": {"f1": 0.8}}),
     events.TestSetOpened(step=3, metrics={"f1": 0.7}, threshold=0.4, at_threshold={"f1": 0.71}),
     events.Stopped(step=3, seconds=1.0),
     events.Failed(error="a\nb", remedy="c"),

@@ -56,7 +56,7 @@ def evaluated(
             )
         )  # fmt: skip
         run.append(events.Saved(step=step))
-    run.append(events.BaselinesMeasured(baselines={"TF-IDF + logistic regression": {"f1": 0.7}}))
+    run.append(events.BaselinesMeasured(baselines={"TF-IDF + linear model": {"f1": 0.7}}))
     run.append(events.Finished(step=16, seconds=3.0))
     columns = ("sentence1", "sentence2", "label")
     table = pa.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))

@@ -27,7 +27,7 @@ from finetune.environment import space
 from finetune.errors import FinetuneError
 from finetune.evaluation import baselines, examples
 from finetune.runs.store import RunStore
-from finetune.runs.summary import MAJORITY
+from finetune.tasks.single_label import SingleLabel
 from finetune.ui import app, i18n
 from finetune.ui.tabs import publish
 
@@ -43,7 +43,7 @@ ERRORS = _error_names(FinetuneError)
 # Texts that are kept elsewhere.
 LISTED: tuple[str, ...] = (
     *examples.SELECTIONS,
-    *(MAJORITY, baselines.TFIDF, baselines.COSINE),
+    *(SingleLabel.constant, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
     *("words", "overlap", "number", "number differs", "negation", "negation differs"),
     *("class", "yes", "no"),

@@ -58,8 +58,8 @@ def test_it_stands_in_events_curves_tables_and_the_card(store: RunStore, trained
     for evaluation in summary.validation:
         assert list(evaluation.metrics) == [*names, "loss"]
         assert list(evaluation.intervals) == answered
-    assert list(summary.baselines["majority class"]) == answered
-    assert set(summary.baselines["TF-IDF + logistic regression"]) == {*answered, "examples"}
+    assert list(summary.baselines["always the commonest answer"]) == answered
+    assert set(summary.baselines["TF-IDF + linear model"]) == {*answered, "examples"}
     best = max(summary.validation, key=lambda e: e.metrics["matthews_correlation"])
     assert summary.saved_step == best.step
     study = report.evaluate_run(trained, summary)

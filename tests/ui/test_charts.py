@@ -146,7 +146,7 @@ def test_scores_are_drawn_with_their_baselines_and_end_at_one(baseline: float) -
     )
     assert baseline <= float(attribute(drawn, "data-box").split()[2]) <= 1
     assert "<b>overlap" not in drawn
-    for place, metric in ((0, "accuracy"), (1, "accuracy"), (0, "f1"), (1, "f1")):
+    for place, metric in ((0, "second"), (1, "second"), (0, "headline"), (1, "headline")):
         assert f'<path class="ft-line ft-{metric} ft-dash ft-dash{place}"' in drawn
 
 

@@ -82,8 +82,11 @@ def furnished(server: Server, checkpoint: Path) -> Run:
     notes = {"threshold": 0.4, "positive": "equivalent", "temperature": 1.5, "step": 16}
     (run.best / "config.json").write_text(json.dumps(config | {"finetune": notes}))
     (run.best / "onnx").mkdir()
-    measured = ((0.8, 0.8), (0.8, 0.8), 0.5, (1.0, 2.0), "a processor", 16)
-    quantized.write_report(run.best, QuantizationReport("dynamic", 60, "fp32", *measured))
+    scores = {"accuracy": (0.8, 0.8), "f1": (0.8, 0.8)}
+    quantized.write_report(
+        run.best,
+        QuantizationReport("dynamic", 60, "fp32", scores, 0.5, (1.0, 2.0), "a processor", 16),
+    )
     run.describe(name="a name", tags=("a", "b"), note="a note")
     write_spec(run, EngineSpec())
     run.log_file.write_text("a line\n")

@@ -19,7 +19,7 @@ from finetune.runs.summary import JobState
 from finetune.tasks.base import DecisionRule
 from finetune.ui import compare_view, evaluation_view, model_chooser, run_charts, run_view
 
-BASELINES = {"majority class": {"accuracy": 0.5, "f1": 0.9}}
+BASELINES = {"always the commonest answer": {"accuracy": 0.5, "f1": 0.9}}
 
 
 def recorded(store: RunStore, names: list[str]) -> Run:
@@ -91,7 +91,7 @@ def test_the_log_names_it_too(capsys: pytest.CaptureFixture[str], store: RunStor
         show(event)
     printed = capsys.readouterr().out
     assert "validation accuracy 0.8300, macro F1 0.8200" in printed
-    assert "baseline majority class: accuracy 0.5000, macro F1 0.9000" in printed
+    assert "baseline always the commonest answer: accuracy 0.5000, macro F1 0.9000" in printed
 
 
 def test_a_score_of_no_example_is_a_dash(store: RunStore) -> None:
@@ -108,7 +108,7 @@ def test_a_stopped_run_is_green_only_if_it_is_surely_better(store: RunStore) -> 
     assert "below the best simple method" in drawn
     assert "ft-warn" in drawn
     assert "ft-good" not in drawn
-    run.append(events.BaselinesMeasured(baselines={"majority class": {"f1": 0.2}}))
+    run.append(events.BaselinesMeasured(baselines={"always the commonest answer": {"f1": 0.2}}))
     drawn = run_view.verdict(run, run.state())
     assert "ft-good" in drawn
     assert "ft-warn" not in drawn

@@ -117,7 +117,7 @@ def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_thresho
     assert study.answers.tolist() == [1] * 60
     assert study.analysis.details.confusion.tolist() == [[0, negatives], [0, 60 - negatives]]
     classes = {part.value: part for part in study.analysis.slices if part.trait == "class"}
-    assert classes["not_equivalent"].accuracy.value == 0
+    assert classes["not_equivalent"].result.value == 0
     assert len(examples.select_examples(study, "wrong")) == negatives
     assert study.analysis.order is not None
     assert study.analysis.order.flips == 0

@@ -4,7 +4,7 @@
 
 `positive` is the index of the positive one of two classes (1 by default). `classes` is the number
 of classes (by default one more than the largest index, and at least 2). A metric computed from
-probabilities takes them as `prediction_scores`.
+probabilities takes them as `prediction_scores`. Metrics of several labels take 0 or 1 for each.
 """
 
 from __future__ import annotations
@@ -26,21 +26,26 @@ class Scores(evaluate.Metric):
         super().__init__(**options)
 
     def _info(self) -> evaluate.MetricInfo:
-        label, scores = datasets.Value("int64"), datasets.List(datasets.Value("float32"))
-        ranked = catalog.METRICS[self.config_name].of_probabilities is not None
-        predicted = {"prediction_scores": scores} if ranked else {"predictions": label}
+        metric = catalog.ALL[self.config_name]
+        number = datasets.Value("float32" if metric.kind == "score" else "int64")
+        answer = datasets.List(number) if metric.kind == "labels" else number
+        scores = datasets.List(datasets.Value("float32"))
+        ranked = metric.of_probabilities is not None
+        predicted = {"prediction_scores": scores} if ranked else {"predictions": answer}
         return evaluate.MetricInfo(
             description=__doc__,
             citation="",
             inputs_description=__doc__,
-            features=datasets.Features(predicted | {"references": label}),
+            features=datasets.Features(predicted | {"references": answer}),
             format=None if ranked else "numpy",
         )
 
     def _compute(
         self, references: Any, predictions: Any = None, prediction_scores: Any = None
     ) -> dict[str, float]:
-        metric = catalog.METRICS[self.config_name]
+        metric = catalog.ALL[self.config_name]
+        if metric.of_examples is not None:
+            return catalog.example_scores(predictions, references, [metric])
         if metric.of_probabilities is not None:
             scores, labels = np.array(prediction_scores, np.float32), np.array(references)
             meant = self._positive if scores.shape[1] == 2 else None
