@@ -149,11 +149,11 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         size, limit = path.stat().st_size, store.visitor.policy.limits.upload_bytes
         upload_bytes = store.uploads.make_room(size)
         oldest_first = newest_predictions(store)[::-1]
-        for index, job in enumerate(oldest_first):
+        for index, old in enumerate(oldest_first):
             full = upload_bytes + store.batch_input_bytes() + size > limit
             crowded = len(oldest_first) - index >= KEPT
-            if (crowded or full) and not job.is_alive():
-                shutil.rmtree(job.folder, ignore_errors=True)
+            if (crowded or full) and not old.is_alive():
+                shutil.rmtree(old.folder, ignore_errors=True)
 
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
     files = {f"input{uploads.file_suffix(request.file)}": path}

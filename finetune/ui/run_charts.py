@@ -10,9 +10,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from finetune.messages import message
-from finetune.metrics.catalog import LOSS, Metric
+from finetune.metrics.catalog import LOSS
 from finetune.runs.events import Evaluated, Stepped
 from finetune.runs.summary import RunSummary
+from finetune.tasks.base import Task
 from finetune.ui.charts import Point, Series, chart, thinned
 from finetune.ui.html import in_words
 from finetune.ui.i18n import gettext
@@ -132,7 +133,7 @@ def score_chart(
         lines.append(
             Series(
                 in_words(metric.name, summary.classes),
-                _style(summary, metric, n),
+                line_style(summary.task, metric.name, f"run{n}"),
                 _scored(summary, metric.name, axis),
                 markers=True,
                 baselines=tuple(levels),
@@ -156,12 +157,11 @@ def score_chart(
     )
 
 
-def _style(summary: RunSummary, metric: Metric, n: int) -> str:
-    """The style of a metric's line: the headline and the task's next metric have their own."""
-    own = [summary.headline, *summary.task.metrics]
-    return dict(zip(dict.fromkeys(own), ("headline", "second"), strict=False)).get(
-        metric, f"run{n}"
-    )
+def line_style(task: Task, metric: str, other: str) -> str:
+    """Return the style of a metric's line: the task's headline and its next metric have their own,
+    others have `other`."""
+    names = dict.fromkeys(own.name for own in (task.headline, *task.metrics))
+    return dict(zip(names, ("headline", "second"), strict=False)).get(metric, other)
 
 
 @dataclass(frozen=True)
