@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import disk
-from finetune.data import headers, label_columns, table
+from finetune.data import headers, table
 from finetune.data.table import OnBadRow, ReadOptions, Rows
 from finetune.data.text_tables import TextTable
 from finetune.errors import DataError
@@ -50,8 +50,7 @@ class JsonTable(TextTable):
             for key, cell in record.items():
                 cells.setdefault(key, []).extend([] if cell is None else [cell])
         self.columns = list(cells)
-        lists = [key for key, own in cells.items() if own and all(map(_is_flat, own))]
-        self.unusable = dict.fromkeys(lists, label_columns.LISTS)
+        self.lists = [key for key, own in cells.items() if own and all(map(_is_flat, own))]
         if not self.columns:
             raise DataError(
                 "{name} has no line that is a JSON object.",

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finetune.data import label_columns, table
+from finetune.data import table
 from finetune.data.table import OnBadRow, Rows, Table
 from finetune.errors import DataError
 
@@ -42,10 +42,9 @@ class ParquetTable(Table):
         self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
         self.columns = list(self.schema.names)
         for field in self.schema:
-            inner = field.type.value_type if pa.types.is_list(field.type) else None
-            if inner is not None and not pa.types.is_nested(inner):
-                self.unusable[field.name] = label_columns.LISTS
-            elif pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
+            if pa.types.is_list(field.type) and not pa.types.is_nested(field.type.value_type):
+                self.lists.append(field.name)
+            if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:

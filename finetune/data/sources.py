@@ -86,6 +86,7 @@ class _FileSource(Source):
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
+        self.columns |= dict.fromkeys(train.lists, label_columns.LISTS)
         self.sheets = train.sheets
         self.notes = [note for table in self._tables.values() for note in table.notes]
         self.remarks = {split: table.remarks for split, table in self._tables.items()}
