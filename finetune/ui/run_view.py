@@ -25,7 +25,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import feedback
 from finetune.ui.html import fixed, in_words, macro, phase_text, render
-from finetune.ui.i18n import gettext
+from finetune.ui.i18n import gettext, number
 
 MAX_COMPARED = 8  # colours and dashes that can be told apart
 PAGE = 20  # rows of the table at a time
@@ -302,8 +302,13 @@ def setting_text(name: str, value: object, resolved: object = None) -> str:
     field = config.hyperparameters().get(name)
     word = field.words.get(value) if field and field.kind in (int, float) else None
     if word is not None and resolved is not None:
-        return gettext("{value} (auto)", value=run_table.value_text(resolved))
-    return gettext(word) if word is not None else run_table.value_text(value)
+        return gettext("{value} (auto)", value=_value_text(resolved))
+    return gettext(word) if word is not None else _value_text(value)
+
+
+def _value_text(value: object) -> str:
+    text = run_table.value_text(value)
+    return number(text) if isinstance(value, float) else text
 
 
 def _status_text(row: RunRow) -> str:
