@@ -27,7 +27,7 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics.catalog import ALL, HEADLINE, METRICS, OPTIONAL
+from finetune.metrics.catalog import ALL, METRICS, OPTIONAL
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -52,7 +52,7 @@ Scheduler = Literal[
 if TYPE_CHECKING:
     MetricName = str
 else:
-    MetricName = Literal[tuple(dict.fromkeys((HEADLINE.name, *ALL)))]
+    MetricName = Literal["auto", *ALL]
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ class RunConfig(BaseModel):
     """Report the mean training loss every so many steps."""
     metrics: str = _evaluation("", label="Further scores", several=True)
     """Measure these too, such as roc_auc. A folder or a module of the Hub is code, and is run."""
-    metric_for_best_model: MetricName = _evaluation(HEADLINE.name, label="Best model by")
-    """The validation score that decides which model is kept."""
+    metric_for_best_model: MetricName = _evaluation("auto", label="Best model by")
+    """The validation score that decides which model is kept. auto: F1, or the task's own."""
     early_stopping_patience: int = _evaluation(0, 0, 1000, words=_OFF)
     """End after so many evaluations without a better score."""
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = _evaluation("none")

@@ -49,10 +49,7 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     Args:
         verdict: on the kept model.
     """
-    best, prepared = summary.best, summary.prepared
-    metric = config.metric_for_best_model
-    if prepared is not None:
-        metric = deciding_metric(config, prepared.target)
+    best, metric = summary.best, deciding_metric(config, summary.task)
     curve = [scored for scored in summary.validation if metric in scored.metrics]
     if summary.status != "finished" or best is None or not curve:
         return Advice("resume")
