@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from finetune.config import RunConfig
 from finetune.data import catalog, checks, splits
 from finetune.data.check_report import CheckReport
-from finetune.errors import DataError
+from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines, report
 from finetune.findings import Finding
 from finetune.inference import decision_rule
@@ -126,6 +126,26 @@ def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [[n % 3 for n in range(60)], ["a", "b", "c"] * 20])
 def test_plain_classes_are_not_asked_about(tmp_path: Path, labels: list[Any]) -> None:
     assert found(check(tmp_path, labels, "label"), "score") is None
+
+
+def test_scores_are_no_classes_unless_they_are_cut(tmp_path: Path) -> None:
+    rows = [(f"text {n}", f"{n % 50 / 10:.1f}".replace(".", ",")) for n in range(200)]
+    dataset = uploads.upload(tmp_path, "text,score", rows, (), ())
+    config = RunConfig(dataset=dataset, task="single_label_classification")
+    with pytest.raises(DataError, match=r"fractions.*scores, not classes"):
+        splits.load_pairs(config, tmp_path)
+    plain = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
+    offered = found(plain, "cut")
+    assert offered is not None
+    assert [(remedy.field, remedy.value) for remedy in offered.remedies] == [("score_cut", "2.45")]
+    cut = RunConfig(dataset=dataset, score_cut="4,0")
+    checked = checks.check_pairs(cut, tmp_path)
+    assert checked.labels == ["below 4", "from 4"]
+    assert np.sum([split.classes for split in checked.splits], axis=0).tolist() == [160, 40]
+    loaded = splits.load_pairs(cut, tmp_path)
+    assert loaded.target == Target(("below 4", "from 4"), 1)
+    with pytest.raises(ConfigError, match="score_cut must be a number"):
+        RunConfig(score_cut="high")
 
 
 def test_doubtful_scores_are_reported(tmp_path: Path) -> None:
