@@ -271,6 +271,8 @@ class RunConfig(BaseModel):
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
+    score_cut: str = _data("", label="Cut of scores")
+    """Learn which scores are at least this number, as two classes; empty for the score itself."""
     label_separator: Literal["auto", ";", "|", ",", "list", "none"] = _data("auto")
     """What is between several labels of a row; list for ["a", "b"], none for one label a cell."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
@@ -352,6 +354,8 @@ class RunConfig(BaseModel):
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
+        elif name == "score_cut" and value and not _is_number(value):
+            problem = _("must be a number, got {value}", value=reprlib.repr(value))
         elif name == "label_map" and (
             wrong := _first_wrong(value, lambda change: "=" in change[1:])
         ):
@@ -425,6 +429,10 @@ def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
     except ValueError:
         return text
     return next((word for word in words if not is_right(word)), "")
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", text, re.ASCII))
 
 
 def is_whole(value: object) -> bool:
@@ -503,7 +511,7 @@ READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a 
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
-    "task", *READING_FIELDS,
+    "task", "score_cut", *READING_FIELDS,
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *fields_of("Data"))
 
