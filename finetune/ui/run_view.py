@@ -250,6 +250,8 @@ def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
     known = [*run_table.columns()]
     settings = [name for name in run_table.differing_settings(rows) if name not in known]
     scored = {name for row in rows for name in (*row.measured, *row.scores)}
+    if len(_headlines(rows)) > 1:  # runs of several tasks: what tells their models apart
+        scored = _headlines(rows)
     scores = [name for name in run_table.score_columns() if name in scored]
     first, last = ["name", *scores, "status", "dataset", "checkpoint"], known[-3:]
     columns, same = [], []
