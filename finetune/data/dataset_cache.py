@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pydantic.dataclasses
 from datasets import Dataset
+from datasets.table import MemoryMappedTable
 from filelock import FileLock
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
@@ -104,7 +106,12 @@ class CachedDataset:
 
     def texts(self, split: str) -> Dataset:
         """The sentences of a split, memory-mapped."""
-        return Dataset.from_file(str(self.folder / f"{split}.arrow"))
+        path = self.folder / f"{split}.arrow"
+        facts = f"{path.resolve()} {path.stat().st_mtime_ns}"
+        # With a fingerprint of our own: that of `Dataset.from_file` fails while another thread of
+        # the app imports transformers.
+        fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        return Dataset(MemoryMappedTable.from_file(str(path)), fingerprint=fingerprint)
 
     def hashes(self, split: str) -> RowHashes:
         """The labels of a split, whose numbers are those of `spellings`, and its hashes."""

@@ -25,7 +25,7 @@ from finetune.evaluation.report import Analysis
 from finetune.findings import Finding
 from finetune.hub import rendering
 from finetune.inference import decision_rule, quantized
-from finetune.metrics.catalog import HEADLINE, metric_name, metric_title
+from finetune.metrics.catalog import metric_name, metric_title
 from finetune.metrics.intervals import Interval
 from finetune.runs import grids
 from finetune.runs.events import Prepared
@@ -95,7 +95,7 @@ def _template() -> jinja2.Template:
     environment = rendering.environment(
         finalize=lambda value: without_direction(value) if isinstance(value, str) else value
     )
-    environment.globals |= {"picture": PICTURE, "zip": zip, "headline": HEADLINE.name}
+    environment.globals |= {"picture": PICTURE, "zip": zip}
     environment.globals["hyperparameters"] = hyperparameters()
     environment.filters |= {
         "plain": _plain,
@@ -133,6 +133,7 @@ class _Card:
         self._run, self.summary, self.prepared = run, summary, prepared
         self.full, self.name = full, full.split("/")[-1]
         self.config = public_config(summary.resolved(config))
+        self.template, self.has_right = summary.task.template, summary.task.has_right
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
