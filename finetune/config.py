@@ -139,7 +139,7 @@ class RunConfig(BaseModel):
     per_device_train_batch_size: int = _training(
         0, 0, 4096, label="Batch size", search=(8, 16, 32), words=_AUTOMATIC
     )
-    """Pairs a step on each device. Automatic: 16, more on a GPU that has enough to do."""
+    """Pairs a step on each device. Automatic: 16; on a GPU up to 64, if there are many pairs."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; anything longer is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
