@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from finetune.messages import message
-from finetune.metrics.catalog import LOSS, Metric
+from finetune.metrics.catalog import LOSS
 from finetune.runs.events import Evaluated, Stepped
 from finetune.runs.summary import RunSummary
 from finetune.ui.charts import Point, Series, chart, thinned
@@ -127,12 +127,14 @@ def score_chart(
         metric for metric in summary.measured
         if math.isfinite(metric.range[1]) or metric not in summary.task.metrics
     ]  # fmt: skip
+    own = dict.fromkeys([summary.headline, *summary.task.metrics])
+    styles = dict(zip(own, ("headline", "second"), strict=False))
     for n, metric in enumerate(drawn):
         levels = [(gettext(name), of[metric.name]) for name, of in scores if metric.name in of]
         lines.append(
             Series(
                 in_words(metric.name, summary.classes),
-                _style(summary, metric, n),
+                styles.get(metric, f"run{n}"),
                 _scored(summary, metric.name, axis),
                 markers=True,
                 baselines=tuple(levels),
@@ -153,14 +155,6 @@ def score_chart(
             "loss still falls, it learns by heart."
         ),
         epoch=axis.epoch,
-    )
-
-
-def _style(summary: RunSummary, metric: Metric, n: int) -> str:
-    """The style of a metric's line: the headline and the task's next metric have their own."""
-    own = [summary.headline, *summary.task.metrics]
-    return dict(zip(dict.fromkeys(own), ("headline", "second"), strict=False)).get(
-        metric, f"run{n}"
     )
 
 
@@ -193,26 +187,23 @@ def small_charts(summary: RunSummary, view: ChartView = DEFAULT) -> dict[str, Ma
         ),
     )
     axis, steps = _axis(summary, view), thinned(summary.train, _POINTS)
-    drawn = (_small_chart(small, steps, axis, view) for small in charts)
-    return dict(zip(SMALL, drawn, strict=True))
-
-
-def _small_chart(small: _Small, steps: Sequence[Stepped], axis: _Axis, view: ChartView) -> Markup:
-    points = [(axis.of(step), value) for step in steps if (value := small.of(step)) is not None]
-    if not points:
-        return Markup()
-    line, log = Series(small.title, "run0", points), small.noisy and view.log
-    return chart(
-        small.title,
-        _with_smoothed(line, view) if small.noisy else [line],
-        axis.last,
-        "",
-        axis.name,
-        reach=() if log else small.reach,
-        log=log,
-        epoch=axis.epoch,
-        legend=False,
-    )
+    drawn = dict.fromkeys(SMALL, Markup())
+    for name, small in zip(SMALL, charts, strict=True):
+        points = [(axis.of(step), value) for step in steps if (value := small.of(step)) is not None]
+        line, log = Series(small.title, "run0", points), small.noisy and view.log
+        if points:
+            drawn[name] = chart(
+                small.title,
+                _with_smoothed(line, view) if small.noisy else [line],
+                axis.last,
+                "",
+                axis.name,
+                reach=() if log else small.reach,
+                log=log,
+                epoch=axis.epoch,
+                legend=False,
+            )
+    return drawn
 
 
 def loss_points(summary: RunSummary) -> list[Point]:
