@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from finetune.config import RunConfig
 from finetune.data import table_formats
+from finetune.environment import devices
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -93,6 +96,8 @@ def test_what_needs_a_gpu_runs_through_without_one(
     assert gpu.measure(tmp_path, model, quick=True, steps=10, pairs=64) == 0
     output = capsys.readouterr().out
     for line in (
+        r"round 2, Recommended, 32: \d+ samples/s",
+        r"round 2, answers in fp32: \d+ pairs/s, one pair [\d.]+ ms",
         r"Recommended, 128: \d+ samples/s, [\d.]+ times the course's, .+",
         r"batch 32: first step after [\d.]+ s",
         r"answers in fp32: \d+ pairs/s, one pair [\d.]+ ms",
@@ -100,6 +105,21 @@ def test_what_needs_a_gpu_runs_through_without_one(
     ):
         assert re.search(f"^{line}$", output, re.MULTILINE), line
     assert re.search(r"\ngpu: ratio [\d.]+\n$", output)
+
+
+@pytest.mark.parametrize(("listed", "words"), [((), "lists none"), (("0",), "lists one")])
+def test_what_is_missing_without_a_gpu_is_said_in_a_sentence(
+    listed: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "list_accelerators", lambda: listed)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--check"])
+    with pytest.raises(SystemExit, match=f"This needs an NVIDIA GPU .*{words}.* CUDA"):
+        gpu.main()
+    assert capsys.readouterr().out == ""
 
 
 def test_a_part_that_fails_leaves_the_others_their_figures(
@@ -131,6 +151,8 @@ def test_a_card_is_checked_as_the_processor_is(
     monkeypatch.setattr(gpu_check, "COMMON", gpu_check.COMMON | values)
     assert gpu_check.check(tmp_path, ("no",)) == 0
     assert capsys.readouterr().out.endswith("check: ok\n")
+    assert gpu_check.fall_back(tmp_path, "no") == ""
+    assert "going on without CUDA graphs" in capsys.readouterr().out
     monkeypatch.setattr(cuda_graphs.RecordedStep, "_before_replay", lambda step: None)
     assert gpu_check.compare(tmp_path, "no", {}).startswith("loss of recorded steps")
 

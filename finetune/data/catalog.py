@@ -35,7 +35,8 @@ class CatalogEntry:
 
 
 def _glue(task: str, pairs: int) -> CatalogEntry:
-    label = f"GLUE {task.upper().replace('SST2', 'SST-2').replace('COLA', 'CoLA')} (Hub)"
+    name = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}.get(task, task.upper())
+    label = f"GLUE {name} (Hub)"
     return CatalogEntry(f"glue/{task}", label, "nyu-mll/glue", task, pairs=pairs)
 
 
@@ -53,6 +54,7 @@ DATASETS: tuple[CatalogEntry, ...] = (
     _glue("mnli", 392_702),
     _glue("sst2", 67_349),
     _glue("cola", 8551),
+    _glue("stsb", 5749),
     CatalogEntry(
         "paws", "PAWS (Hub)", "google-research-datasets/paws", "labeled_final", pairs=49_401
     ),

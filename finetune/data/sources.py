@@ -139,7 +139,7 @@ class _HubSource(Source):
         names, lines = self.classes.get(label), count(1)
         for batch in self._splits[self.splits[split]].iter(1000):
             cells = [batch[column] for column in sentences]
-            labels = batch.get(label, [None] * len(cells[0]))
+            labels = batch.get(label, [None] * len(next(iter(batch.values()))))
             if names:  # GLUE's test splits have -1 for an unknown label
                 labels = [names[i] if i is not None and i >= 0 else None for i in labels]
             for row in zip(*cells, labels, strict=True):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
@@ -23,7 +24,7 @@ _HEADS = 12
 @dataclass(frozen=True)
 class Pace:
     """The time of an encoder layer's forward and backward pass: the FLOPs over a rate, and no less
-    than `overhead`."""
+    than `overhead`. On a GPU it is a CUDA graph's, as the steps of a run are."""
 
     overhead: float  # seconds of the smallest batch
     full: float  # FLOP/s in fp32
@@ -52,7 +53,8 @@ def measure_pace() -> None:
 
 
 def _key() -> str:
-    name = devices.accelerator_name() if devices.list_accelerators() else devices.processor_name()
+    on_gpu = bool(devices.list_accelerators())
+    name = f"{devices.accelerator_name()} by graphs" if on_gpu else devices.processor_name()
     return f"training, {name}, {os.cpu_count()} cores, torch {version('torch')}"
 
 
@@ -89,12 +91,17 @@ def _measure(kind: str) -> Pace:
     def seconds(rows: int, dtype: torch.dtype | None) -> float:
         """The least of a pass's times: the machine may be busy."""
         batch = torch.ones((rows, length, hidden), device=kind, requires_grad=True)
+
+        def work() -> None:
+            with torch.autocast(kind, dtype, enabled=dtype is not None, cache_enabled=False):
+                answer = layer(batch)
+            answer.float().sum().backward()
+
+        run = work if kind == "cpu" else _recorded(work)
         taken: list[float] = []
         ends = time.perf_counter() + _SECONDS
         while (began := time.perf_counter()) < ends or len(taken) < _LEAST:
-            with torch.autocast(kind, dtype, enabled=dtype is not None):
-                answer = layer(batch)
-            answer.float().sum().backward()
+            run()
             if kind != "cpu":
                 torch.accelerator.synchronize()
             taken.append(time.perf_counter() - began)
@@ -103,6 +110,19 @@ def _measure(kind: str) -> Pace:
     flops = 3 * layer_flops(hidden, 4 * hidden, length * rows, length)
     rates = {dtype: flops / seconds(rows, dtype) for dtype in {None, precision}}
     return Pace(seconds(1, precision), rates[None], rates[precision])
+
+
+def _recorded(work: Callable[[], None]) -> Callable[[], None]:
+    """Record work as a CUDA graph; returns its replay."""
+    import torch
+
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        for _ in range(_LEAST):
+            work()
+    with torch.cuda.graph(graph, stream=stream):  # waits for the device first
+        work()
+    return graph.replay
 
 
 if __name__ == "__main__":

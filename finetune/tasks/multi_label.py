@@ -148,10 +148,8 @@ class MultiLabel:
         raise NotImplementedError("the similarity of two sentences names no labels")
 
     def spell(self, values: Targets, target: Target) -> list[str]:
-        return [
-            ", ".join(target.names[index] for index in np.flatnonzero(row)) or "\u2013"
-            for row in values
-        ]
+        """A row without labels is an empty text."""
+        return [", ".join(target.names[label] for label in np.flatnonzero(row)) for row in values]
 
     def choices(self, target: Target) -> list[str]:
         return []

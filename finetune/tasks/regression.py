@@ -69,7 +69,7 @@ class Regression:
         return "" if np.isnan(score) else scores.spell(score)
 
     def read(self, column: LabelColumn, config: RunConfig) -> Scores:
-        return Scores()
+        return scores.read_scores(column.codes)
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Scores, bool]:
         return labels.reading, False

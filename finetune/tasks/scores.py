@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,10 +75,24 @@ class Scores:
     """The scores as they are read."""
 
     names: list[str] = field(default_factory=list)  # none
+    missing: float = np.nan  # a score that stands for none
 
     def targets(self, codes: NDArray[Any]) -> Targets:
         """The scores of rows, shape (rows,): nan for a missing one, infinity for none."""
-        return np.asarray(codes[:, 0], np.float32)
+        scores = codes[:, 0]
+        return np.where(scores == self.missing, np.nan, scores).astype(np.float32)
+
+
+def read_scores(codes: Mapping[str, NDArray[Any]]) -> Scores:
+    """Read the numbers of each split; -1 is no score if a held-out split has no other number and
+    the training rows have none below 0, as in GLUE's test split."""
+    train = codes["train"][:, 0]
+    hidden = any(
+        len(numbers) and (numbers[:, 0] == -1).all()
+        for split, numbers in codes.items()
+        if split != "train"
+    )
+    return Scores(missing=-1.0 if hidden and not (train < 0).any() else np.nan)
 
 
 def numbers_of(cells: Sequence[Any]) -> set[float] | None:

@@ -6,7 +6,6 @@ import csv
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 
 import psutil
 from markupsafe import Markup
@@ -41,9 +40,11 @@ def costs(
     seconds: float | None = None,
     files: Mapping[str, str] | None = None,
     runs_folder: str = "",
+    dataset: str = "",
 ) -> Markup:
     """Draw the estimate line by line, unusual values, and the equivalent command with `files` and
-    `runs_folder`. `seconds` are for all `runs` that the click queues."""
+    `runs_folder`. `seconds` are for all `runs` that the click queues; `dataset` is a name to show
+    in place of the configuration's."""
     steps, resolved = estimate.steps, dict(estimate.automatic)
     if steps is not None and config.eval_steps < 0 and estimate.report is not None:
         splits = estimate.report.splits
@@ -75,17 +76,12 @@ def costs(
             else gettext("Automatic")
             for name in ("num_train_epochs", "eval_steps", *recipe.FIELDS)
         },
-        trained_on=_trained_on(config, files or {}),
+        checkpoint=config.checkpoint.rstrip("/").rsplit("/")[-1],
+        dataset=dataset or config.dataset,
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=rough_duration,
     )
-
-
-def _trained_on(config: RunConfig, files: Mapping[str, str]) -> str:
-    """Say which checkpoint is trained on which pairs; `files` are paths or names of an upload."""
-    dataset = ", ".join(Path(file).name for file in files.values()) or config.dataset
-    return f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} \u00b7 {dataset}"
 
 
 def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Markup:

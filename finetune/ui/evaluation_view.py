@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
-from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
+from finetune.evaluation.report import PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
-from finetune.findings import shorten
-from finetune.metrics import calibration, intervals
-from finetune.metrics.catalog import HEADLINE
-from finetune.metrics.classification import Curve, thin_curve
+from finetune.metrics import intervals
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
 from finetune.tasks.registry import task_of
-from finetune.ui import charts, run_charts
-from finetune.ui.charts import Series
-from finetune.ui.html import in_words, macro, render
+from finetune.ui import class_evaluation, label_evaluation, run_charts, score_evaluation
+from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
 
-MOST_CLASSES = 30  # in a table; the most frequent ones
 MOST_CHOICES = 200  # classes to choose another label from
 MOST_DISAGREEMENTS = 50
 PAGE = 20  # examples of a table at a time
-_DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
+# Of a task's template, the values that it needs besides.
+_OWN = {
+    "classes": class_evaluation.values,
+    "score": score_evaluation.values,
+    "labels": label_evaluation.values,
+}
 
 
 def view(
@@ -47,37 +47,30 @@ def view(
         test_set: HTML about the test set.
     """
     analysis, order = study.analysis, study.analysis.order
-    details = analysis.details
-    by_support = sorted(range(len(analysis.labels)), key=lambda n: -details.classes[n].support)
-    classes = sorted(by_support[:MOST_CLASSES])
-    answered, occurring = details.confusion.sum(axis=0), details.confusion.sum(axis=1)
-    # If all get one answer, the verdict says so.
-    several = np.count_nonzero(answered) > 1
-    never = [analysis.labels[n] for n in by_support if several and occurring[n] and not answered[n]]
     changed_pairs: list[Any] = []
     if order and study.table is not None:
         changed_pairs = list(zip(example_rows(study, order.worst), order.changes, strict=True))
+    task = task_of(analysis.target)
+    own = _OWN[task.template](analysis, decision)
     return render(
         "evaluation.html",
+        kind=task.template,
+        has_right=task.has_right,
+        **own,
         analysis=analysis,
         columns=summary.columns,
         baselines=sorted(
-            summary.baselines.items(), key=lambda item: -item[1].get(HEADLINE.name, 0)
+            summary.baselines.items(),
+            key=lambda item: -task.headline.rank(item[1].get(task.headline.name, 0.0)),
         ),
         decision=decision,
         verdict=verdict_sentence(report.verdict(analysis, summary.baselines)),
-        metrics=list(dict.fromkeys((HEADLINE.name, *analysis.scores))),
-        never=never,
+        metrics=list(dict.fromkeys((task.headline.name, *analysis.scores))),
         widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
-        classes=classes,
-        labels=[shorten(analysis.labels[n]) for n in classes],
         margin=intervals.accuracy_margin(analysis.examples),
-        least_errors=calibration.FEWEST_ERRORS,
-        slices=_weak_first(analysis.slices, never),
+        slices=_weak_first(analysis.slices, own.get("never", ()), task.has_right),
+        slice_scale=_scale(analysis.slices, task.has_right),
         tested=TESTED,
-        ranking=_ranking_charts(analysis),
-        threshold=_threshold(analysis, decision),
-        calibration_chart=_calibration_chart(analysis),
         changed_pairs=changed_pairs,
         orders=orders,
         measurable=order is None and summary.paired and summary.status in ENDED,
@@ -89,14 +82,22 @@ def view(
     )
 
 
+def _scale(slices: Sequence[Slice], has_right: bool) -> float:
+    """The greatest value that an interval of a slice is drawn with."""
+    ends = [part.result.high for part in slices if math.isfinite(part.result.high)]
+    return 1.0 if has_right else max(ends, default=1.0) or 1.0
+
+
 def verdict_sentence(verdict: Verdict) -> Markup:
     """Say if the model beats the best baseline by more than chance."""
     return macro("evaluation_text.html", "verdict")(verdict)
 
 
-def _weak_first(slices: Sequence[Slice], never: Sequence[str]) -> list[tuple[Slice, str]]:
-    """The slices with their marks: the weak ones, then the missed, then by accuracy, last those too
-    small to be judged."""
+def _weak_first(
+    slices: Sequence[Slice], never: Sequence[str], has_right: bool
+) -> list[tuple[Slice, str]]:
+    """The slices with their marks: the weak ones, then the missed, then by their result, and
+    last those too small to be judged."""
 
     def mark(part: Slice) -> str:
         if part.weak:
@@ -107,104 +108,14 @@ def _weak_first(slices: Sequence[Slice], never: Sequence[str]) -> list[tuple[Sli
 
     def rank(part: Slice) -> tuple[Any, ...]:
         missed = part.trait == "class" and part.value in never
-        return not part.weak, not missed, part.count < TESTED, part.result.value
+        return (
+            not part.weak,
+            not missed,
+            part.count < TESTED,
+            part.result.value if has_right else -part.result.value,
+        )
 
     return [(part, mark(part)) for part in sorted(slices, key=rank)]
-
-
-def _ranking_charts(analysis: Analysis) -> list[Markup]:
-    """ROC and precision-recall curve; none unless there are two classes and both occur."""
-    roc, precision_recall = analysis.details.roc, analysis.details.precision_recall
-    if roc is None or precision_recall is None:
-        return []
-    share = analysis.details.classes[analysis.positive].support / analysis.examples
-    title = gettext("ROC, area {n:.3f}", n=roc.area)
-    across = gettext("false positive rate")
-    look = gettext(
-        "The further it bows to the upper left, the better the model ranks; the diagonal is "
-        "guessing."
-    )
-    first = _curve_chart(title, roc, _DIAGONAL, across, look)
-    title = gettext("Precision and recall, area {n:.3f}", n=precision_recall.area)
-    look = gettext(
-        "How many of those called {name} are, when more of them are to be found; it should stay "
-        "high far to the right.",
-        name=shorten(analysis.labels[analysis.positive]),
-    )
-    level = [(0.0, share), (1.0, share)]
-    return [first, _curve_chart(title, precision_recall, level, "recall", look)]
-
-
-def _curve_chart(
-    title: str, curve: Curve, guessing: list[charts.Point], across: str, look: str
-) -> Markup:
-    thinned = thin_curve(curve)
-    points = list(zip(thinned.x.tolist(), thinned.y.tolist(), strict=True))
-    lines = [
-        Series(gettext("this model"), "run0", points, latest=False),
-        Series(gettext("guessing"), "guess", guessing, latest=False, straight=True),
-    ]
-    return charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), look=look)
-
-
-def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
-    """Data of the threshold slider; empty for more than two classes."""
-    sweep = analysis.details.sweep
-    if sweep is None:
-        return {}
-    now = 0.5 if decision.threshold is None else decision.threshold
-    thresholds = sweep.thresholds.tolist()
-    values = {name: _rounded(scores) for name, scores in sweep.scores.items()}
-    best = {name: _rounded([sweep.best[name]])[0] for name in values}
-    data = {
-        "thresholds": thresholds,
-        "values": values,
-        "best": {"threshold": sweep.best["threshold"], "values": best},
-        "now": now,
-    }
-    lines = []
-    for name, scores in values.items():
-        pairs = zip(thresholds, scores, strict=True)
-        points = [(at, score) for at, score in pairs if score is not None]
-        lines.append(Series(in_words(name, 2), name, points, latest=False))
-    look = gettext(
-        "Left of the line more pairs are called positive: recall rises, precision falls. A "
-        "flat top means that the exact place matters little."
-    )
-    title, across = gettext("Scores at every threshold"), gettext("Threshold")
-    chart = charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), cursor=now, look=look)
-    of_positive = analysis.details.classes[analysis.positive]
-    at_now = {
-        name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
-        for name in values
-    } | {name: value for name, value in vars(of_positive).items() if name in values}
-    return {"data": json.dumps(data), "now": now, "scores": at_now, "chart": chart}
-
-
-def _rounded(scores: ArrayLike) -> list[float | None]:
-    """Round scores to four digits; None for a score of no examples."""
-    return [None if np.isnan(score) else round(float(score), 4) for score in np.asarray(scores)]
-
-
-def _calibration_chart(analysis: Analysis) -> Markup:
-    lines = []
-    bins = [(gettext("as trained"), "run1", analysis.details.reliability)]
-    if analysis.details.calibration.after is not None:
-        bins.append((gettext("calibrated"), "run0", analysis.details.calibration.after))
-    for name, style, reliability in bins:
-        # Draw bins of at least five examples, or the fullest if none has five.
-        enough = reliability.counts >= min(5, reliability.counts.max(initial=1))
-        x, y = reliability.confidence[enough], reliability.accuracy[enough]
-        points = list(zip(x.tolist(), y.tolist(), strict=True))
-        lines.append(Series(name, style, points, markers=True, latest=False))
-    lines.append(Series(gettext("perfect"), "guess", _DIAGONAL, latest=False, straight=True))
-    look = gettext(
-        "On the diagonal, answers given with 80% confidence are right 80 times in 100; below "
-        "it the model is too sure of itself."
-    )
-    title, empty = gettext("Confidence and accuracy"), gettext("No example was scored.")
-    across = gettext("confidence")
-    return charts.chart(title, lines, 1.0, empty, across, reach=(0.0, 1.0), look=look)
 
 
 def disagreements(

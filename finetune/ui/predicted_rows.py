@@ -46,7 +46,7 @@ class PredictedRows:
                 elem_id="batch-which",
             )  # fmt: skip
             self.words = gr.Textbox(
-                label=gettext("with the words"), max_lines=1, min_width=160, elem_id="batch-words"
+                label=gettext("With the words"), max_lines=1, min_width=160, elem_id="batch-words"
             )
         script = theme.asset("examples.js") + feedback.AS_DRAWN
         self.table = gr.HTML(elem_id="batch-rows", js_on_load=script)

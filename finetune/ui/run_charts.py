@@ -13,6 +13,7 @@ from finetune.messages import message
 from finetune.metrics.catalog import LOSS
 from finetune.runs.events import Evaluated, Stepped
 from finetune.runs.summary import RunSummary
+from finetune.tasks.base import Task
 from finetune.ui.charts import Point, Series, chart, thinned
 from finetune.ui.html import in_words
 from finetune.ui.i18n import gettext
@@ -127,14 +128,12 @@ def score_chart(
         metric for metric in summary.measured
         if math.isfinite(metric.range[1]) or metric not in summary.task.metrics
     ]  # fmt: skip
-    own = dict.fromkeys([summary.headline, *summary.task.metrics])
-    styles = dict(zip(own, ("headline", "second"), strict=False))
     for n, metric in enumerate(drawn):
         levels = [(gettext(name), of[metric.name]) for name, of in scores if metric.name in of]
         lines.append(
             Series(
                 in_words(metric.name, summary.classes),
-                styles.get(metric, f"run{n}"),
+                line_style(summary.task, metric.name, f"run{n}"),
                 _scored(summary, metric.name, axis),
                 markers=True,
                 baselines=tuple(levels),
@@ -156,6 +155,13 @@ def score_chart(
         ),
         epoch=axis.epoch,
     )
+
+
+def line_style(task: Task, metric: str, other: str) -> str:
+    """Return the style of a metric's line: the task's headline and its next metric have their own,
+    others have `other`."""
+    names = dict.fromkeys(own.name for own in (task.headline, *task.metrics))
+    return dict(zip(names, ("headline", "second"), strict=False)).get(metric, other)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 In bf16 and in fp16, with the bundled checkpoint on the bundled pairs: the losses of recorded steps
 equal those of steps done one by one, within the precision, also with dropout, several batches a
 step, weighted classes and LoRA; a run that was stopped and resumed is bit-identical with
-`deterministic`. Answers of recorded batches equal those of the model. Prints a line for each, and
-every problem.
+`deterministic`. A run goes on without graphs if one cannot be recorded. Answers of recorded batches
+equal those of the model. Prints a line for each, and every problem.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:
             problems += told(f"{precision}, {case}", problem)
         problems += told(f"{precision}, resumed", attempt(resume, folder, precision))
     problems += told("answers", attempt(answer, folder))
+    if torch.cuda.is_available():
+        problems += told("pace", attempt(measured_pace))
+        # Last: a recording that failed may spoil later ones.
+        problems += told("without graphs", attempt(fall_back, folder, precisions[0]))
     print(f"{counted.recordings} recordings, {time.monotonic() - began:.0f} s", flush=True)
     print("check: " + (f"{len(problems)} problems" if problems else "ok"), flush=True)
     return bool(problems)
@@ -116,6 +120,36 @@ def compare(folder: Path, precision: str, values: dict[str, Any]) -> str:
     if not recorded[0][-1] < 2 * recorded[0][0]:
         return f"the loss does not fall: {recorded[0]}"
     return ""
+
+
+def measured_pace() -> str:
+    """Return what is wrong with the pace that estimates use; empty if nothing is."""
+    from finetune.environment import pace
+
+    measured = pace._measure("cuda")
+    print(f"  {measured}", flush=True)
+    sensible = 0 < measured.overhead < 1e-2 and measured.half > measured.full / 2 > 1e11
+    return "" if sensible else f"{measured} is no pace of a GPU"
+
+
+def fall_back(folder: Path, precision: str) -> str:
+    """Return how a run whose second shape cannot be recorded differs from one without graphs."""
+    from finetune.training.step import Step
+
+    loss, seen = Step._loss, set()
+
+    def waiting(step: Step, batch: Any) -> Any:
+        computed = loss(step, batch)
+        seen.add(batch["input_ids"].shape)
+        if len(seen) > 1:
+            computed.item()  # waits for the device, which a recording may not
+        return computed
+
+    Step._loss = waiting  # type: ignore[assignment, method-assign]
+    try:
+        return compare(folder, precision, {"dropout": 0.1})
+    finally:
+        Step._loss = loss  # type: ignore[method-assign]
 
 
 def resume(folder: Path, precision: str) -> str:

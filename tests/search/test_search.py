@@ -545,7 +545,7 @@ def test_values_that_cannot_be_trained_with_or_change_nothing_are_refused(store:
     assert "max_steps is 50" in refused(BASE, num_train_epochs="")
     assert "warmup_steps is 5" in refused(usual.changed(warmup_steps=5), warmup_ratio="")
     assert "use_lora is False" in refused(usual, lora_r="")
-    assert "frozen_layers" in refused(usual.changed(use_lora=True), frozen_layers="0..2")
+    assert "frozen layers" in refused(usual.changed(use_lora=True), frozen_layers="0..2")
     for parallel in (0, 10**9):
         assert f"is {parallel}, and must be from 1" in refused(usual, parallel, learning_rate="")
     assert not studies(store)

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.stats
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from finetune.config import RunConfig
-from finetune.data import checks, splits
+from finetune.data import catalog, checks, splits
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError
 from finetune.evaluation import baselines, report
@@ -28,6 +30,7 @@ from finetune.tasks.base import REGRESSION, Target
 from finetune.tasks.registry import recognise
 from tests.support import trainer, uploads
 from tests.support.graded import graded_rows
+from tests.support.hub import LoopbackHub
 from tests.support.training import evaluations, fit, losses, work_in_this_process
 
 HEAD = "sentence1,sentence2,score"
@@ -151,6 +154,29 @@ def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> Non
     found = np.histogram(cut["label"], np.linspace(0, 1, 11))[0]
     assert found.sum() == 100
     assert set(found) <= {9, 10, 11}
+
+
+def test_stsb_is_offered_and_read(hub: LoopbackHub, tmp_path: Path) -> None:
+    assert "GLUE STS-B (Hub)" in [entry.label for entry in catalog.DATASETS]
+    paths = "".join(
+        f"  - split: {split}\n    path: stsb/{split}.parquet\n"
+        for split in ("train", "validation", "test")
+    )
+    card = f"---\nconfigs:\n- config_name: stsb\n  data_files:\n{paths}---\n"
+    files = {"README.md": card.encode()}
+    for split, rows in {"train": 40, "validation": 12, "test": 6}.items():
+        first, second, labels = zip(*graded_rows(rows, rows), strict=True)
+        scores = pa.array([-1.0] * rows if split == "test" else labels, pa.float32())
+        columns = {"sentence1": first, "sentence2": second, "label": scores, "idx": range(rows)}
+        out = pa.BufferOutputStream()
+        pq.write_table(pa.table({name: pa.array(cells) for name, cells in columns.items()}), out)
+        files[f"stsb/{split}.parquet"] = out.getvalue().to_pybytes()
+    hub.add_repo("nyu-mll/glue", "dataset", files)
+    loaded = splits.load_pairs(RunConfig(dataset="glue/stsb"), tmp_path)
+    assert {name: len(split) for name, split in loaded.splits.items()} == {
+        "train": 40, "validation": 12,
+    }  # fmt: skip
+    assert (loaded.target.task, loaded.target.low, loaded.target.high) == (REGRESSION, 0.0, 5.0)
 
 
 # 2. Training

@@ -115,7 +115,7 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     app.start()
     page.goto(f"{app.url}?tab=runs&search={studies(app.store)[0].id}")
     expect(view).to_contain_text("The search is over", timeout=800_000)
-    ended = re.compile("8 of at most 8 trials have ended, [1-9] of them early")
+    ended = re.compile("8 of at most 8 trials have ended. [1-9] of them ended early")
     expect(view).to_contain_text(ended)
     # Of all that ended but the first, which lies outside of what is searched.
     expect(view.locator("polyline").nth(6)).to_be_attached()

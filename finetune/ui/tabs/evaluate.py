@@ -61,11 +61,11 @@ class Evaluation:
                         min_width=140,
                     )
                     for name, label, choices in (
-                        ("which", gettext("examples"), [(name, name) for name in SELECTIONS]),
-                        ("label", gettext("true class"), [(gettext("any class"), "")]),
+                        ("which", gettext("Examples"), [(name, name) for name in SELECTIONS]),
+                        ("label", gettext("True class"), [(gettext("any class"), "")]),
                     )
                 ]  # fmt: skip
-                text = gettext("with the words")
+                text = gettext("With the words")
                 search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
                 self.filters.append(search)
             self.page = gr.State(0)

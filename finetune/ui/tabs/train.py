@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -266,18 +265,20 @@ class TrainTab:
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
         shown = {} if others[0] == several_runs.SEARCH else {self.planned: text}
         config, root, files = planned[0].config, store.root.resolve(), {}
+        checked = estimates[0].report
+        name = checked.source if checked else config.dataset
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
             if is_upload(config.dataset):
                 files = store.uploads.file_names(config.dataset)
+                name = ", ".join(files.values())
             if (
                 files and store.visitor.policy.owner_asks
             ):  # with their folder only on one's own machine
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.policy.owner_asks and root != _DEFAULT_RUNS else ""
-        costs = cost_view.costs(estimates[0], config, count, total, files, folder)
-        name = ", ".join(Path(file).name for file in files.values()) or config.dataset
-        pairs = cost_view.pairs_card(estimates[0].report, store, name)
+        costs = cost_view.costs(estimates[0], config, count, total, files, folder, name)
+        pairs = cost_view.pairs_card(checked, store, name)
         shown |= {self.costs: costs, self.pairs: pairs}
         if estimates[0].measurable:
             shown[self.unmeasured] = str(time.time())
