@@ -132,10 +132,12 @@ def _bias(
         return {}
     with contextlib.suppress(StoreError):
         own = _read(kept, target)
+        most = max(2, _MOST_PREDICTIONS // max(1, len(own.labels)))
+        leading = {kept, *sorted(candidates, key=lambda candidate: -candidate.score)[:most]}
         answers: list[Indices] = []
         losses: list[Floats] = []
         place = 0
-        for candidate in _leading(candidates, kept, _MOST_PREDICTIONS // max(1, len(own.labels))):
+        for candidate in [each for each in candidates if each in leading]:
             with contextlib.suppress(StoreError):
                 read = own if candidate == kept else _read(candidate, target)
                 if np.array_equal(read.labels, own.labels):  # otherwise they are of other pairs
@@ -156,10 +158,3 @@ def _bias(
 
 def _read(candidate: Candidate, target: Target) -> SavedLogits:
     return saved_predictions.read_logits(Run(candidate.folder), candidate.step, target)
-
-
-def _leading(candidates: Sequence[Candidate], kept: Candidate, most: int) -> list[Candidate]:
-    """Return the best candidates and the kept one, in order."""
-    ranked = sorted(candidates, key=lambda candidate: -candidate.score)
-    chosen = {kept, *ranked[: max(2, most)]}
-    return [candidate for candidate in candidates if candidate in chosen]

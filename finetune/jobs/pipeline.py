@@ -195,7 +195,8 @@ class _Training:
                 pair_index.write_pair_index(run, self.pairs.pair_hashes)
 
     def load_model(self) -> None:
-        from finetune.training import loop, model
+        from finetune.training import accelerator as accelerators
+        from finetune.training import loop, model, recipe
 
         config, accelerator = self.config, self.accelerator
         half = accelerator.mixed_precision == "bf16"
@@ -206,7 +207,15 @@ class _Training:
             self.tokenizer, classifier, self.head = model.load_classifier(
                 config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention
             )
-            self.config = config = self._resolved(classifier)
+            if self.checkpoint:  # a resumed run keeps its batch size and learning rate
+                config = self.run.state().resolved(config)
+            self.config = config = recipe.resolve(
+                config,
+                model.count_layer_parameters(classifier),
+                len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
+                accelerators.gpu_memory(accelerator.device),
+                accelerator.num_processes,
+            )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
             problem = _(
@@ -214,22 +223,6 @@ class _Training:
                 "accelerate_config empty"
             )
             raise ConfigError({"use_lora": problem})
-
-    def _resolved(self, classifier: Any) -> RunConfig:
-        """Return the configuration with its batch size and learning rate; a resumed run's are those
-        that it began with."""
-        from finetune.training import accelerator, model, recipe
-
-        config = self.config
-        if self.checkpoint:
-            config = self.run.state().resolved(config)
-        return recipe.resolve(
-            config,
-            model.count_layer_parameters(classifier),
-            len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
-            accelerator.gpu_memory(self.accelerator.device),
-            self.accelerator.num_processes,
-        )
 
     def build_batches(self) -> None:
         from finetune.training import dataloaders
