@@ -152,4 +152,3 @@ def test_metrics_of_other_answers_are_not_measured_of_scores() -> None:
         assert deciding_metric(by_name, task_of(TARGET)) == decides
     by_error = config.changed(metric_for_best_model="mae")
     assert deciding_metric(by_error, find_task(SINGLE_LABEL)) == "f1"
-    )
