@@ -74,8 +74,10 @@ class Metric:
         of_probabilities: computes it from probabilities.
         as_share: if it is a proportion, or computed from one: the counts of that proportion, and
             the function from the proportion to the metric.
-        sklearn: the function of `sklearn.metrics` that computes it from true and predicted classes.
+        sklearn: the function of `sklearn.metrics`, or of `scipy.stats`, that computes it from the
+            truth and the answers.
         averaged: True if that function must be told which class is positive, or how to average.
+        sklearn_average: how it averages several labels.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Metric:
     as_share: Callable[[Tally, int], Share] | None = None
     sklearn: str = ""
     averaged: bool = False
+    sklearn_average: str = ""
 
     def rank(self, value: float) -> float:
         """Convert a value so that greater is better."""
@@ -100,6 +103,8 @@ class Metric:
 
     def sklearn_options(self, classes: int, positive: int = 1) -> dict[str, Any]:
         """The keywords that make scikit-learn's function compute this metric."""
+        if self.sklearn_average:  # labels that neither occur nor are given do not count
+            return {"average": self.sklearn_average, "zero_division": float("nan")}
         if not self.averaged:
             return {}
         meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
@@ -222,39 +227,39 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson,
+        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson, sklearn="pearsonr",
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman,
+        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman, sklearn="spearmanr",
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.mean_absolute_error,
+        of_examples=regression.mean_absolute_error, sklearn="mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.root_mean_squared_error,
+        of_examples=regression.root_mean_squared_error, sklearn="root_mean_squared_error",
     ),
 )  # fmt: skip
 OF_LABELS = (  # measured wherever a row may have several labels
     Metric(
         "micro_f1", message("Micro F1"), message("micro F1"), kind="labels",
-        of_examples=multi_label.micro_f1,
+        of_examples=multi_label.micro_f1, sklearn="f1_score", sklearn_average="micro",
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=multi_label.macro_f1,
+        of_examples=multi_label.macro_f1, sklearn="f1_score", sklearn_average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
-        of_examples=multi_label.subset_accuracy,
+        of_examples=multi_label.subset_accuracy, sklearn="accuracy_score",
     ),
     Metric(
         "hamming_loss", message("Hamming loss"), message("Hamming loss"), kind="labels",
-        greater_is_better=False, of_examples=multi_label.hamming_loss,
+        greater_is_better=False, of_examples=multi_label.hamming_loss, sklearn="hamming_loss",
     ),
 )  # fmt: skip
 # Every metric of every task.

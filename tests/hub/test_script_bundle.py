@@ -29,8 +29,9 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import accelerator
-from tests.support import toys
+from tests.support import toys, uploads
 from tests.support.families import write as write_family
+from tests.support.graded import graded_rows, labelled_rows
 
 Trained = Callable[..., Run]
 
@@ -159,6 +160,27 @@ def test_single_sentences_of_three_classes_with_a_decoder(
     assert set(predictor("the cat sees a dog .").probabilities) == set(kinds)
     text = model_card.card_text(run, run.state(), "ada/moods")
     assert "a sentence into one of the classes `high`, `low`, `mid`" in text
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"label_smoothing_factor": 0.2, "class_weights": "balanced"}]
+)
+@pytest.mark.parametrize(
+    ("head", "rows"),
+    [("sentence1,sentence2,score", graded_rows), ("text,labels", labelled_rows)],
+    ids=["a score", "several labels"],
+)
+def test_scores_and_several_labels(
+    trained: Trained, store: RunStore, toy_checkpoint: Path, head: str, rows: Any,
+    values: dict[str, Any],
+) -> None:  # fmt: skip
+    store.root.mkdir()
+    dataset = uploads.upload(store.root, head, rows(64), rows(24, 1), ())
+    config = RunConfig(
+        dataset=dataset, checkpoint=str(toy_checkpoint), max_length=32, num_train_epochs=6,
+        learning_rate=5e-3, logging_steps=2, **values,
+    )  # fmt: skip
+    repeat(trained(config), store)
 
 
 @pytest.mark.long
