@@ -57,14 +57,14 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     return carry_out
 
 
-def repeat(run: Run, store: RunStore) -> Path:
+def repeat(run: Run, store: RunStore, tolerance: float = 1e-6) -> Path:
     """Unpack a run's script, run it and assert that it repeats the run; returns its folder."""
     folder = unpacked(run, store)
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         runpy.run_path(str(folder / "train.py"))
-    assert_repeated(run, printed.getvalue())
+    assert_repeated(run, printed.getvalue(), tolerance)
     return folder
 
 
@@ -76,8 +76,8 @@ def unpacked(run: Run, store: RunStore) -> Path:
     return store.root.parent / "bundle" / run.id
 
 
-def assert_repeated(run: Run, printed: str) -> None:
-    """Assert that losses at the same steps agree within 1e-6, and scores are equal."""
+def assert_repeated(run: Run, printed: str, tolerance: float = 1e-6) -> None:
+    """Assert that losses at the same steps agree within 1e-6, and scores within `tolerance`."""
     stream = run.tail()[0]
     losses = {int(at): float(loss) for at, loss in re.findall(r"step (\d+): loss (\S+)", printed)}
     expected = {e.step: e.loss for e in stream if isinstance(e, events.Stepped)}
@@ -87,7 +87,7 @@ def assert_repeated(run: Run, printed: str) -> None:
     evaluated = {e.step: e for e in stream if isinstance(e, events.Evaluated)}
     assert list(scores) == list(evaluated)
     for step, evaluation in evaluated.items():
-        assert scores[step] == pytest.approx(evaluation.metrics, abs=1e-6)
+        assert scores[step] == pytest.approx(evaluation.metrics, abs=tolerance)
     best = ast.literal_eval(printed.rsplit("best: ", 1)[1])
     improved = [step for step, e in evaluated.items() if e.best]
     assert (best and best["step"]) == (improved[-1] if improved else None)
@@ -180,7 +180,8 @@ def test_scores_and_several_labels(
         dataset=dataset, checkpoint=str(toy_checkpoint), max_length=32, num_train_epochs=6,
         learning_rate=5e-3, logging_steps=2, **values,
     )  # fmt: skip
-    repeat(trained(config), store)
+    # Before training the answers are almost equal, and their correlation is what rounding makes it.
+    repeat(trained(config), store, 1e-4)
 
 
 @pytest.mark.long
