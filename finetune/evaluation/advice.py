@@ -57,7 +57,7 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     steps: dict[str, Any] = {"best_step": best.step, "last_step": last.step}
     rising = len(curve) > 1 and best.step == last.step
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
-    facts = prepared.data if prepared else {}
+    facts = summary.prepared.data if summary.prepared else {}
     again = {"seed": config.seed + 1}
     if not verdict.errors and "test" in facts.get("rows", {}) and not summary.opened:
         return Advice("perfect", action="test", **steps)
