@@ -130,7 +130,7 @@ def _script_config(
     attention = model.choose_attention(
         config.attn_implementation, device, precision == "bf16", config.max_length
     )
-    best_by = deciding_metric(config, prepared.target)
+    best_by = deciding_metric(config, summary.task)
     values = config.to_dict() | {
         "num_processes": started.processes,
         "metric_for_best_model": best_by,
