@@ -27,7 +27,7 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics.catalog import ALL, HEADLINE, METRICS, OPTIONAL
+from finetune.metrics.catalog import ALL, METRICS, OPTIONAL
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -52,7 +52,7 @@ Scheduler = Literal[
 if TYPE_CHECKING:
     MetricName = str
 else:
-    MetricName = Literal[tuple(dict.fromkeys((HEADLINE.name, *ALL)))]
+    MetricName = Literal["auto", *ALL]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class RunConfig(BaseModel):
     per_device_train_batch_size: int = _training(
         0, 0, 4096, label="Batch size", search=(8, 16, 32), words=_AUTOMATIC
     )
-    """Pairs a step on each device. Automatic: 16, more on a GPU that has enough to do."""
+    """Pairs a step on each device. Automatic: 16; on a GPU up to 64, if there are many pairs."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; anything longer is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
@@ -225,8 +225,8 @@ class RunConfig(BaseModel):
     """Report the mean training loss after this many steps each."""
     metrics: str = _evaluation("", label="Further scores", several=True)
     """Measure these too, such as roc_auc. A folder or a module of the Hub is code, and is run."""
-    metric_for_best_model: MetricName = _evaluation(HEADLINE.name, label="Best model by")
-    """The validation score that decides which model is kept."""
+    metric_for_best_model: MetricName = _evaluation("auto", label="Best model by")
+    """The validation score that decides which model is kept. auto: F1, or the task's own."""
     early_stopping_patience: int = _evaluation(0, 0, 1000, words=_OFF)
     """End after this many evaluations without a better score."""
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = _evaluation("none")
@@ -271,6 +271,8 @@ class RunConfig(BaseModel):
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
+    score_cut: str = _data("", label="Cut of scores")
+    """Learn which scores are at least this number, as two classes; empty for the score itself."""
     label_separator: Literal["auto", ";", "|", ",", "list", "none"] = _data("auto")
     """What is between several labels of a row; list for ["a", "b"], none for one label a cell."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
@@ -352,6 +354,8 @@ class RunConfig(BaseModel):
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
+        elif name == "score_cut" and value and not _is_number(value):
+            problem = _("must be a number, got {value}", value=reprlib.repr(value))
         elif name == "label_map" and (
             wrong := _first_wrong(value, lambda change: "=" in change[1:])
         ):
@@ -425,6 +429,10 @@ def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
     except ValueError:
         return text
     return next((word for word in words if not is_right(word)), "")
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", text, re.ASCII))
 
 
 def is_whole(value: object) -> bool:
@@ -503,7 +511,7 @@ READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a 
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
-    "task", *READING_FIELDS,
+    "task", "score_cut", *READING_FIELDS,
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *fields_of("Data"))
 

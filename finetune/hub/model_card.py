@@ -33,6 +33,7 @@ from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
+from finetune.tasks.registry import deciding_metric
 from finetune.text_hashes import without_direction
 
 EXAMPLES = (
@@ -196,7 +197,8 @@ def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
         if other.config().changed(seed=config.seed, name=config.name) == config
         and other.state().status == "finished"
     ]  # fmt: skip
-    return grids.seed_spread(other.metrics.get(config.metric_for_best_model) for other in same)
+    decides = deciding_metric(config, run.state().task)
+    return grids.seed_spread(other.metrics.get(decides) for other in same)
 
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:

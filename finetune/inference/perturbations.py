@@ -48,30 +48,30 @@ class Flip:
 def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
     """Make at most `MOST` edits of a pair: swap the sentences, replace one by the other, insert or
     remove a negation, change a number, leave out a word."""
-    edits: dict[tuple[str, str | None], Edit] = {}
-    for edit in _edits(sentence1, sentence2):
-        pair = edit.sentence1, edit.sentence2
-        if pair != (sentence1, sentence2) and all(text is None or text.strip() for text in pair):
-            edits.setdefault(pair, edit)
-    return list(edits.values())[:MOST]
-
-
-def _edits(sentence1: str, sentence2: str | None) -> Iterator[Edit]:
-    """Yield edits of a pair; some may change nothing, be equal or leave a sentence empty."""
+    edits = []
     if sentence2 is not None:
-        yield Edit("swap", _("The two sentences change places."), sentence2, sentence1)
-        text = _("Sentence 2 becomes sentence 1, word for word.")
-        yield Edit("same", text, sentence1, sentence1)
-        text = _("Sentence 1 becomes sentence 2, word for word.")
-        yield Edit("same", text, sentence2, sentence2)
+        first_twice = _("Sentence 2 becomes sentence 1, word for word.")
+        second_twice = _("Sentence 1 becomes sentence 2, word for word.")
+        edits = [
+            Edit("swap", _("The two sentences change places."), sentence2, sentence1),
+            Edit("same", first_twice, sentence1, sentence1),
+            Edit("same", second_twice, sentence2, sentence2),
+        ]
     for kind, rule in (("negation", _negations), ("number", _numbers), ("drop", _drops)):
         for description, text in rule(sentence1):
             if sentence2 is not None:
                 description = _("Sentence {n}: {change}", n=1, change=description)
-            yield Edit(kind, description, text, sentence2)
+            edits.append(Edit(kind, description, text, sentence2))
         for description, text in rule(sentence2 or ""):
             description = _("Sentence {n}: {change}", n=2, change=description)
-            yield Edit(kind, description, sentence1, text)
+            edits.append(Edit(kind, description, sentence1, text))
+    # Some change nothing, are equal or leave a sentence empty.
+    different: dict[tuple[str, str | None], Edit] = {}
+    for edit in edits:
+        pair = edit.sentence1, edit.sentence2
+        if pair != (sentence1, sentence2) and all(text is None or text.strip() for text in pair):
+            different.setdefault(pair, edit)
+    return list(different.values())[:MOST]
 
 
 def find_flips(

@@ -45,6 +45,17 @@ def costs(
     """Draw the estimate line by line, unusual values, and the equivalent command with `files` and
     `runs_folder`. `seconds` are for all `runs` that the click queues; `dataset` is a name to show
     in place of the configuration's."""
+    steps, resolved = estimate.steps, dict(estimate.automatic)
+    if steps is not None and config.eval_steps < 0 and estimate.report is not None:
+        splits = estimate.report.splits
+        rows = next((split.rows for split in splits if split.name == "validation"), 0)
+        resolved["eval_steps"] = schedule.eval_every(
+            config.changed(**estimate.automatic),
+            steps.per_epoch,
+            steps.total,
+            config.num_processes,
+            min(rows, config.max_eval_samples or rows),
+        )
     return render(
         "costs.html",
         estimate=estimate,
@@ -59,35 +70,18 @@ def costs(
             and getattr(config, name) not in field.words
             and not ends[0] <= getattr(config, name) <= ends[1]
         ],
-        automatic=_automatic(estimate, config),
+        automatic={  # placeholders of the boxes: `Automatic (4)`
+            name: gettext("Automatic ({value})", value=value_text(resolved[name]))
+            if name in resolved
+            else gettext("Automatic")
+            for name in ("num_train_epochs", "eval_steps", *recipe.FIELDS)
+        },
         checkpoint=config.checkpoint.rstrip("/").rsplit("/")[-1],
         dataset=dataset or config.dataset,
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=rough_duration,
     )
-
-
-def _automatic(estimate: Estimate, config: RunConfig) -> dict[str, str]:
-    """Placeholders of the boxes whose automatic value is known: `Automatic (4)`."""
-    steps, resolved = estimate.steps, dict(estimate.automatic)
-    if steps is not None and config.eval_steps < 0 and estimate.report is not None:
-        splits = estimate.report.splits
-        rows = next((split.rows for split in splits if split.name == "validation"), 0)
-        rows = min(rows, config.max_eval_samples or rows)
-        resolved["eval_steps"] = schedule.eval_every(
-            config.changed(**estimate.automatic),
-            steps.per_epoch,
-            steps.total,
-            config.num_processes,
-            rows,
-        )
-    return {
-        name: gettext("Automatic ({value})", value=value_text(resolved[name]))
-        if name in resolved
-        else gettext("Automatic")
-        for name in ("num_train_epochs", "eval_steps", *recipe.FIELDS)
-    }
 
 
 def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Markup:

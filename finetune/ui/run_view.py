@@ -301,7 +301,7 @@ def setting_text(name: str, value: object, resolved: object = None) -> str:
     """
     field = config.hyperparameters().get(name)
     word = field.words.get(value) if field and field.kind in (int, float) else None
-    if word is not None and resolved is not None:
+    if resolved is not None and (word is not None or value == "auto"):
         return gettext("{value} (auto)", value=_value_text(resolved))
     return gettext(word) if word is not None else _value_text(value)
 
