@@ -96,14 +96,7 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
     dataset_cache.ensure_cached(config, store.root)
     pairs = splits.load_pairs(config, store.root)
     if pairs.fingerprint != prepared.fingerprint:
-        raise DataError(
-            "The pairs have changed since run {id} (fingerprint {fingerprint}, it was "
-            "{fingerprint2}).",
-            "Start a new run on the present ones.",
-            id=run.id,
-            fingerprint=pairs.fingerprint[:12],
-            fingerprint2=prepared.fingerprint[:12],
-        )
+        raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
     train = dataloaders.both_orders(pairs, config, bool(prepared.data.get("either_order")))
     folder.mkdir()
     for name, split in {**pairs.splits, "train": train}.items():
