@@ -257,9 +257,9 @@ def test_trials_are_runs_that_begin_with_the_form(searched: Searched) -> None:
     for row in rows:
         run = searched.store.get(row.run_id)
         assert run.about().study == searched.study.id
-        assert (
-            run.config().changed(name="", learning_rate=5e-4, eval_steps=start.eval_steps) == start
-        )
+        own = {"name": "", "learning_rate": 5e-4, "eval_steps": start.eval_steps}
+        # The batch that the steps between evaluations were counted with.
+        assert run.config().changed(**own) == start.changed(per_device_train_batch_size=16)
 
 
 @pytest.mark.long
