@@ -278,8 +278,13 @@ def _choices(rows: Sequence[RunRow], shown: Sequence[str]) -> list[str]:
 def cell_text(row: RunRow, column: str) -> str:
     """Text of a cell; a dash if unknown."""
     value = row.value(column)
+    if column == "status" and row.damaged:
+        return gettext("configuration damaged")
     if column == "status":
-        return _status_text(row)
+        status = gettext(STATUSES[row.status])
+        if not row.place:
+            return status
+        return gettext("{status}, no. {place} in the queue", status=status, place=row.place)
     if value is None:
         return "\u2013"
     if column in run_table.score_columns() or column == "best_epoch":
@@ -302,15 +307,6 @@ def setting_text(name: str, value: object, resolved: object = None) -> str:
     if word is not None and resolved is not None:
         return gettext("{value} (auto)", value=run_table.value_text(resolved))
     return gettext(word) if word is not None else run_table.value_text(value)
-
-
-def _status_text(row: RunRow) -> str:
-    if row.damaged:
-        return gettext("configuration damaged")
-    status = gettext(STATUSES[row.status])
-    if row.place:
-        return gettext("{status}, no. {place} in the queue", status=status, place=row.place)
-    return status
 
 
 def _sparkline(rows: Sequence[RunRow]) -> Callable[[RunRow], str]:
