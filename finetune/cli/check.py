@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     for split in report.splits:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
-        print(f"  {split.name}: {split.rows:,} rows ({counts})")
+        print(f"  {split.name}: {split.rows:,} rows" + (f" ({counts})" if counts else ""))
     task = find_task(report.task)
     titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in task.metrics}
     for name, scores in report.baselines.items():

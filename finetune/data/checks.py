@@ -238,16 +238,22 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
         action = _("A few hundred are the least from which a model learns something that lasts.")
         yield Finding("few", "warns", title, train, action)
     if validation and (margin := intervals.accuracy_margin(validation)) > SLIGHTLY_UNCERTAIN:
-        title = _(
-            "Only {rows} validation rows: they tell accuracy to \u00b1{points:.0f} points",
-            rows=validation,
-            points=100 * margin,
-        )
+        title = _("Only {rows} validation rows", rows=validation)
         action = _(
-            "That is half the 95% interval of an accuracy near 0.5; scores that differ by less "
-            "tell nothing. Bring more validation rows, or raise validation_share where they "
-            "are cut from train."
+            "A model's score is known only roughly from them. Bring more validation rows, or raise "
+            "validation_share where they are cut from train."
         )
+        if find_task(assigned.dataset.task).has_right:
+            title = _(
+                "Only {rows} validation rows: accuracy is known to \u00b1{points:.0f} points",
+                rows=validation,
+                points=100 * margin,
+            )
+            action = _(
+                "That is half the 95% interval of an accuracy near 0.5; scores that differ by less "
+                "tell nothing. Bring more validation rows, or raise validation_share where they "
+                "are cut from train."
+            )
         severe = margin > UNCERTAIN
         yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)
     if assigned.rows["validation"][0] != "train" or not assigned.dataset.paired:

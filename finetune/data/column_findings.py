@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import column_guess, columns, dataset_cache, reading_findings, sources
+from finetune.data import (
+    column_guess,
+    columns,
+    dataset_cache,
+    label_columns,
+    reading_findings,
+    sources,
+)
 from finetune.data.check_report import CheckReport
 from finetune.data.column_guess import Guess, Role
 from finetune.data.row_findings import EXAMPLE_CHARACTERS, MAX_EXAMPLES
@@ -35,7 +43,7 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
     for role in guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]:
         text, remedy = columns.question(guess, role, source.name)
         kind = "single-or-pair" if role == "sentence2" else "columns"
-        answers = _answers(guess, role)
+        answers = _answers(guess, role, sample)
         findings.append(Finding(kind, "blocks", text, 0, remedy, remedies=answers))
     if not findings or not columns.are_usable(said, source.columns):
         findings = [Finding("columns", "blocks", error.fact, 0, error.remedy)]
@@ -56,8 +64,12 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
     )
 
 
-def _answers(guess: Guess, role: Role) -> list[Remedy]:
-    """The buttons that answer the question about a role."""
+def _answers(guess: Guess, role: Role, sample: Mapping[str, Sequence[Any]]) -> list[Remedy]:
+    """The buttons that answer the question about a role.
+
+    Args:
+        sample: cells of columns.
+    """
     candidates = list(guess.doubts[role])[:6]
     if role == "sentence2":
         first, second = guess.sentence1, guess.sentence2
@@ -72,10 +84,16 @@ def _answers(guess: Guess, role: Role) -> list[Remedy]:
         "sentence1": [_("{name!r} is the first text", name=name) for name in candidates],
         "label": [_("{name!r} is the answer", name=name) for name in candidates],
     }
-    return [
+    answers = [
         Remedy(f"{role}_column", name, text)
         for name, text in zip(candidates, template[role], strict=True)
     ]
+    every = guess.doubts[role]
+    marked = all(label_columns.are_marks(sample.get(name, ())) for name in every)
+    if role == "label" and len(every) > 1 and marked:
+        names = label_columns.BETWEEN.join(every)
+        answers.insert(0, Remedy("label_column", names, _("All of them, each is a label")))
+    return answers
 
 
 def single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data.column_guess import ROLES, Guess, Role, guess_columns, named_label, plain_name
+from finetune.data.label_columns import LISTS, parts_of
 from finetune.errors import DataError, some
 from finetune.messages import message as _
 from finetune.runs.summary import ColumnNames
@@ -77,14 +78,18 @@ def choose_columns(
     for role, column in said.items():
         if column and (role, column) != ("sentence2", NO_COLUMN):
             _check_column(role, column, columns, source)
-    used = [column for column in said.values() if column]
+    used = [part for name in said.values() if name for part in parts_of(name, columns) or [name]]
     if len(set(used)) < len(used):
         raise DataError(
             "One column is chosen twice: {used}.",
             "Choose a different one for each.",
             used=some(used),
         )
-    guess = guess_columns(list(columns), cells, said)
+    lists = [name for name, reason in columns.items() if reason == LISTS]
+    if not said["label"] and len(lists) == 1 and not named_label(list(columns)):
+        said["label"] = lists[0]
+    parts = parts_of(said["label"], columns)
+    guess = guess_columns([name for name in columns if name not in parts], cells, said)
     for role in guess.doubts:
         raise DataError(*question(guess, role, source))
     for role in ROLES:
@@ -96,7 +101,9 @@ def choose_columns(
 def are_usable(said: Mapping[Role, str], columns: Mapping[str, str]) -> bool:
     """True if every chosen column exists and is usable, and none is chosen twice."""
     used = [column for column in said.values() if column not in ("", NO_COLUMN)]
-    return len(set(used)) == len(used) and all(columns.get(name) == "" for name in used)
+    used = [part for name in used for part in parts_of(name, columns) or [name]]
+    usable = ["", LISTS] if said["label"] in used else [""]
+    return len(set(used)) == len(used) and all(columns.get(name) in usable for name in used)
 
 
 def question(guess: Guess, role: Role, source: str) -> tuple[str, str]:
@@ -133,6 +140,10 @@ def question(guess: Guess, role: Role, source: str) -> tuple[str, str]:
 
 
 def _check_column(role: Role, column: str, columns: Mapping[str, str], source: str) -> None:
+    if role == "label" and (parts := parts_of(column, columns)):
+        for part in parts:
+            _check_column("label", part, columns, source)
+        return
     if column not in columns:
         raise DataError(
             "{source} has no column {column!r}; it has {columns}.",
@@ -142,7 +153,8 @@ def _check_column(role: Role, column: str, columns: Mapping[str, str], source: s
             columns=some(list(columns)),
             field=f"{role}_column",
         )
-    if reason := columns[column]:
+    reason = columns[column]
+    if reason and (role, reason) != ("label", LISTS):
         raise DataError(
             "The column {column!r} {reason}.",
             "Choose another one as {field}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pydantic.dataclasses
 from datasets import Dataset
+from datasets.table import MemoryMappedTable
 from filelock import FileLock
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
@@ -31,7 +33,7 @@ from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.findings import Example, shorten
 from finetune.messages import Text, message
-from finetune.tasks.base import TargetEncoder, Task
+from finetune.tasks.base import CUT_SCORES, TargetEncoder, Task
 from finetune.tasks.registry import find_task, recognise, tasks
 from finetune.text_hashes import Integers
 
@@ -104,7 +106,12 @@ class CachedDataset:
 
     def texts(self, split: str) -> Dataset:
         """The sentences of a split, memory-mapped."""
-        return Dataset.from_file(str(self.folder / f"{split}.arrow"))
+        path = self.folder / f"{split}.arrow"
+        facts = f"{path.resolve()} {path.stat().st_mtime_ns}"
+        # With a fingerprint of our own: that of `Dataset.from_file` fails while another thread of
+        # the app imports transformers.
+        fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        return Dataset(MemoryMappedTable.from_file(str(path)), fingerprint=fingerprint)
 
     def hashes(self, split: str) -> RowHashes:
         """The labels of a split, whose numbers are those of `spellings`, and its hashes."""
@@ -156,8 +163,8 @@ def read_dataset(
             tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished,
             disk.writing(name, DataError),
         ):
-            if config.task:
-                task = find_task(config.task)
+            if config.task or config.score_cut:
+                task = find_task(CUT_SCORES if config.score_cut else config.task)
             else:  # the cells of the label column show it
                 rows = islice(source.rows("train", [], columns.label, lambda *_: None), SAMPLE_ROWS)
                 task = recognise([cells[-1] for _, cells in rows] if len(tasks()) > 1 else [])

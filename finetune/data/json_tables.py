@@ -44,8 +44,13 @@ class JsonTable(TextTable):
                 self._repeats = headers.Repeats(header_rows[header.above])
             if options.header == "auto":
                 self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
-        rows = islice(self.rows(lambda line, reason: None), _KEYED_ROWS)
-        self.columns = list(dict.fromkeys(key for _line, record in rows for key in record))
+        rows = list(islice(self.rows(lambda line, reason: None), _KEYED_ROWS))
+        cells: dict[str, list[Any]] = {}
+        for _line, record in rows:
+            for key, cell in record.items():
+                cells.setdefault(key, []).extend([] if cell is None else [cell])
+        self.columns = list(cells)
+        self.lists = [key for key, own in cells.items() if own and all(map(_is_flat, own))]
         if not self.columns:
             raise DataError(
                 "{name} has no line that is a JSON object.",
@@ -157,7 +162,10 @@ class JsonTable(TextTable):
                 on_bad_row(line, _("is not a JSON object"))
                 continue
             record = value if columns is None else {name: value.get(name) for name in columns}
-            if columns and any(isinstance(cell, (dict, list)) for cell in record.values()):
+            nested = [key for key, cell in record.items() if isinstance(cell, (dict, list))]
+            if columns and any(
+                key != self.list_column or not _is_flat(record[key]) for key in nested
+            ):
                 on_bad_row(line, _("has a list or an object where a text or number is read"))
             elif any(map(table.is_too_long, record.values())):
                 on_bad_row(line, table.TOO_LONG)
@@ -167,8 +175,8 @@ class JsonTable(TextTable):
 
 def _is_list_of_cells(value: Any) -> bool:
     """True for a list of at least two texts, numbers and nulls."""
-    return (
-        isinstance(value, list)
-        and len(value) > 1
-        and not any(isinstance(cell, (dict, list)) for cell in value)
-    )
+    return _is_flat(value) and len(value) > 1
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, list) and not any(isinstance(cell, (dict, list)) for cell in value)

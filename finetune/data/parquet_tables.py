@@ -42,6 +42,8 @@ class ParquetTable(Table):
         self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
         self.columns = list(self.schema.names)
         for field in self.schema:
+            if pa.types.is_list(field.type) and not pa.types.is_nested(field.type.value_type):
+                self.lists.append(field.name)
             if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
 

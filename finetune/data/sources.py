@@ -17,7 +17,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access, table_formats
+from finetune.data import catalog, hub_access, label_columns, table_formats
 from finetune.data.table import OnBadRow, ReadOptions, Remark, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
@@ -46,9 +46,23 @@ class Source(ABC):
         self.remarks: dict[str, list[Remark]] = {}  # split -> remarks on how its file was read
         self.sheets: list[str] = []  # of a workbook
 
-    @abstractmethod
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
-        """Yield the cells of some columns of a split; the label is None if it has no such column.
+        """Yield the cells of some columns of a split; the label is None if it has no such column,
+        and a list if it stands for several columns.
+
+        Raises:
+            DataError: as below.
+        """
+        parts = label_columns.parts_of(label, self.columns)
+        if not parts:
+            return self._rows(split, sentences, label, on_bad_row)
+        rows = self._rows(split, [*sentences, *parts], "", on_bad_row)
+        cells = ((line, cells[:-1]) for line, cells in rows)
+        return label_columns.joined(cells, parts, on_bad_row)
+
+    @abstractmethod
+    def _rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
+        """Yield the cells of some columns of a split, and a label of one column or None.
 
         Raises:
             DataError: if a needed column is missing, or the split cannot be read to its end.
@@ -72,12 +86,14 @@ class _FileSource(Source):
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
+        self.columns |= dict.fromkeys(train.lists, label_columns.LISTS)
         self.sheets = train.sheets
         self.notes = [note for table in self._tables.values() for note in table.notes]
         self.remarks = {split: table.remarks for split, table in self._tables.items()}
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
+    def _rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
         table = self._tables[split]
+        table.list_column = label
         needed = sentences if split == "test" or not label else [*sentences, label]
         for column in needed:
             if column not in table.columns:
@@ -104,6 +120,7 @@ class _HubSource(Source):
     def __init__(self, config: RunConfig) -> None:
         repo, name = catalog.repo_and_config(config)
         super().__init__(f"{repo} ({name})" if name else repo)
+        self._listed: dict[str, list[str]] = {}  # column of lists -> names of their classes
         self.revision = _commit(repo, config.dataset_revision)
         if self.revision:
             # `datasets` would fetch any URL and open any local file that the description names.
@@ -130,18 +147,29 @@ class _HubSource(Source):
         self._splits = _read_hub(load, repo, revision, name)
         self.splits = _choose_splits(list(self._splits), config)
         for column, feature in self._splits[self.splits["train"]].features.items():
-            simple = isinstance(feature, (Value, ClassLabel))
-            self.columns[column] = "" if simple else f"is nested ({str(feature)[:60]})"
+            inner = getattr(feature, "feature", None)  # of a list
+            if isinstance(feature, (Value, ClassLabel)):
+                self.columns[column] = ""
+            elif isinstance(inner, (Value, ClassLabel)):
+                self.columns[column] = label_columns.LISTS
+            else:
+                self.columns[column] = f"is nested ({str(feature)[:60]})"
             if isinstance(feature, ClassLabel):
                 self.classes[column] = list(feature.names)
+            if isinstance(inner, ClassLabel):
+                self._listed[column] = list(inner.names)
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
+    def _rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
         names, lines = self.classes.get(label), count(1)
+        listed = self._listed.get(label, [])
         for batch in self._splits[self.splits[split]].iter(1000):
             cells = [batch[column] for column in sentences]
             labels = batch.get(label, [None] * len(next(iter(batch.values()))))
             if names:  # GLUE's test splits have -1 for an unknown label
                 labels = [names[i] if i is not None and i >= 0 else None for i in labels]
+            if listed:  # numbers of classes in lists
+                labels = [[listed[i] for i in row or ()] for row in labels]
+            labels = [str(cell) if isinstance(cell, list) else cell for cell in labels]
             for row in zip(*cells, labels, strict=True):
                 yield next(lines), list(row)
 

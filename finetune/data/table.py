@@ -83,6 +83,8 @@ class Table(ABC):
         self.path, self.name = path, name
         self.columns: list[str] = []  # unique names, in the order of the file
         self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
+        self.lists: list[str] = []  # columns of lists, for formats that have them
+        self.list_column = ""  # the column of which `rows` gives lists, too
         self.sheets: list[str] = []  # of a workbook
         self.row_count = 0  # approximate; 0 if only reading the file would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats

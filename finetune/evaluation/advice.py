@@ -49,10 +49,7 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     Args:
         verdict: on the kept model.
     """
-    best, prepared = summary.best, summary.prepared
-    metric = config.metric_for_best_model
-    if prepared is not None:
-        metric = deciding_metric(config, prepared.target)
+    best, metric = summary.best, deciding_metric(config, summary.task)
     curve = [scored for scored in summary.validation if metric in scored.metrics]
     if summary.status != "finished" or best is None or not curve:
         return Advice("resume")
@@ -60,7 +57,7 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     steps: dict[str, Any] = {"best_step": best.step, "last_step": last.step}
     rising = len(curve) > 1 and best.step == last.step
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
-    facts = prepared.data if prepared else {}
+    facts = summary.prepared.data if summary.prepared else {}
     again = {"seed": config.seed + 1}
     if not verdict.errors and "test" in facts.get("rows", {}) and not summary.opened:
         return Advice("perfect", action="test", **steps)

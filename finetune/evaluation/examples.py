@@ -30,7 +30,7 @@ class SampledPair:
     sentence1: str
     sentence2: str
     label: str
-    right: bool
+    right: bool | None  # None if answers are only near
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     labels = task_of(target).spell(scored.labels[rows], target)
     texts = table.take(pa.array(rows, pa.int64())).to_pylist()
     return [
-        SampledPair(text["sentence1"], text.get("sentence2", ""), label, right[row])
+        SampledPair(
+            text["sentence1"],
+            text.get("sentence2", ""),
+            label,
+            right[row] if task_of(target).has_right else None,
+        )
         for row, text, label in zip(rows, texts, labels, strict=True)
     ]

@@ -67,7 +67,7 @@ def run_picking(
     best, prepared = summary.best, summary.prepared
     if best is None or prepared is None:
         return None
-    metric, own = deciding_metric(run.config(), prepared.target), run_candidates(run, summary)
+    metric, own = deciding_metric(run.config(), summary.task), run_candidates(run, summary)
     rest = [each for other in others if other[0].id != run.id for each in run_candidates(*other)]
     top = max((each.score for each in own), default=0.0)
     is_best = all(each.score <= top for each in rest)
@@ -81,7 +81,7 @@ def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
     """Return the evaluations of a run in order, from its first step on."""
     if summary.prepared is None:
         return []
-    metric = deciding_metric(run.config(), summary.prepared.target)
+    metric = deciding_metric(run.config(), summary.task)
     rank = catalog.find(metric).rank
     return [
         Candidate(run.folder, scored.step, rank(scored.metrics[metric]))

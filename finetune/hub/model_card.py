@@ -25,7 +25,7 @@ from finetune.evaluation.report import Analysis
 from finetune.findings import Finding
 from finetune.hub import rendering
 from finetune.inference import decision_rule, quantized
-from finetune.metrics.catalog import HEADLINE, metric_name, metric_title
+from finetune.metrics.catalog import metric_name, metric_title
 from finetune.metrics.intervals import Interval
 from finetune.runs import grids
 from finetune.runs.events import Prepared
@@ -33,6 +33,7 @@ from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
+from finetune.tasks.registry import deciding_metric
 from finetune.text_hashes import without_direction
 
 EXAMPLES = (
@@ -95,7 +96,7 @@ def _template() -> jinja2.Template:
     environment = rendering.environment(
         finalize=lambda value: without_direction(value) if isinstance(value, str) else value
     )
-    environment.globals |= {"picture": PICTURE, "zip": zip, "headline": HEADLINE.name}
+    environment.globals |= {"picture": PICTURE, "zip": zip}
     environment.globals["hyperparameters"] = hyperparameters()
     environment.filters |= {
         "plain": _plain,
@@ -133,6 +134,7 @@ class _Card:
         self._run, self.summary, self.prepared = run, summary, prepared
         self.full, self.name = full, full.split("/")[-1]
         self.config = public_config(summary.resolved(config))
+        self.template, self.has_right = summary.task.template, summary.task.has_right
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
@@ -195,7 +197,8 @@ def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
         if other.config().changed(seed=config.seed, name=config.name) == config
         and other.state().status == "finished"
     ]  # fmt: skip
-    return grids.seed_spread(other.metrics.get(config.metric_for_best_model) for other in same)
+    decides = deciding_metric(config, run.state().task)
+    return grids.seed_spread(other.metrics.get(decides) for other in same)
 
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:

@@ -29,7 +29,7 @@ from finetune.metrics.classification import Indices
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.tasks.registry import deciding_metric, measured, task_of
+from finetune.tasks.registry import measured, task_of
 from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
@@ -178,8 +178,6 @@ class _Training:
         target = self.pairs.target
         self.labels, self.task = [*target.names], task_of(target)
         self.measured = measured(self.config, target)
-        decided_by = deciding_metric(self.config, target)
-        self.config = self.config.changed(metric_for_best_model=decided_by)
         now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")

@@ -221,20 +221,20 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*STANDARD, L
 _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
-        "pearson", message("Pearson correlation"), message("Pearson correlation"),
+        "pearson", "Pearson", message("Pearson correlation"),
         range=(-1.0, 1.0), kind="score", of_examples=regression.pearson,
     ),
     Metric(
-        "spearmanr", message("Spearman correlation"), message("Spearman correlation"),
+        "spearmanr", "Spearman", message("Spearman correlation"),
         range=(-1.0, 1.0), kind="score", of_examples=regression.spearman,
     ),
     Metric(
-        "mae", message("Mean absolute error"), message("mean absolute error"),
+        "mae", message("Mean error"), message("mean absolute error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
         of_examples=regression.mean_absolute_error,
     ),
     Metric(
-        "rmse", message("Root mean squared error"), message("root mean squared error"),
+        "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
         of_examples=regression.root_mean_squared_error,
     ),

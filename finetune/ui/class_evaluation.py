@@ -65,7 +65,7 @@ def _ranking_charts(analysis: Analysis) -> list[Markup]:
         name=shorten(analysis.labels[analysis.positive]),
     )
     level = [(0.0, share), (1.0, share)]
-    return [first, _curve_chart(title, precision_recall, level, "recall", look)]
+    return [first, _curve_chart(title, precision_recall, level, gettext("recall"), look)]
 
 
 def _curve_chart(

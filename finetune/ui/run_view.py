@@ -25,7 +25,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import feedback
 from finetune.ui.html import fixed, in_words, macro, phase_text, render
-from finetune.ui.i18n import gettext
+from finetune.ui.i18n import gettext, number
 
 MAX_COMPARED = 8  # colours and dashes that can be told apart
 PAGE = 20  # rows of the table at a time
@@ -250,6 +250,8 @@ def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
     known = [*run_table.columns()]
     settings = [name for name in run_table.differing_settings(rows) if name not in known]
     scored = {name for row in rows for name in (*row.measured, *row.scores)}
+    if len(_headlines(rows)) > 1:  # runs of several tasks: what tells their models apart
+        scored = _headlines(rows)
     scores = [name for name in run_table.score_columns() if name in scored]
     first, last = ["name", *scores, "status", "dataset", "checkpoint"], known[-3:]
     columns, same = [], []
@@ -304,9 +306,14 @@ def setting_text(name: str, value: object, resolved: object = None) -> str:
     """
     field = config.hyperparameters().get(name)
     word = field.words.get(value) if field and field.kind in (int, float) else None
-    if word is not None and resolved is not None:
-        return gettext("{value} (auto)", value=run_table.value_text(resolved))
-    return gettext(word) if word is not None else run_table.value_text(value)
+    if resolved is not None and (word is not None or value == "auto"):
+        return gettext("{value} (auto)", value=_value_text(resolved))
+    return gettext(word) if word is not None else _value_text(value)
+
+
+def _value_text(value: object) -> str:
+    text = run_table.value_text(value)
+    return number(text) if isinstance(value, float) else text
 
 
 def _sparkline(rows: Sequence[RunRow]) -> Callable[[RunRow], str]:

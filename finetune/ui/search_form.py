@@ -54,13 +54,15 @@ def draw() -> SearchForm:
             trials = elements.number_box(
                 20, label=gettext("Trials at most"), elem_id="search-trials", min_width=150,
                 placeholder=gettext("No limit"),
-                info=gettext("20 tell which settings matter."),
+                info=gettext("20 are needed to say which settings matter."),
             )  # fmt: skip
             minutes = elements.number_box(
                 "", label=gettext("Minutes of training"), elem_id="search-minutes", min_width=150,
-                placeholder=gettext("No limit"), info=gettext("Afterwards no trial begins."),
+                placeholder=gettext("No limit"), info=gettext("No trial begins after that."),
             )  # fmt: skip
-        info = gettext("A range, or values with commas between; empty leaves it as in the form.")
+        info = gettext(
+            "A range such as 1..6, or values with commas between. Empty: as in the form."
+        )
         elements.note(info)
         boxes: list[Any] = []
         for name in elements.two_in_a_row(FIELDS):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
@@ -27,6 +31,7 @@ from finetune.tasks.registry import recognise
 from finetune.uploads import Uploads
 from tests.support import trainer, uploads
 from tests.support.graded import LABELS, labelled_rows
+from tests.support.hub import LoopbackHub
 from tests.support.training import evaluations, fit, losses, work_in_this_process
 
 HEAD = "text,labels"
@@ -218,6 +223,20 @@ def test_each_label_has_its_threshold() -> None:
     )  # of both labels, given and not given
 
 
+def test_cells_of_another_file_are_read_and_written_alike() -> None:
+    task, target = MultiLabel(), Target(("a", "B c", "d"), task=MULTI_LABEL)
+    cells = ["a; b C", "", None, "d", "a;x"]
+    targets, known = task.parse(cells, target)
+    assert known.tolist() == [True, True, True, True, False]
+    assert targets[:4].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    answers = task.answers(targets[:4] * 2 - 1, target)
+    rows = task.cells(answers, target, DecisionRule())
+    assert [row[0] for row in rows] == ["a;B c", "", "", "d"]
+    assert len(rows[0]) == len(task.columns(target, DecisionRule())) == 4
+    assert task.counted(answers.values, target) == {"a": 1, "B c": 1, "d": 1}
+    assert task.errors(answers.values, targets[:4]).tolist() == [0, 0, 0, 0]
+
+
 @pytest.fixture
 def run(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A finished run of texts with several labels."""
@@ -285,3 +304,86 @@ def test_the_case_with_lists_as_python_writes_them_is_read(tmp_path: Path) -> No
     loaded = splits.load_pairs(RunConfig(dataset=dataset), tmp_path)
     assert loaded.target.task == MULTI_LABEL
     assert loaded.target.names == ("complaint", "late", "praise")
+
+
+# 4. Files
+
+
+@pytest.fixture
+def stories() -> list[dict[str, Any]]:
+    rows = enumerate(labelled_rows(60))
+    return [
+        {"story": text, "tags": labels.split(";") if labels else []} for _, (text, labels) in rows
+    ]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+def test_lists_of_typed_files_are_labels(
+    tmp_path: Path, stories: list[dict[str, Any]], ending: str
+) -> None:
+    file = tmp_path / f"stories.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(stories), file)
+    else:
+        lines = [json.dumps(row) for row in stories]
+        file.write_text("\n".join(lines) if ending == "jsonl" else f"[{','.join(lines)}]")
+    dataset = Uploads(tmp_path / "uploads").add({"train": file})
+    loaded = splits.load_pairs(RunConfig(dataset=dataset), tmp_path)
+    assert list(loaded.target.names) == LABELS
+    assert loaded.facts["columns"] == {"sentence1": "story", "sentence2": "", "label": "tags"}
+    learned = [
+        label for split in ("train", "validation") for label in loaded.splits[split]["label"]
+    ]
+    assert len(learned) == 60
+    assert np.sum(learned, axis=0).tolist() == [
+        sum(name in row["tags"] for row in stories) for name in LABELS
+    ]
+
+
+def test_lists_of_a_hub_dataset_are_labels(
+    tmp_path: Path, stories: list[dict[str, Any]], hub: LoopbackHub
+) -> None:
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "labels": datasets.List(datasets.ClassLabel(names=LABELS)),
+        }
+    )
+    made = datasets.Dataset.from_list(
+        [{"text": row["story"], "labels": row["tags"]} for row in stories], features=features
+    )
+    made.to_parquet(tmp_path / "train.parquet")
+    hub.add_repo(
+        "ada/stories", "dataset", {"train.parquet": (tmp_path / "train.parquet").read_bytes()}
+    )
+    loaded = splits.load_pairs(RunConfig(dataset="ada/stories"), tmp_path)
+    assert loaded.target.task == MULTI_LABEL
+    assert list(loaded.target.names) == LABELS
+
+
+def test_a_column_for_each_label_is_asked_about_and_read(tmp_path: Path) -> None:
+    rows: list[uploads.Row] = [
+        (text, *(int(name in labels.split(";")) for name in LABELS))
+        for text, labels in labelled_rows(60)
+    ]
+    dataset = uploads.upload(tmp_path, f"text,{','.join(LABELS)}", rows, (), ())
+    asked = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
+    together = asked.blocked[0].remedies[0]
+    assert (together.field, together.value) == ("label_column", "hears | likes | sees")
+    config = RunConfig(dataset=dataset, label_column=str(together.value))
+    checked = checks.check_pairs(config, tmp_path)
+    assert (checked.task, checked.labels) == (MULTI_LABEL, LABELS)
+    assert not checked.blocked
+    total = np.sum([split.classes for split in checked.splits], axis=0)
+    assert total.tolist() == np.sum([row[1:] for row in rows], axis=0).tolist()
+
+
+def test_a_column_for_a_label_has_0_or_1(tmp_path: Path) -> None:
+    rows = [(f"text {n}", n % 2, "maybe" if n == 5 else (n // 2) % 2) for n in range(40)]
+    dataset = uploads.upload(tmp_path, "text,a,b", rows, (), ())
+    checked = checks.check_pairs(RunConfig(dataset=dataset, label_column="a | b"), tmp_path)
+    assert [(row.line, row.note) for row in checked.unreadable] == [
+        (7, "has neither 0 nor 1 in the column 'b'")
+    ]
+    wrong = checks.check_pairs(RunConfig(dataset=dataset, label_column="a | c"), tmp_path)
+    assert "no column 'a | c'" in wrong.blocked[0].title

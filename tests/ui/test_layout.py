@@ -54,6 +54,9 @@ def test_train_stays_in_sight_whatever_is_unfolded(
     while (folds := page.locator("#setup button.label-wrap[aria-expanded=false]")).count():
         folds.first.click()
         page.wait_for_timeout(300)
+    for name in ("per_device_train_batch_size", "eval_steps"):  # were folded away
+        told = re.compile(r"Automatic \(\d+\)")
+        expect(page.locator(f"#knob-{name} input")).to_have_attribute("placeholder", told)
     for share in (0.5, 1):
         page.evaluate("(share) => scrollTo(0, share * document.body.scrollHeight)", share)
         first_screen(page, "#train")

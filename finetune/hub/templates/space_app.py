@@ -12,18 +12,25 @@ tokenizer = AutoTokenizer.from_pretrained(name)
 model = AutoModelForSequenceClassification.from_pretrained(name).eval()
 
 
-def classify(*sentences: str) -> dict[str, float]:
-    """The probability of every class."""
+kind = model.config.problem_type
+
+
+def classify(*sentences: str) -> dict[str, float] | float:
+    """The probability of every class or label, or the score."""
     inputs = tokenizer(*sentences, truncation=True, return_tensors="pt")
     with torch.no_grad():
-        probabilities = model(**inputs).logits.softmax(dim=-1)[0]
+        logits = model(**inputs).logits[0]
+    if kind == "regression":
+        return logits.item()
+    several = kind == "multi_label_classification"
+    probabilities = logits.sigmoid() if several else logits.softmax(dim=-1)
     return {label: probabilities[index].item() for index, label in model.config.id2label.items()}
 
 
 demo = gr.Interface(
     classify,
     [gr.Textbox(label=label, lines=2) for label in config["sentences"]],
-    gr.Label(label="probability of each class"),
+    gr.Number(label="score") if kind == "regression" else gr.Label(label="probabilities"),
     examples=config["examples"],
     cache_examples=False,
     title=f"{name.split('/')[-1]} demo",

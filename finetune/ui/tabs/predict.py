@@ -261,4 +261,4 @@ def on_part(part: str) -> list[Any]:
 
 
 def _waiting() -> Markup:
-    return feedback.note(gettext("The answer appears here, with the probability of each class."))
+    return feedback.note(gettext("The answer appears here."))
