@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import csv
 import io
 import re
 import runpy
@@ -29,7 +30,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import accelerator
-from tests.support import toys
+from tests.support import graded, toys
 from tests.support.families import write as write_family
 
 Trained = Callable[..., Run]
@@ -107,6 +108,27 @@ ODD: dict[str, Any] = {
 }  # fmt: skip
 EITHER: dict[str, Any] = {"sentence_order": "random", "group_by_length": False}
 STOPPED: dict[str, Any] = {"logging_steps": 1, "eval_steps": 4, "sentence_order": "random"}
+
+
+@pytest.mark.parametrize("kind", ["scores", "labels"])
+def test_the_script_repeats_a_run_on_scores_or_labels(
+    trained: Trained, store: RunStore, toy_checkpoint: Path, tmp_path: Path, kind: str
+) -> None:
+    head, rows = ["text", "labels"], graded.labelled_rows
+    if kind == "scores":
+        head, rows = ["first", "second", "score"], graded.graded_rows  # type: ignore[assignment]
+    files = {}
+    for seed, split in enumerate(("train", "validation")):
+        files[split] = tmp_path / f"{split}.csv"
+        with files[split].open("w", newline="") as file:
+            csv.writer(file).writerows([head, *rows(60 - 30 * seed, seed)])
+    config = RunConfig(
+        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), learning_rate=1e-3,
+        num_train_epochs=2, max_length=32, eval_steps=3, logging_steps=1, metrics="",
+    )  # fmt: skip
+    run = trained(config)
+    assert run.state().task.name == {"scores": "regression"}.get(kind, "multi_label_classification")
+    repeat(run, store)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Source of the loop: https://huggingface.co/learn/llm-course/chapter3/4
 """
 
 import copy
+import importlib
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 
 import datasets
 import evaluate
-import sklearn.metrics
+import numpy as np
 import torch
 import transformers
 from accelerate import Accelerator
@@ -134,23 +135,39 @@ scheduler = transformers.get_scheduler(
 model, optimizer, train, validation, scheduler = accelerator.prepare(
     model, optimizer, train, validation, scheduler
 )
-weights = torch.tensor(config.class_weights, device=accelerator.device)
-loss_of = torch.nn.CrossEntropyLoss(weights, label_smoothing=config.label_smoothing_factor)
+
+# What the task makes of logits: answers, the loss of a batch, and the plain loss
+if config.problem_type == "regression":
+    answer, kind = lambda logits: logits[:, 0], datasets.Value("float32")
+    loss_of = plain_loss_of = lambda logits, labels: torch.nn.functional.mse_loss(
+        logits[:, 0], labels
+    )
+elif config.problem_type == "multi_label_classification":
+    answer, kind = lambda logits: (logits >= 0).long(), datasets.List(datasets.Value("int64"))
+    loss_of = plain_loss_of = torch.nn.functional.binary_cross_entropy_with_logits
+else:
+    answer, kind = lambda logits: logits.argmax(dim=-1), datasets.Value("int64")
+    weights = torch.tensor(config.class_weights, device=accelerator.device)
+    loss_of = torch.nn.CrossEntropyLoss(weights, label_smoothing=config.label_smoothing_factor)
+    plain_loss_of = torch.nn.functional.cross_entropy
 
 
 class Scores(evaluate.Metric):
-    """scikit-learn's scores as a module of `evaluate`, which needs no network."""
+    """Scores of scikit-learn and SciPy as a module of `evaluate`, which needs no network."""
 
     def _info(self):
-        label = datasets.Value("int64")
-        features = datasets.Features({"predictions": label, "references": label})
-        return evaluate.MetricInfo(description="", citation="", features=features, format="numpy")
+        features = datasets.Features({"predictions": kind, "references": kind})
+        return evaluate.MetricInfo(description="", citation="", features=features)
 
     def _compute(self, predictions, references):
-        return {
-            name: float(getattr(sklearn.metrics, function)(references, predictions, **options))
-            for name, (function, options) in config.scores.items()
-        }
+        references, predictions = (np.asarray(each, float) for each in (references, predictions))
+        scores = {}
+        for name, (function, options) in config.scores.items():
+            module, _, function = function.rpartition(".")
+            compute = getattr(importlib.import_module(module), function)
+            found = compute(references, predictions, **options)
+            scores[name] = float(getattr(found, "statistic", found))
+        return scores
 
 
 metric = evaluate.load("glue", config.glue) if config.glue else Scores(keep_in_memory=True)
@@ -164,10 +181,11 @@ def score():
         with torch.no_grad():
             logits = model(**batch).logits.float()
         logits, references = accelerator.gather_for_metrics((logits, batch["labels"]))
-        metric.add_batch(predictions=logits.argmax(dim=-1), references=references)
+        metric.add_batch(predictions=answer(logits), references=references.to(answer(logits).dtype))
         outputs.append((logits.cpu(), references.cpu()))
     logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-    loss = torch.nn.functional.cross_entropy(logits.double(), labels).item()
+    labels = labels.double() if labels.is_floating_point() else labels
+    loss = plain_loss_of(logits.double(), labels).item()
     return {**metric.compute(), "loss": loss}
 
 
@@ -183,7 +201,7 @@ def save():
 step, best, losses = 0, None, []
 print(f"step 0: validation {score()}", flush=True)
 by = config.metric_for_best_model
-sign = -1 if by == "loss" else 1
+sign = -1 if by in ("loss", *config.lower_is_better) else 1
 while step < config.steps:
     for index, batch in enumerate(train):
         model.train()
