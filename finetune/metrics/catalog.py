@@ -151,11 +151,6 @@ def _mean(scores: Floats, tally: Tally, positive: int | None) -> Floats:
     return scores.sum(axis=0) / np.maximum(1, occurring)  # type: ignore[no-any-return]
 
 
-def _balanced_accuracy(tally: Tally, positive: int | None) -> Floats:
-    occurring = np.maximum(1, (tally.support > 0).sum(axis=0))
-    return ratio(tally.hits, tally.support).sum(axis=0) / occurring  # type: ignore[no-any-return]
-
-
 def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
     """Matthews' correlation (Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006)."""
     support, predicted = (np.asarray(n, np.float64) for n in (tally.support, tally.predicted))
@@ -217,7 +212,9 @@ OPTIONAL = (  # may be added by name
     Metric("roc_auc", message("ROC area"), message("ROC area"), of_probabilities=_roc_auc),
     Metric(
         "balanced_accuracy", message("Balanced accuracy"), message("balanced accuracy"),
-        of_tally=_balanced_accuracy, sklearn="balanced_accuracy_score",
+        of_tally=lambda tally, _: ratio(tally.hits, tally.support).sum(axis=0)
+        / np.maximum(1, (tally.support > 0).sum(axis=0)),
+        sklearn="balanced_accuracy_score",
     ),
 )  # fmt: skip
 STANDARD = (ACCURACY, F1)  # measured of every classifier
