@@ -117,11 +117,14 @@ def are_scores(cells: Sequence[Any]) -> bool:
     if not numbers:
         return False
     fractions = sum(number != int(number) for number in numbers)
-    # Classes are numbered by nearly all whole numbers from 0 or 1 on; a sample may lack a few.
-    low, high = min(numbers), max(numbers)
-    numbered = 0 <= low < len(numbers) and high < 2 * len(numbers) + low
-    unlike = 2 * len(numbers) > len(cells) and len(numbers) > MANY and not numbered
+    unlike = 2 * len(numbers) > len(cells) and len(numbers) > MANY and not _count_up(numbers)
     return fractions > 2 or (fractions == 0 and unlike)
+
+
+def _count_up(numbers: set[float]) -> bool:
+    """True for nearly all whole numbers from 0 or 1 on, of which a sample may lack a few."""
+    low, high = min(numbers), max(numbers)
+    return low >= 0 and high < 2 * len(numbers) + low and low < len(numbers)
 
 
 def may_be_scores(names: Sequence[str], column: str) -> bool:

@@ -17,6 +17,8 @@ from finetune.runs import events
 from finetune.tasks.base import Target
 from finetune.training import cuda_graphs, model
 from finetune.training.cuda_graphs import Recorded, RecordedStep
+from tests.support import uploads
+from tests.support.graded import graded_rows, labelled_rows
 from tests.support.tape import TapeRecorder
 from tests.support.training import evaluations, fit, losses
 
@@ -254,3 +256,23 @@ def test_a_recording_that_fails_gives_the_thread_its_stream_back(
     assert current == ["the run's"]
     assert recorder.recording.acquire(blocking=False)
     recorder.recording.release()
+
+
+@pytest.mark.parametrize(
+    ("head", "rows"),
+    [("sentence1,sentence2,score", graded_rows), ("text,labels", labelled_rows)],
+    ids=["a score", "several labels"],
+)
+@pytest.mark.parametrize(
+    "values", [{}, {"label_smoothing_factor": 0.1, "class_weights": "balanced"}]
+)
+def test_scores_and_several_labels_train_the_same_recorded(
+    short: RunConfig, record: Record, tmp_path: Path, head: str, rows: Any, values: dict[str, Any]
+) -> None:
+    pairs = uploads.pairs(tmp_path, head, train=rows(64), validation=rows(24, 1))
+    config = short.changed(metric_for_best_model="loss", **values)
+    expected, _ = fit(config, pairs)
+    recorder = record()
+    happened, _ = fit(config, pairs)
+    assert recorder.replayed > recorder.recorded >= 2
+    assert losses(happened) == pytest.approx(losses(expected), abs=1e-3)
