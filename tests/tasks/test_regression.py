@@ -84,6 +84,7 @@ def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None)
         ([0.0, 0.5, 1.0], "single_label_classification"),
         (list(range(77)), "single_label_classification"),  # numbers of classes
         ([n for n in range(150) if n % 7], "single_label_classification"),
+        ([101 + 13 * (n % 30) for n in range(600)], "single_label_classification"),  # codes
         (["3.8", "4.2", "bad", "0.6"], "single_label_classification"),
         ([], "single_label_classification"),
     ],
@@ -124,6 +125,12 @@ def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
         assert answered is not None
         assert answered.done
         assert [remedy.value for remedy in answered.remedies] == [""]
+
+
+def test_many_numbers_that_repeat_are_asked_about(tmp_path: Path) -> None:
+    asked = check(tmp_path, [101 + 13 * (n % 30) for n in range(600)], "label")
+    assert len(asked.labels) == 30
+    assert found(asked, "score") is not None
 
 
 @pytest.mark.parametrize("labels", [[n % 3 for n in range(60)], ["a", "b", "c"] * 20])
