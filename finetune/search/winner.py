@@ -86,20 +86,25 @@ def within_chance(
     ]  # fmt: skip
     if best is None or not best.run_id or not others:
         return None
+    metric, rank = study.metric, catalog.find(study.metric).rank  # more is better
+
+    def least(span: Interval) -> float:
+        return min(rank(span.low), rank(span.high))
+
     with contextlib.suppress(StoreError):
         run = store.get(best.run_id)
         analysis = report.evaluate_run(run, run.state()).analysis
-        interval = analysis.scores.get(study.metric)
+        interval = analysis.scores.get(metric)
         if interval is None:
             return None
         picked, kept, alike = _picked(store, rows, best), _Kept.of(run), []
         for row in others:
             other = _Kept.of(store.get(row.run_id)) if row.run_id else None
-            gains = _gains(kept, other, study.metric) if kept and other else {}
-            gain = picking.difference(gains, picked, None).get(study.metric)
-            if gain.low <= 0 if gain else interval.low <= (row.score or 0.0):
+            gains = _gains(kept, other, metric) if kept and other else {}
+            gain = picking.difference(gains, picked, None).get(metric)
+            if least(gain) <= 0 if gain else least(interval) <= rank(row.score or 0.0):
                 alike.append(row)
-        alike.sort(key=lambda row: row.score or 0.0, reverse=not study.minimize)
+        alike.sort(key=lambda row: -rank(row.score or 0.0))
         return Chance(interval, analysis.examples, [row.number for row in alike])
     return None
 

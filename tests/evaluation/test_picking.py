@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from finetune.config import Range
+from finetune.config import Range, RunConfig
 from finetune.evaluation import report, saved_predictions
 from finetune.hub import model_card
 from finetune.metrics.catalog import tallied_scores
@@ -219,3 +219,38 @@ def test_a_search_compares_its_trials_on_the_same_pairs(
     assert "better than every other finished trial" in str(search_view.page(store, study.id))
     monkeypatch.setattr(results, "list_trials", lambda *_: rows[1:2])
     assert 'id="chance"' not in str(search_view.page(store, study.id))
+
+
+def test_a_search_for_the_least_error_compares_its_trials_on_the_same_pairs(
+    store: RunStore,
+) -> None:
+    """All that the best trial answers, trial 1 misses by a little more, and trial 2 by about as
+    much as the best."""
+    draw = np.random.default_rng(0)
+    truth = draw.uniform(0, 5, 200).astype(np.float32)
+    missed = draw.normal(size=200)
+    rows = []
+    for number, error in enumerate((missed, 1.2 * missed, 1.01 * draw.permutation(missed))):
+        run = store.create(RunConfig(metric_for_best_model="mae"))
+        run.append(events.Started(device="CPU"))
+        run.append(
+            events.Prepared(
+                train_examples=9, validation_examples=200, steps_per_epoch=1, total_steps=1,
+                labels=[], task="regression", parameters=1, precision="no",
+                data={"low": 0.0, "high": 5.0, "rows": {}, "source": "", "splits": {}},
+            )
+        )  # fmt: skip
+        logits = (truth + error).astype(np.float32)[:, None]
+        saved_predictions.save_logits(run, 1, logits, truth)
+        score = float(np.abs(error).mean())
+        scores = {"pearson": 0.9, "mae": score}
+        run.append(events.Evaluated(step=1, epoch=1.0, metrics=scores, seconds=1.0, best=True))
+        run.append(events.Saved(step=1))
+        run.best.mkdir()
+        rows.append(results.TrialRow(number, run.id, "finished", {}, score, {1: score}))
+    space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+    study = driver.begin_search(store, run.config(), dict(space), Budget(trials=3))
+    study.learn_task(run.state())
+    found = winner.within_chance(store, study, rows, rows[0])
+    assert found is not None
+    assert found.trials == [2]
