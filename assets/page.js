@@ -35,6 +35,9 @@
   });
   let due = 0;
   const soon = () => { due ||= setTimeout(() => { due = 0; tend(); }, 150); };
+  document.addEventListener('click', (event) => {
+    if (event.target.closest?.('#train, #begin-search')) for (const one of refusals('')) one.hidden = false;
+  });
   for (const what of ['click', 'focusin']) document.addEventListener(what, soon);
   addEventListener('resize', soon);
   // The root, since Gradio may run this before there is a body, or after the page was loaded.
@@ -86,7 +89,7 @@
   const unfold = () => document.querySelector('#advanced > button.label-wrap:not(.open)')?.click();
   const boxOf = (field) => field.startsWith('search-') ? field : `knob-${field}`;
   const refused = () => {
-    const of = (where) => [...document.querySelectorAll(`${where} [data-field]`)].map(
+    const of = (where) => [...document.querySelectorAll(`${where} [data-field]:not([hidden])`)].map(
       (problem) => [boxOf(problem.dataset.field), problem]);
     const pressed = new Map(of('#train-message')), first = pressed.values().next().value;
     const problems = new Map([...of('#costs'), ...pressed]);
@@ -131,7 +134,11 @@
       if (says) one.dataset.differs = says; else delete one.dataset.differs;
     }
   };
+  // What was refused is not said any more of a box that is typed in, until it is sent again.
+  const refusals = (field) => document.querySelectorAll(`#train-message li[data-field${field}]`);
   document.addEventListener('input', (event) => {
+    const field = event.target.closest?.('[data-problem]')?.id.replace('knob-', '');
+    for (const one of field ? refusals(`=${field}`) : []) one.hidden = true;
     if (event.target.closest?.('#find-knob')) search();
     soon();
   });

@@ -27,7 +27,7 @@ from pydantic import (
 from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics.catalog import ALL, HEADLINE, METRICS, OPTIONAL
+from finetune.metrics.catalog import ALL, METRICS, OPTIONAL
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -39,6 +39,7 @@ _NOUNS = {
     float: _("a number"),
     str: _("a text"),
 }
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", re.ASCII)
 _BLANKS = {"\t": "tab", "\\t": "tab", " ": "space"}
 _WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # besides a single character
 
@@ -52,7 +53,7 @@ Scheduler = Literal[
 if TYPE_CHECKING:
     MetricName = str
 else:
-    MetricName = Literal[tuple(dict.fromkeys((HEADLINE.name, *ALL)))]
+    MetricName = Literal["auto", *ALL]
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class RunConfig(BaseModel):
     )
     """Pairs a step on each device. Automatic: 16; on a GPU up to 64, if there are many pairs."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
-    """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
+    """Longest pair in tokens; anything longer is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the pairs, the new classifier's weights and dropout."""
     max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
@@ -149,7 +150,7 @@ class RunConfig(BaseModel):
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
     weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
-    """Pull of AdamW towards zero. 0.01 is AdamW's own default."""
+    """How strongly AdamW pulls weights towards zero; its own default is 0.01."""
     decay_biases_and_norms: bool = _training(False)
     """Decay every parameter, as the course does; off spares biases and norms."""
     warmup_ratio: float = _training(0.2, 0.0, 1.0, usual_range=(0.0, 0.5), search=Range(0.0, 0.3))
@@ -179,7 +180,7 @@ class RunConfig(BaseModel):
     label_smoothing_factor: float = _training(
         0.0, 0.0, 0.9, usual_range=(0.0, 0.3), label="Label smoothing"
     )
-    """Aim at less than certainty: 0.1 helps where labels are noisy."""
+    """Train towards less than full certainty; 0.1 helps with noisy labels."""
     class_weights: Literal["none", "balanced"] = _training("none")
     """balanced weighs the loss of each class by its rarity: try it where one is rare."""
     swap_augmentation: bool = _training(False, label="Both orders")
@@ -191,9 +192,9 @@ class RunConfig(BaseModel):
     dropout: float = _model(0.0, -1.0, 0.9, words={-1: _("As in the checkpoint")})
     """Dropout in the model. 0 is fastest, 0.1 serves many epochs."""
     freeze_embeddings: bool = _model(True)
-    """Leave the word embeddings as they are: less memory, faster. Off for words of a new field."""
+    """Keep the word embeddings as they are: less memory, faster. Turn it off for unusual words."""
     frozen_layers: int = _model(0, 0, 200, search=Range(0, 4))
-    """Leave so many of the lowest layers as they are."""
+    """Keep this many of the lowest layers as they are."""
     attn_implementation: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _model(
         "auto", label="Attention"
     )
@@ -214,21 +215,21 @@ class RunConfig(BaseModel):
         -1, -1, 10_000_000, label="Steps between evaluations",
         words={-1: _("Automatic"), 0: _("Each epoch")},
     )  # fmt: skip
-    """Score every so many steps, or after each epoch. Automatic: ten times, or fewer."""
+    """Score after this many steps each, or after each epoch. Automatic: ten times, or fewer."""
     save_steps: int = _evaluation(
         0, 0, 10_000_000, label="Steps between checkpoints", words=_AUTOMATIC
     )
     """Write a checkpoint to resume from. Automatic: at each evaluation, or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
-    """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
+    """How many of the latest checkpoints a run keeps while it goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
-    """Report the mean training loss every so many steps."""
+    """Report the mean training loss after this many steps each."""
     metrics: str = _evaluation("", label="Further scores", several=True)
     """Measure these too, such as roc_auc. A folder or a module of the Hub is code, and is run."""
-    metric_for_best_model: MetricName = _evaluation(HEADLINE.name, label="Best model by")
-    """The validation score that decides which model is kept."""
+    metric_for_best_model: MetricName = _evaluation("auto", label="Best model by")
+    """The validation score that decides which model is kept. auto: F1, or the task's own."""
     early_stopping_patience: int = _evaluation(0, 0, 1000, words=_OFF)
-    """End after so many evaluations without a better score."""
+    """End after this many evaluations without a better score."""
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = _evaluation("none")
     """Also send what is measured to TensorBoard (files in the run's folder), Trackio or W&B."""
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = _speed("auto")
@@ -260,17 +261,19 @@ class RunConfig(BaseModel):
     test_split: str = _data("")
     """The split kept for the very end; empty for test."""
     sentence1_column: str = _data("", label="First sentence")
-    """The column of the first sentence; empty to guess it from the names."""
+    """Which column holds the first text; empty to guess it."""
     sentence2_column: str = _data("", label="Second sentence")
-    """The column of the second sentence; (none) for single sentences."""
+    """Which column holds the second text; (none) for single texts."""
     label_column: str = _data("", label="Label")
-    """The column of the class; empty to guess it."""
+    """Which column holds the answer; empty to guess it."""
     task: str = _data("")
     """What is learned, such as single_label_classification; empty to see it from the label."""
     positive_label: str = _data("", label="Positive class")
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
+    score_cut: str = _data("", label="Cut of scores")
+    """Learn which scores are at least this number, as two classes; empty for the score itself."""
     label_separator: Literal["auto", ";", "|", ",", "list", "none"] = _data("auto")
     """What is between several labels of a row; list for ["a", "b"], none for one label a cell."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
@@ -286,17 +289,17 @@ class RunConfig(BaseModel):
     header: Literal["auto", "yes", "no"] = _data("auto", label="Names of the columns")
     """Whether the first line has the names of the columns (yes) or is a row (no)."""
     validation_share: float = _data(0.1, 0.01, 0.5)
-    """Share of train that is cut off for validation if there is no validation split."""
+    """Share of the training rows held out for validation if there is no validation split."""
     max_train_samples: int = _data(
         0, 0, 1_000_000_000, label="Most training rows", words={0: _("All")}
     )
-    """Train on so many rows at most, drawn at random."""
+    """Train on at most this many rows, drawn at random."""
     max_eval_samples: int = _data(
         0, 0, 1_000_000_000, label="Most validation rows", words={0: _("All")}
     )
-    """Score on so many validation rows at most, drawn at random."""
+    """Score on at most this many validation rows, drawn at random."""
     data_seed: int = _data(42, 0, 2**31 - 1)
-    """Fixes which rows are drawn and cut off; apart from seed, so that runs can be compared."""
+    """Fixes which rows are drawn and held out; not the seed, so that runs can be compared."""
     drop_duplicates: bool = _data(False, label="Leave out duplicates")
     """Keep only the first of equal pairs in each split."""
     drop_leaked: bool = _data(False, label="Leave out leaked rows")
@@ -352,6 +355,8 @@ class RunConfig(BaseModel):
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
+        elif name == "score_cut" and value and not _NUMBER.fullmatch(value):
+            problem = _("must be a number, got {value}", value=reprlib.repr(value))
         elif name == "label_map" and (
             wrong := _first_wrong(value, lambda change: "=" in change[1:])
         ):
@@ -503,7 +508,7 @@ READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a 
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
-    "task", *READING_FIELDS,
+    "task", "score_cut", *READING_FIELDS,
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *fields_of("Data"))
 

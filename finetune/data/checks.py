@@ -245,7 +245,7 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
         )
         if find_task(assigned.dataset.task).has_right:
             title = _(
-                "Only {rows} validation rows: they tell accuracy to \u00b1{points:.0f} points",
+                "Only {rows} validation rows: accuracy is known to \u00b1{points:.0f} points",
                 rows=validation,
                 points=100 * margin,
             )

@@ -33,7 +33,7 @@ from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.findings import Example, shorten
 from finetune.messages import Text, message
-from finetune.tasks.base import TargetEncoder, Task
+from finetune.tasks.base import CUT_SCORES, TargetEncoder, Task
 from finetune.tasks.registry import find_task, recognise, tasks
 from finetune.text_hashes import Integers
 
@@ -163,8 +163,8 @@ def read_dataset(
             tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished,
             disk.writing(name, DataError),
         ):
-            if config.task:
-                task = find_task(config.task)
+            if config.task or config.score_cut:
+                task = find_task(CUT_SCORES if config.score_cut else config.task)
             else:  # the cells of the label column show it
                 rows = islice(source.rows("train", [], columns.label, lambda *_: None), SAMPLE_ROWS)
                 task = recognise([cells[-1] for _, cells in rows] if len(tasks()) > 1 else [])

@@ -10,7 +10,7 @@ from finetune.data.table import OnBadRow
 from finetune.messages import message as _
 from finetune.tasks.classes import MISSING, label_text
 
-LISTS = _("holds lists, which only labels can be")  # why a column can be no sentence
+LISTS = _("is nested: it holds lists, which only labels can be")  # why a column can be no sentence
 BETWEEN = " | "  # names of columns, as one label column
 _GIVEN = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 

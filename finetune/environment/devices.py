@@ -30,17 +30,13 @@ def list_accelerators() -> tuple[str, ...]:
     """The ids of the CUDA devices that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return _installed()
+        return tuple(number for number in _query("index") if number.isdecimal())
     return tuple(id_.strip() for id_ in visible.split(",") if id_.strip() not in ("", "-1"))
 
 
 @cache
-def _installed() -> tuple[str, ...]:
-    return tuple(number for number in _query("index") if number.isdecimal())
-
-
 def _query(field: str) -> list[str]:
-    """Ask nvidia-smi for a field of each CUDA device; empty if there is none."""
+    """Ask nvidia-smi once for a field of each CUDA device; empty if there is none."""
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
@@ -55,7 +51,6 @@ def choose_tokenizer_threads() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", parallel)
 
 
-@cache
 def accelerator_name() -> str:
     """The name of the first CUDA device; "" if there is none."""
     return next(iter(_query("name")), "")
@@ -63,12 +58,7 @@ def accelerator_name() -> str:
 
 def accelerator_memory() -> int:
     """Bytes of the first CUDA device's memory; 0 if there is none."""
-    return _installed_memory() if list_accelerators() else 0
-
-
-@cache
-def _installed_memory() -> int:
-    mebibytes = next(iter(_query("memory.total")), "")
+    mebibytes = next(iter(_query("memory.total")), "") if list_accelerators() else ""
     return int(mebibytes) * 2**20 if mebibytes.isdecimal() else 0
 
 

@@ -49,10 +49,7 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     Args:
         verdict: on the kept model.
     """
-    best, prepared = summary.best, summary.prepared
-    metric = config.metric_for_best_model
-    if prepared is not None:
-        metric = deciding_metric(config, prepared.target)
+    best, metric = summary.best, deciding_metric(config, summary.task)
     curve = [scored for scored in summary.validation if metric in scored.metrics]
     if summary.status != "finished" or best is None or not curve:
         return Advice("resume")
@@ -60,8 +57,12 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     steps: dict[str, Any] = {"best_step": best.step, "last_step": last.step}
     rising = len(curve) > 1 and best.step == last.step
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
+    facts = summary.prepared.data if summary.prepared else {}
+    again = {"seed": config.seed + 1}
+    if not verdict.errors and "test" in facts.get("rows", {}) and not summary.opened:
+        return Advice("perfect", action="test", **steps)
     if not verdict.errors:
-        return _of_perfect(summary, config, steps)
+        return Advice("perfect", again, seeds=_SEEDS, **steps)
     if verdict.always is not None or (verdict.gain is not None and verdict.gain.high < 0):
         weights = {"class_weights": "balanced"}
         weighted = verdict.always is not None and config.class_weights == "none"
@@ -73,34 +74,21 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         return Advice("longer", longer, **steps)
     rank = catalog.find(metric).rank
     change = rank(last.metrics[metric]) - rank(best.metrics[metric])
-    noise = (verdict.score.high - verdict.score.low) / _WIDTH
+    width = verdict.score.high - verdict.score.low
+    noise = width / _WIDTH
     if metric == LOSS.name:
         noise = _LOSS_NOISE * best.metrics[metric]
     if change < -noise and not summary.early:
         shorter = _of_steps(summary, config, best.step)
         patience = {"early_stopping_patience": _PATIENCE}
         return Advice("falls", shorter or patience, **steps)
-    return _of_level(summary, config, verdict, steps)
-
-
-def _of_perfect(summary: RunSummary, config: RunConfig, steps: dict[str, Any]) -> Advice:
-    facts = summary.prepared.data if summary.prepared else {}
-    if "test" in facts.get("rows", {}) and not summary.opened:
-        return Advice("perfect", action="test", **steps)
-    return Advice("perfect", {"seed": config.seed + 1}, seeds=_SEEDS, **steps)
-
-
-def _of_level(
-    summary: RunSummary, config: RunConfig, verdict: Verdict, steps: dict[str, Any]
-) -> Advice:
     if verdict.errors <= _FEW_ERRORS:
         return Advice("level", action="errors", **steps)
-    facts = summary.prepared.data if summary.prepared else {}
     larger = min(0.5, 2 * config.validation_share)
     cut = "validation" not in facts.get("splits", {"validation": ""})
-    if cut and larger > config.validation_share and verdict.score.high - verdict.score.low > _WIDE:
+    if cut and larger > config.validation_share and width > _WIDE:
         return Advice("level", {"validation_share": larger}, **steps)
-    return Advice("level", {"seed": config.seed + 1}, seeds=_SEEDS, **steps)
+    return Advice("level", again, seeds=_SEEDS, **steps)
 
 
 def _of_steps(summary: RunSummary, config: RunConfig, steps: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Results are kept beside the rows, in `baseline-<key>.json`, and are not measured
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -67,9 +68,13 @@ def measure_baselines(
     """
     paired = "sentence2" in pairs.splits["train"].column_names
     compared = paired and task_of(pairs.target).uses_similarity(pairs.target)
-    folder = _sentence_encoder(checkpoint) if compared else None
+    folder = None
+    if compared:
+        with contextlib.suppress(FinetuneError):
+            folder = checkpoint_files.fetch(checkpoint)
     baselines = {TFIDF: measure_tfidf(pairs, metrics)}
-    if folder is not None:
+    # A sentence encoder has this file (https://sbert.net).
+    if folder is not None and (folder / "modules.json").is_file():
         weights = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
         key = (COSINE, MOST_TUNED, MOST_ENCODED, str(folder), weights, max_length)
         baselines[COSINE] = _measured_once(
@@ -198,16 +203,6 @@ def predict_by_tfidf(train: _Texts, validation: _Texts, target: Target) -> Targe
         warnings.simplefilter("ignore")
         model = task_of(target).word_model().fit(features(train), train.targets)
     return np.asarray(model.predict(features(validation)))
-
-
-def _sentence_encoder(checkpoint: str) -> Path | None:
-    """Return the folder of a sentence encoder, which has a `modules.json` (https://sbert.net). None
-    for other checkpoints, and if it cannot be fetched."""
-    try:
-        folder = checkpoint_files.fetch(checkpoint)
-    except FinetuneError:
-        return None
-    return folder if (folder / "modules.json").is_file() else None
 
 
 def cosine_similarity(

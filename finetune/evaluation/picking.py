@@ -67,7 +67,7 @@ def run_picking(
     best, prepared = summary.best, summary.prepared
     if best is None or prepared is None:
         return None
-    metric, own = deciding_metric(run.config(), prepared.target), run_candidates(run, summary)
+    metric, own = deciding_metric(run.config(), summary.task), run_candidates(run, summary)
     rest = [each for other in others if other[0].id != run.id for each in run_candidates(*other)]
     top = max((each.score for each in own), default=0.0)
     is_best = all(each.score <= top for each in rest)
@@ -81,7 +81,7 @@ def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
     """Return the evaluations of a run in order, from its first step on."""
     if summary.prepared is None:
         return []
-    metric = deciding_metric(run.config(), summary.prepared.target)
+    metric = deciding_metric(run.config(), summary.task)
     rank = catalog.find(metric).rank
     return [
         Candidate(run.folder, scored.step, rank(scored.metrics[metric]))
@@ -132,10 +132,12 @@ def _bias(
         return {}
     with contextlib.suppress(StoreError):
         own = _read(kept, target)
+        most = max(2, _MOST_PREDICTIONS // max(1, len(own.labels)))
+        leading = {kept, *sorted(candidates, key=lambda candidate: -candidate.score)[:most]}
         answers: list[Indices] = []
         losses: list[Floats] = []
         place = 0
-        for candidate in _leading(candidates, kept, _MOST_PREDICTIONS // max(1, len(own.labels))):
+        for candidate in [each for each in candidates if each in leading]:
             with contextlib.suppress(StoreError):
                 read = own if candidate == kept else _read(candidate, target)
                 if np.array_equal(read.labels, own.labels):  # otherwise they are of other pairs
@@ -156,10 +158,3 @@ def _bias(
 
 def _read(candidate: Candidate, target: Target) -> SavedLogits:
     return saved_predictions.read_logits(Run(candidate.folder), candidate.step, target)
-
-
-def _leading(candidates: Sequence[Candidate], kept: Candidate, most: int) -> list[Candidate]:
-    """Return the best candidates and the kept one, in order."""
-    ranked = sorted(candidates, key=lambda candidate: -candidate.score)
-    chosen = {kept, *ranked[: max(2, most)]}
-    return [candidate for candidate in candidates if candidate in chosen]

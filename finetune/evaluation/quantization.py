@@ -47,7 +47,12 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
 
     Returns the measurements of that model; if none is as good, of the nearest one.
     """
-    rows, labels = _draw_pairs(run)
+    table = test_set.validation_examples(run)
+    # At random: a file may be sorted by label.
+    table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
+    first, labels = table.column("sentence1").to_pylist(), saved_predictions.targets_of(table)
+    second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
+    rows: _Rows = list(zip(first, second or [None] * table.num_rows, strict=True))
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, device="cpu", low_priority=True)
     calibration = plain.inputs(rows[:_CALIBRATING])
@@ -69,16 +74,6 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
         report = replace(report, step=step)
         quantized.write_report(run.best, report)
     return report
-
-
-def _draw_pairs(run: Run) -> tuple[_Rows, NDArray[np.int64]]:
-    """Draw validation pairs and their classes at random, because a file may be sorted by label."""
-    table = test_set.validation_examples(run)
-    table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
-    second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
-    first = table.column("sentence1").to_pylist()
-    rows: _Rows = list(zip(first, second or [None] * table.num_rows, strict=True))
-    return rows, saved_predictions.targets_of(table)
 
 
 def _measure(

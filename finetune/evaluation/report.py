@@ -161,7 +161,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         tuple(sorted(steps)),
         summary.prepared.target,
         rule,
-        deciding_metric(run.config(), summary.prepared.target),
+        deciding_metric(run.config(), summary.task),
         tuple(metric.name for metric in measured(run.config(), summary.prepared.target)),
         tuple(candidates),
         version,

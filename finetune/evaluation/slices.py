@@ -61,30 +61,26 @@ class Slice:
 
 def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None) -> Traits:
     """Read the traits of texts."""
-    seconds = sentence2 or [""] * len(sentence1)
-    rows = [_read_pair(*texts) for texts in zip(sentence1, seconds, strict=True)]
+    rows = []
+    for pair in zip(sentence1, sentence2 or [""] * len(sentence1), strict=True):
+        texts = [text.lower() for text in pair]
+        found = [_WORD.findall(text) for text in texts]
+        first, second = map(set, found)
+        digits = [{number.replace(",", "") for number in _DIGITS.findall(text)} for text in texts]
+        numbers = [_NUMBER.search(text) is not None for text in texts]
+        negations = [_NEGATION.search(text) is not None for text in texts]
+        rows.append((
+            sum(map(len, found)),
+            len(first & second) / max(1, len(first | second)),
+            any(numbers),
+            digits[0] != digits[1],
+            any(negations),
+            negations[0] != negations[1],
+        ))  # fmt: skip
     words, overlap, *others = np.array(rows, np.float64).reshape(-1, 6).T
     if not sentence2:
         overlap = np.full_like(overlap, np.nan)
     return Traits(words.astype(np.int64), overlap, *(trait.astype(np.bool_) for trait in others))
-
-
-def _read_pair(*sentences: str) -> tuple[float, ...]:
-    """Return the traits of one pair, in the order of `Traits`."""
-    texts = [text.lower() for text in sentences]
-    words = [_WORD.findall(text) for text in texts]
-    first, second = map(set, words)
-    digits = [{number.replace(",", "") for number in _DIGITS.findall(text)} for text in texts]
-    numbers = [_NUMBER.search(text) is not None for text in texts]
-    negations = [_NEGATION.search(text) is not None for text in texts]
-    return (
-        sum(map(len, words)),
-        len(first & second) / max(1, len(first | second)),
-        any(numbers),
-        digits[0] != digits[1],
-        any(negations),
-        negations[0] != negations[1],
-    )
 
 
 def score_slices(

@@ -19,23 +19,24 @@ from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.errors import DataError, StoreError
 from finetune.hub.downloads import folder_zip, saved_model
-from finetune.metrics.catalog import LOSS, METRICS, STANDARD
+from finetune.metrics.catalog import ALL, LOSS, STANDARD, find
 from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.tasks.registry import measured, task_of
+from finetune.tasks.registry import deciding_metric, measured, task_of
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
 _LIBRARIES = (
-    "torch", "transformers", "datasets", "evaluate", "accelerate", "peft", "scikit-learn", "numpy",
+    "torch", "transformers", "datasets", "evaluate", "accelerate", "peft", "scikit-learn", "scipy",
+    "numpy",
 )  # fmt: skip
 # Configurations of GLUE whose scores are accuracy and F1, and these.
 _GLUE, _OF_GLUE = ("mrpc", "qqp"), {metric.name for metric in STANDARD}
 # The values that the script can repeat; it repeats all values of other fields.
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
 _SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
-_BEST_BY = (LOSS.name, *(metric.name for metric in METRICS.values() if metric.sklearn))
+_BEST_BY = (LOSS.name, *(metric.name for metric in ALL.values() if metric.sklearn))
 _REPEATED = {
     "optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES, "metric_for_best_model": _BEST_BY,
 } | {
@@ -95,14 +96,7 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
     dataset_cache.ensure_cached(config, store.root)
     pairs = splits.load_pairs(config, store.root)
     if pairs.fingerprint != prepared.fingerprint:
-        raise DataError(
-            "The pairs have changed since run {id} (fingerprint {fingerprint}, it was "
-            "{fingerprint2}).",
-            "Start a new run on the present ones.",
-            id=run.id,
-            fingerprint=pairs.fingerprint[:12],
-            fingerprint2=prepared.fingerprint[:12],
-        )
+        raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
     train = dataloaders.both_orders(pairs, config, bool(prepared.data.get("either_order")))
     folder.mkdir()
     for name, split in {**pairs.splits, "train": train}.items():
@@ -129,7 +123,13 @@ def _script_config(
     attention = model.choose_attention(
         config.attn_implementation, device, precision == "bf16", config.max_length
     )
-    values = config.to_dict() | {"num_processes": started.processes}
+    best_by = deciding_metric(config, summary.task)
+    values = config.to_dict() | {
+        "num_processes": started.processes,
+        "metric_for_best_model": best_by,
+        "greater_is_better": find(best_by).greater_is_better,
+        "problem_type": prepared.target.task,
+    }
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     not_repeated += ["task"] if task_of(prepared.target).has_own_loss else []
     bundled = config.checkpoint == BUNDLED_CHECKPOINT

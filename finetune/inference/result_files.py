@@ -119,7 +119,7 @@ def open_writer(
     encoding = "utf-8-sig" if is_csv and table.sheets else "utf-8"
     with out.open("w", encoding=encoding, errors="replace", newline="") as file:
         if is_csv:
-            yield _csv_writer(file, _delimiter(out, table), table, [*own], [*added])
+            yield _csv_writer(file, out, table, [*own], [*added])
             return
         begins = (
             itertools.repeat("")
@@ -128,7 +128,13 @@ def open_writer(
         )
 
         def write(lines: list[Line]) -> None:
-            file.writelines(f"{next(begins)}{_to_json(line)}\n" for line in lines)
+            for line in lines:
+                cells = {  # JSON has no numbers that are not finite
+                    name: None if isinstance(cell, float) and not math.isfinite(cell) else cell
+                    for name, cell in line.items()
+                }
+                text = json.dumps(cells, ensure_ascii=False, default=to_plain_value)
+                file.write(f"{next(begins)}{text}\n")
             file.flush()
 
         yield write
@@ -136,17 +142,10 @@ def open_writer(
             file.write("]\n" if next(begins) == "," else "[]\n")
 
 
-def _delimiter(out: Path, table: Table) -> str:
-    """The delimiter of the file if the result has the same ending, or the one of the result's
-    ending."""
+def _csv_writer(file: Any, out: Path, table: Table, own: list[str], added: list[str]) -> WriteLines:
+    delimiter = "\t" if out.suffix.lower() == ".tsv" else ","
     if table.delimiter and _unpacked_suffix(table.path) == out.suffix.lower():
-        return table.delimiter
-    return "\t" if out.suffix.lower() == ".tsv" else ","
-
-
-def _csv_writer(
-    file: Any, delimiter: str, table: Table, own: list[str], added: list[str]
-) -> WriteLines:
+        delimiter = table.delimiter
     escaped = {*own, *added} if table.sheets else {*added}
     rows = csv.writer(file, delimiter=delimiter)
 
@@ -172,15 +171,6 @@ def _to_text(cell: Any) -> str:
     if isinstance(cell, dict | list):
         return json.dumps(cell, ensure_ascii=False, default=str)
     return "" if cell is None else str(to_plain_value(cell))
-
-
-def _to_json(line: Line) -> str:
-    """Format a row as JSON; numbers that are not finite become null."""
-    cells = {
-        name: None if isinstance(cell, float) and not math.isfinite(cell) else cell
-        for name, cell in line.items()
-    }
-    return json.dumps(cells, ensure_ascii=False, default=to_plain_value)
 
 
 def _to_arrow(lines: list[Line], columns: ColumnTypes, schema: pa.Schema) -> pa.Table:

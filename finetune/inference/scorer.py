@@ -115,7 +115,16 @@ class Scorer:
         own = list(layers.layer_stack(self._model))
         self._path = _Path(own, lambda mask: mask, self.threads)
         if precision == "int8":
-            self._load_quantized(quantized or folder / MODEL)
+            self._model, self._path = None, self._path._replace(together=True)
+            try:  # in a thread of the pool: the session's threads inherit its priority
+                file = quantized or folder / MODEL
+                self._session = self._pool.submit(OnnxSession, file, self.threads).result()
+            except Exception as error:  # ONNX Runtime has exceptions of its own
+                raise ModelError(
+                    "The int8 file of this model cannot be loaded: {error}",
+                    "Make ONNX and int8 again.",
+                    error=hub_errors.first_line(error),
+                ) from error
         else:
             layers.compute_first_token_only(self._model)
             automatic = precision == "auto"
@@ -126,17 +135,6 @@ class Scorer:
                 self._model.to(self.device, torch.bfloat16 if half else torch.float32)
             self.precision = "bf16" if half else "fp32"
         self.scores(["a"], ["a"])  # fails now if the model is damaged
-
-    def _load_quantized(self, file: Path) -> None:
-        self._model, self._path = None, self._path._replace(together=True)
-        try:  # in a thread of the pool: the session's threads inherit its priority
-            self._session = self._pool.submit(OnnxSession, file, self.threads).result()
-        except Exception as error:  # ONNX Runtime has exceptions of its own
-            raise ModelError(
-                "The int8 file of this model cannot be loaded: {error}",
-                "Make ONNX and int8 again.",
-                error=hub_errors.first_line(error),
-            ) from error
 
     def _choose_path(self, half: bool, onnx: bool) -> bool:
         """Choose the fastest layers and threads: bf16 if `half`, or fp32 if `onnx` and ONNX Runtime
@@ -152,12 +150,7 @@ class Scorer:
             paths = [_Path(built, bf16_layers.bias, threads, True) for threads in (1, self.threads)]
         elif half:
             self._model.to(torch.bfloat16)
-        self._use(self._fastest(paths))
-        return half
-
-    def _fastest(self, paths: list[_Path]) -> _Path:
-        """The path that answers a pair soonest, of those that there is time to try."""
-        times: list[float] = []
+        times: list[float] = []  # of an answer, for the paths that there is time to try
         spent = 0.0
         for path in paths if len(paths) > 1 else ():
             self._use(path)
@@ -165,7 +158,8 @@ class Scorer:
             times.append(min(answers))
             if (spent := spent + sum(answers)) > _MEASURING:
                 break
-        return paths[times.index(min(times))] if times else paths[0]
+        self._use(paths[times.index(min(times))] if times else paths[0])
+        return half
 
     def _use(self, path: _Path) -> None:
         layers.put_layers(self._model, path.layers)
@@ -247,21 +241,26 @@ class Scorer:
         """Start computing a block. Returns its batches, and the lengths and cut tokens of its
         rows."""
         columns, tokens, cut = self._tokenize(block)
-        batches = _batches(tokens, self._batch_tokens(int(tokens.sum())))
-        share = max(1, self._path.threads // len(batches))
+        if not self._on_cpu:
+            budget = _GPU_BATCH
+        elif self._path.together:
+            budget = _SHARED_BATCH * self.threads
+        else:
+            share = int(tokens.sum()) // (_THREAD_BATCHES * self.threads)
+            budget = min(_OWN_BATCH, max(_LEAST_BATCH, share))
+        # Inputs of similar length, the longest first, in batches of about `budget` tokens, padded.
+        order = np.argsort(-tokens, kind="stable").tolist()
+        batches = []
+        while order:
+            size = max(1, budget // max(1, int(tokens[order[0]])))
+            batches.append(order[:size])
+            order = order[size:]
+        threads = max(1, self._path.threads // len(batches))
         futures = []
         for places in batches:
             rows = {name: [column[at] for at in places] for name, column in columns.items()}
-            futures.append((places, self._pool.submit(self._compute, rows, share)))
+            futures.append((places, self._pool.submit(self._compute, rows, threads)))
         return futures, tokens, cut
-
-    def _batch_tokens(self, total: int) -> int:
-        """Tokens of a padded batch, if all pairs together have `total`."""
-        if not self._on_cpu:
-            return _GPU_BATCH
-        if self._path.together:
-            return _SHARED_BATCH * self.threads
-        return min(_OWN_BATCH, max(_LEAST_BATCH, total // (_THREAD_BATCHES * self.threads)))
 
     def _end(
         self, batches: list[Batch], tokens: NDArray[np.int64], cut: NDArray[np.int64]
@@ -314,23 +313,19 @@ class Scorer:
             return self._session.run(arrays | {"attention_mask": mask.numpy()})
         if self._on_cpu and torch.get_num_threads() != threads:
             set_own_threads(threads)
+        work: cuda_graphs.Work = self._logits
+        shape = count, width = tuple(mask.shape)
+        if self._recorded is not None and not count & (count - 1) and count * width <= _RECORDED:
+            work = self._recorded if shape in self._seen else self._logits
+            self._seen.add(shape)
         with torch.inference_mode():
             batch = inputs | {"attention_mask": self._path.mask(self._moved(mask))}
-            (logits,) = self._work_for(mask)(batch)
+            (logits,) = work(batch)
         logits = logits[: len(rows["input_ids"])]
         return logits.numpy() if self._on_cpu else logits
 
     def _logits(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return (self._model(**batch).logits.float(),)
-
-    def _work_for(self, mask: torch.Tensor) -> cuda_graphs.Work:
-        """Return what computes a batch with this mask."""
-        shape = rows, width = tuple(mask.shape)
-        if self._recorded is None or rows & (rows - 1) or rows * width > _RECORDED:
-            return self._logits
-        seen = shape in self._seen
-        self._seen.add(shape)
-        return self._recorded if seen else self._logits
 
     def _moved(self, values: torch.Tensor) -> torch.Tensor:
         """Copy values to the device, without waiting for a GPU."""
@@ -372,15 +367,3 @@ class Scorer:
             padded[mask] = np.fromiter(itertools.chain.from_iterable(column), np.int64)
             inputs[name] = self._moved(torch.from_numpy(padded))
         return inputs, torch.from_numpy(mask).long()
-
-
-def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
-    """Group inputs by length, the longest first, into batches of about `budget` tokens, padded.
-    Returns their indices."""
-    order = np.argsort(-lengths, kind="stable").tolist()
-    batches = []
-    while order:
-        size = max(1, budget // max(1, int(lengths[order[0]])))
-        batches.append(order[:size])
-        order = order[size:]
-    return batches

@@ -182,7 +182,14 @@ class _Facts:
     def __init__(self, store: RunStore, config: RunConfig, place: str = HERE) -> None:
         self.store, self.config, self.place = store, config, place
         self.shape = memory.read_shape(config.checkpoint)
-        rows, about = self._train_rows()
+        # Training rows that are used, 0 if unknown, and whether that is not exact.
+        rows, about = self._rows("train"), False
+        if self.report is None:
+            entry = catalog.find_dataset(config.dataset)
+            if entry is not None and _agree(config, RunConfig(), SOURCE_FIELDS[1:]):
+                rows = entry.pairs
+                about = bool(config.drop_duplicates or config.drop_leaked or entry.repo)
+        rows = min(rows, config.max_train_samples or rows)
         # A machine elsewhere counts as one without a GPU.
         gpu = devices.accelerator_memory() if place == HERE else 0
         layers = (self.shape or _BERT_BASE).layer_parameters
@@ -228,16 +235,6 @@ class _Facts:
         """Return the number of used rows of a split; 0 if unknown."""
         splits = self.report.splits if self.report else []
         return next((summary.rows for summary in splits if summary.name == split), 0)
-
-    def _train_rows(self) -> tuple[int, bool]:
-        """Return the number of used training rows, 0 if unknown, and True if it is not exact."""
-        config, rows, about = self.config, self._rows("train"), False
-        if self.report is None:
-            entry = catalog.find_dataset(config.dataset)
-            if entry is not None and _agree(config, RunConfig(), SOURCE_FIELDS[1:]):
-                rows = entry.pairs
-                about = bool(config.drop_duplicates or config.drop_leaked or entry.repo)
-        return min(rows, config.max_train_samples or rows), about
 
     @cached_property
     def lengths(self) -> TokenLengths:

@@ -29,7 +29,7 @@ from finetune.metrics.classification import Indices
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.tasks.registry import deciding_metric, measured, task_of
+from finetune.tasks.registry import measured, task_of
 from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
@@ -178,18 +178,14 @@ class _Training:
         target = self.pairs.target
         self.labels, self.task = [*target.names], task_of(target)
         self.measured = measured(self.config, target)
-        decided_by = deciding_metric(self.config, target)
-        self.config = self.config.changed(metric_for_best_model=decided_by)
         now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
             raise DataError(
-                "The pairs have changed since this run began (fingerprint {now}, it was {before}).",
+                "The pairs have changed since this run began.",
                 "Start a new run, with dataset_revision {revision} for the former pairs."
                 if revision
                 else "Start a new run.",
-                now=now[:12],
-                before=before.fingerprint[:12],
                 revision=revision,
             )
         if main_process:
@@ -197,7 +193,8 @@ class _Training:
                 pair_index.write_pair_index(run, self.pairs.pair_hashes)
 
     def load_model(self) -> None:
-        from finetune.training import loop, model
+        from finetune.training import accelerator as accelerators
+        from finetune.training import loop, model, recipe
 
         config, accelerator = self.config, self.accelerator
         half = accelerator.mixed_precision == "bf16"
@@ -208,7 +205,15 @@ class _Training:
             self.tokenizer, classifier, self.head = model.load_classifier(
                 config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention
             )
-            self.config = config = self._resolved(classifier)
+            if self.checkpoint:  # a resumed run keeps its batch size and learning rate
+                config = self.run.state().resolved(config)
+            self.config = config = recipe.resolve(
+                config,
+                model.count_layer_parameters(classifier),
+                len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
+                accelerators.gpu_memory(accelerator.device),
+                accelerator.num_processes,
+            )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
             problem = _(
@@ -216,22 +221,6 @@ class _Training:
                 "accelerate_config empty"
             )
             raise ConfigError({"use_lora": problem})
-
-    def _resolved(self, classifier: Any) -> RunConfig:
-        """Return the configuration with its batch size and learning rate; a resumed run's are those
-        that it began with."""
-        from finetune.training import accelerator, model, recipe
-
-        config = self.config
-        if self.checkpoint:
-            config = self.run.state().resolved(config)
-        return recipe.resolve(
-            config,
-            model.count_layer_parameters(classifier),
-            len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
-            accelerator.gpu_memory(self.accelerator.device),
-            self.accelerator.num_processes,
-        )
 
     def build_batches(self) -> None:
         from finetune.training import dataloaders

@@ -154,11 +154,15 @@ def run_row(store: RunStore, run: Run) -> RunRow:
     with contextlib.suppress(StoreError):
         settings = run.config()
         uploaded = config.is_upload(settings.dataset)
+        # Leaving out training rows changes no key: the scores are still of the same pairs.
+        deciding = {*config.DATA_FIELDS} - {"max_train_samples", "drop_leaked"}
+        fingerprint = summary.prepared.fingerprint if summary.prepared else ""
+        keys = [json.dumps(settings.model_dump(include=deciding)), fingerprint]
         values = {
             "dataset": (about.pairs or "own files")
             if uploaded
             else f"{settings.dataset} {settings.dataset_config_name}".rstrip(),
-            "data_keys": _data_keys(settings, summary),
+            "data_keys": frozenset(filter(None, keys)),
             "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
         }
         values["settings"] = {
@@ -168,9 +172,8 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         }
         values["resolved"] = summary.resolved_settings(settings)
     if (best := summary.best) and not summary.discarded:
-        rule, labels = decision_rule.read_rule(run.best), []
-        if summary.prepared:
-            labels = summary.prepared.labels
+        rule = decision_rule.read_rule(run.best)
+        labels = summary.prepared.labels if summary.prepared else []
         values |= {
             "scores": report.kept_metrics(run, summary),
             "best_epoch": best.epoch,
@@ -199,15 +202,6 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         curve=(*curve[:-1:stride], *curve[-1:]),
         **values,
     )
-
-
-def _data_keys(settings: RunConfig, summary: RunSummary) -> frozenset[str]:
-    """Return the keys of a run's data: leaving out rows of the training split changes none, for
-    its scores are still of the same pairs."""
-    deciding = {*config.DATA_FIELDS} - {"max_train_samples", "drop_leaked"}
-    values = settings.model_dump(include=deciding)
-    prepared = summary.prepared
-    return frozenset(filter(None, (json.dumps(values), prepared.fingerprint if prepared else "")))
 
 
 @cache

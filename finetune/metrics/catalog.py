@@ -74,8 +74,10 @@ class Metric:
         of_probabilities: computes it from probabilities.
         as_share: if it is a proportion, or computed from one: the counts of that proportion, and
             the function from the proportion to the metric.
-        sklearn: the function of `sklearn.metrics` that computes it from true and predicted classes.
+        sklearn: the function of `sklearn.metrics`, or of `scipy.stats`, that computes it from the
+            truth and the answers.
         averaged: True if that function must be told which class is positive, or how to average.
+        sklearn_average: how it averages several labels.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Metric:
     as_share: Callable[[Tally, int], Share] | None = None
     sklearn: str = ""
     averaged: bool = False
+    sklearn_average: str = ""
 
     def rank(self, value: float) -> float:
         """Convert a value so that greater is better."""
@@ -100,6 +103,8 @@ class Metric:
 
     def sklearn_options(self, classes: int, positive: int = 1) -> dict[str, Any]:
         """The keywords that make scikit-learn's function compute this metric."""
+        if self.sklearn_average:  # labels that neither occur nor are given do not count
+            return {"average": self.sklearn_average, "zero_division": float("nan")}
         if not self.averaged:
             return {}
         meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
@@ -144,11 +149,6 @@ def _mean(scores: Floats, tally: Tally, positive: int | None) -> Floats:
         return scores[positive]  # type: ignore[no-any-return]
     occurring = (tally.support + tally.predicted > 0).sum(axis=0)
     return scores.sum(axis=0) / np.maximum(1, occurring)  # type: ignore[no-any-return]
-
-
-def _balanced_accuracy(tally: Tally, positive: int | None) -> Floats:
-    occurring = np.maximum(1, (tally.support > 0).sum(axis=0))
-    return ratio(tally.hits, tally.support).sum(axis=0) / occurring  # type: ignore[no-any-return]
 
 
 def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
@@ -212,7 +212,9 @@ OPTIONAL = (  # may be added by name
     Metric("roc_auc", message("ROC area"), message("ROC area"), of_probabilities=_roc_auc),
     Metric(
         "balanced_accuracy", message("Balanced accuracy"), message("balanced accuracy"),
-        of_tally=_balanced_accuracy, sklearn="balanced_accuracy_score",
+        of_tally=lambda tally, _: ratio(tally.hits, tally.support).sum(axis=0)
+        / np.maximum(1, (tally.support > 0).sum(axis=0)),
+        sklearn="balanced_accuracy_score",
     ),
 )  # fmt: skip
 STANDARD = (ACCURACY, F1)  # measured of every classifier
@@ -222,39 +224,39 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson,
+        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson, sklearn="pearsonr",
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman,
+        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman, sklearn="spearmanr",
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.mean_absolute_error,
+        of_examples=regression.mean_absolute_error, sklearn="mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.root_mean_squared_error,
+        of_examples=regression.root_mean_squared_error, sklearn="root_mean_squared_error",
     ),
 )  # fmt: skip
 OF_LABELS = (  # measured wherever a row may have several labels
     Metric(
         "micro_f1", message("Micro F1"), message("micro F1"), kind="labels",
-        of_examples=multi_label.micro_f1,
+        of_examples=multi_label.micro_f1, sklearn="f1_score", sklearn_average="micro",
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=multi_label.macro_f1,
+        of_examples=multi_label.macro_f1, sklearn="f1_score", sklearn_average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
-        of_examples=multi_label.subset_accuracy,
+        of_examples=multi_label.subset_accuracy, sklearn="accuracy_score",
     ),
     Metric(
         "hamming_loss", message("Hamming loss"), message("Hamming loss"), kind="labels",
-        greater_is_better=False, of_examples=multi_label.hamming_loss,
+        greater_is_better=False, of_examples=multi_label.hamming_loss, sklearn="hamming_loss",
     ),
 )  # fmt: skip
 # Every metric of every task.

@@ -13,7 +13,7 @@ from finetune.metrics.catalog import Metric
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.tasks.base import SINGLE_LABEL, Task
-from finetune.tasks.registry import find_task
+from finetune.tasks.registry import deciding_metric, find_task
 
 Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", "interrupted"]
 
@@ -206,9 +206,13 @@ class RunSummary(JobState):
             "learning_rate": prepared.learning_rate,
             "per_device_train_batch_size": prepared.per_device_train_batch_size,
         }
-        return {
+        found: dict[str, Any] = {
             name: value for name, value in resolved.items() if value and not getattr(config, name)
         }
+        decides = deciding_metric(config, self.task)
+        if config.metric_for_best_model != decides:
+            found["metric_for_best_model"] = decides
+        return found
 
     def resolved(self, config: RunConfig) -> RunConfig:
         """Return a configuration with these settings filled in."""

@@ -189,6 +189,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
         _fail(study, trial)
         return False
     summary = run.state()
+    study.learn_task(summary)
     writable, scores = study.writable(trial), parts(summary, study.metric)
     for part, score in scores.items():
         if part not in trial.intermediate_values:

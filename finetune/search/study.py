@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import time
 import warnings
 from collections.abc import Iterator
@@ -31,7 +32,10 @@ from finetune.metrics import catalog
 from finetune.runs.names import new_name
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
+from finetune.runs.summary import RunSummary
 from finetune.search.space import Budget, Space, distributions, outside
+from finetune.tasks.base import SINGLE_LABEL
+from finetune.tasks.registry import deciding_metric, find_task
 
 if TYPE_CHECKING:
     import optuna
@@ -108,8 +112,15 @@ class Study:
 
     @property
     def metric(self) -> str:
-        """The validation score to optimize."""
-        return self.config.metric_for_best_model
+        """The validation score to optimize: that of the task, once a trial has read its pairs."""
+        task = find_task(disk.read_json(self.folder / "task.json").get("task", SINGLE_LABEL))
+        return deciding_metric(self.config, task)
+
+    def learn_task(self, summary: RunSummary) -> None:
+        """Note what the search's trials learn, from the state of one."""
+        path = self.folder / "task.json"
+        if summary.prepared is not None and not path.exists():
+            disk.write_atomically(path, json.dumps({"task": summary.prepared.task}))
 
     @property
     def minimize(self) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
 REGRESSION = "regression"
 MULTI_LABEL = "multi_label_classification"
+CUT_SCORES = "cut_scores"  # names how a column is read; what is learned is a single label
 MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
 # What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,

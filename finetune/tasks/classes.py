@@ -78,7 +78,7 @@ class LabelEncoder:
             raise DataError(
                 "The column {column!r} holds numbers with fractions ({fractions}): scores, not "
                 "classes.",
-                "Choose another label_column, or turn the scores into classes first.",
+                "Choose another label_column, or learn them as scores: set task to regression.",
                 column=self._column,
                 fractions=some(sorted(self._fractions)),
             )

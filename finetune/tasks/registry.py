@@ -12,11 +12,12 @@ from finetune.errors import DataError
 from finetune.metrics import catalog
 from finetune.metrics.catalog import LOSS, Metric
 from finetune.tasks.base import SINGLE_LABEL, Target, Task
+from finetune.tasks.cut_scores import CutScores
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.regression import Regression
 from finetune.tasks.single_label import SingleLabel
 
-_TASKS: tuple[Task, ...] = (SingleLabel(), Regression(), MultiLabel())
+_TASKS: tuple[Task, ...] = (SingleLabel(), Regression(), MultiLabel(), CutScores())
 
 
 @cache
@@ -54,15 +55,17 @@ def task_of(target: Target) -> Task:
 def measured(config: RunConfig, target: Target) -> list[Metric]:
     """Return the metrics of a run, the loss left out: those of its task, and those it adds unless
     they are of another kind of answer."""
-    task, added = task_of(target), [*config.added_metrics, deciding_metric(config, target)]
+    task, added = task_of(target), [*config.added_metrics, deciding_metric(config, task_of(target))]
     fitting = (of for of in catalog.named(added) if of.kind in (task.headline.kind, "any"))
     return list(dict.fromkeys((*task.metrics, *fitting)))
 
 
-def deciding_metric(config: RunConfig, target: Target) -> str:
+def deciding_metric(config: RunConfig, task: Task) -> str:
     """Return the name of the metric by which a run chooses its best model: the configuration's, or
-    the task's if that is of another task."""
-    name, task = config.metric_for_best_model, task_of(target)
+    the task's headline if that is automatic or of another task."""
+    name = config.metric_for_best_model
+    if name == "auto":
+        return task.headline.name
     known = {LOSS.name, *config.added_metrics, *(metric.name for metric in task.metrics)}
     found = catalog.find(name)
     other_kind = name != LOSS.name and found.kind not in (task.headline.kind, "any")

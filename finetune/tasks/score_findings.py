@@ -53,6 +53,7 @@ def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | Rows
     yield RowsFinding("no-number", "warns", title, _("They are left out."), rows)
     if blocks(labels):
         return
+    yield _cut(labels)
     yield _outliers(labels)
     yield from _differing_splits(labels)
     if config.class_weights != "none" or config.label_smoothing_factor:
@@ -92,6 +93,23 @@ def _answered(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
         title = _("The column {column!r} is read as a score.", column=labels.column.name)
         undo = Remedy("task", "", _("Undo"))
         yield Finding("score", "notes", title, 0, _("You chose it."), remedies=[undo], done=True)
+
+
+def _cut(labels: LabelledRows) -> Finding:
+    """Offer two classes: scores from the middle of their range on, and those below."""
+    train = labels.of("train")
+    low, high = float(train.min()), float(train.max())
+    cut = scores.spell((low + high) / 2)
+    above = int((train >= np.float32(cut)).sum())
+    title = _(
+        "Scores from {low} to {high} are learned as they are.",
+        low=scores.spell(low),
+        high=scores.spell(high),
+    )
+    action = _("To learn two classes instead, set score_cut to the number from which on it is one.")
+    text = _("From {cut} on ({above:,} of {rows:,} rows)", cut=cut, above=above, rows=len(train))
+    remedies = [Remedy("score_cut", cut, text)]
+    return Finding("cut", "notes", title, 0, action, remedies=remedies)
 
 
 def _rows_where(labels: LabelledRows, low: float, high: float, split: str) -> Integers:

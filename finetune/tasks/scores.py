@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finetune.tasks.base import Targets
 from finetune.tasks.classes import MISSING, clean_label, label_text
 
-MANY = 20  # different whole numbers; more are scores rather than classes, unless they count up
+MANY = 20  # different whole numbers; more may be scores, unless they count up
 _MOST_SPELLINGS = 1000  # of cells that are no numbers, kept to be shown
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBER = re.compile(r"([+-]?)(\d[\d.,]*|[.,]\d+)(e[+-]?\d+)?\s?%?", re.IGNORECASE)
@@ -27,7 +27,9 @@ def to_number(text: str) -> float | None:
 
     A single mark is the decimal one, `1.234` is a little more than 1.
     """
-    plain = unicodedata.normalize("NFKC", text).replace("\u2212", "-").strip()
+    plain = text.strip()
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKC", plain).replace("\u2212", "-").strip()
     found = _NUMBER.fullmatch(plain)
     if found is None:
         return None
@@ -105,33 +107,32 @@ def numbers_of(cells: Sequence[Any]) -> set[float] | None:
 
 
 def are_scores(cells: Sequence[Any]) -> bool:
-    """True if cells are plainly scores: numbers of which more than two have fractions, or many
-    different whole numbers that do not number classes, as 0, 1, 2 ... do.
+    """True if cells are plainly scores: numbers of which more than two have fractions, or whole
+    numbers that hardly repeat and do not count up, as 0, 1, 2 ... do.
 
-    Few whole numbers, such as 1 to 5 stars, may be either, and are classes until somebody says so.
+    Other whole numbers, such as 1 to 5 stars, may be either, and are classes until somebody says
+    so.
     """
     numbers = numbers_of(cells)
     if not numbers:
         return False
     fractions = sum(number != int(number) for number in numbers)
-    return fractions > 2 or (fractions == 0 and len(numbers) > MANY and not _count_up(numbers))
-
-
-def _count_up(numbers: set[float]) -> bool:
-    """True for nearly all whole numbers from 0 or 1 on, of which a sample may lack a few."""
+    # Classes are numbered by nearly all whole numbers from 0 or 1 on; a sample may lack a few.
     low, high = min(numbers), max(numbers)
-    return low >= 0 and high < 2 * len(numbers) + low and low < len(numbers)
+    numbered = 0 <= low < len(numbers) and high < 2 * len(numbers) + low
+    unlike = 2 * len(numbers) > len(cells) and len(numbers) > MANY and not numbered
+    return fractions > 2 or (fractions == 0 and unlike)
 
 
 def may_be_scores(names: Sequence[str], column: str) -> bool:
     """True if the names of classes are whole numbers that may be meant as scores: from 1 to 4 or
-    more, such as stars, or any in a column whose name says it."""
+    more, such as stars, many that do not count up, or any in a column whose name says it."""
     numbers = numbers_of(names)
     if not numbers or len(numbers) < 3 or len(numbers) < len(names):
         return False
     named = _SCORE_NAME.search(column) is not None
     starred = min(numbers) == 1 and 4 <= max(numbers) == len(numbers) <= 10
-    return named or starred
+    return named or starred or (len(numbers) > MANY and not _count_up(numbers))
 
 
 _SCORE_NAME = re.compile(r"(?i)(?<![a-z])(rating|stars?|score|similarity|relatedness|grade|points)")

@@ -28,6 +28,7 @@ from finetune.metrics.modules import ScoreModules
 from finetune.runs import events
 from finetune.runs.events import Event, Phase, PhaseStarted
 from finetune.tasks.base import Task
+from finetune.tasks.registry import deciding_metric
 from finetune.training import schedule
 from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
@@ -316,7 +317,7 @@ class _Loop:
         logits, labels = predictions
         scores = self._scores(logits, labels)
         progress.evaluated, progress.validation_loss = progress.step, scores[LOSS.name]
-        name = self.config.metric_for_best_model
+        name = deciding_metric(self.config, self.task)
         score = catalog.find(name).rank(scores[name])
         best = progress.best is None or score > progress.best
         progress.best = score if best else progress.best

@@ -6,6 +6,7 @@ signed in with Hugging Face is known by name. On one's own machine everything is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -114,42 +115,32 @@ class VisitorCookie:
         self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        token = self._new_token(scope)
+        token = ""  # a new one, for a browser that opens the page without one
+        if scope["type"] == "http" and scope["path"] == "/" and owners.policy().several_people:
+            headers, issued = Headers(scope=scope), identities(self._store)
+            opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
+            if opened and not issued.owner(_cookie(headers, scope)):
+                with contextlib.suppress(TooMany):  # the page can still be read
+                    token = issued.issue(client_address(scope))
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
+                name = SECURE_COOKIE if _is_secure(scope) else COOKIE
+                site = "Lax; Secure" if _is_secure(scope) else "Lax"
+                if os.environ.get("SPACE_ID"):  # the page is in a frame of another site
+                    site = "None; Secure; Partitioned"
+                cookie = f"{name}={token}; Path=/; HttpOnly; Max-Age={_YEAR}; SameSite={site}"
                 headers = MutableHeaders(scope=message)
-                headers.append("set-cookie", _set_cookie(scope, token))
+                headers.append("set-cookie", cookie)
                 headers["cache-control"] = "private, no-store"
             await send(message)
 
         await self._app(scope, receive, send_with_cookie if token else send)
 
-    def _new_token(self, scope: Scope) -> str:
-        """Issue an identity to a browser that opens the page without one; else empty."""
-        if scope["type"] != "http" or scope["path"] != "/" or not owners.policy().several_people:
-            return ""
-        headers, issued = Headers(scope=scope), identities(self._store)
-        opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
-        if not opened or issued.owner(_cookie(headers, scope)):
-            return ""
-        try:
-            return issued.issue(client_address(scope))
-        except TooMany:
-            return ""  # the page can still be read
-
 
 def client_address(scope: Scope) -> str:
     """The address a request comes from, behind known proxies."""
     return str((scope.get("client") or ("",))[0])
-
-
-def _set_cookie(scope: Scope, token: str) -> str:
-    name = SECURE_COOKIE if _is_secure(scope) else COOKIE
-    cookie = f"{name}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
-    if os.environ.get("SPACE_ID"):  # the page is in a frame of another site
-        return f"{cookie}; SameSite=None; Secure; Partitioned"
-    return f"{cookie}; SameSite=Lax" + ("; Secure" if _is_secure(scope) else "")
 
 
 def issue(store: RunStore, request: Request) -> Response:

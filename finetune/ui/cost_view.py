@@ -45,6 +45,17 @@ def costs(
     """Draw the estimate line by line, unusual values, and the equivalent command with `files` and
     `runs_folder`. `seconds` are for all `runs` that the click queues; `dataset` is a name to show
     in place of the configuration's."""
+    steps, resolved = estimate.steps, dict(estimate.automatic)
+    if steps is not None and config.eval_steps < 0 and estimate.report is not None:
+        splits = estimate.report.splits
+        rows = next((split.rows for split in splits if split.name == "validation"), 0)
+        resolved["eval_steps"] = schedule.eval_every(
+            config.changed(**estimate.automatic),
+            steps.per_epoch,
+            steps.total,
+            config.num_processes,
+            min(rows, config.max_eval_samples or rows),
+        )
     return render(
         "costs.html",
         estimate=estimate,
@@ -59,7 +70,12 @@ def costs(
             and getattr(config, name) not in field.words
             and not ends[0] <= getattr(config, name) <= ends[1]
         ],
-        automatic=_automatic(estimate, config),
+        automatic={  # placeholders of the boxes: `Automatic (4)`
+            name: gettext("Automatic ({value})", value=value_text(resolved[name]))
+            if name in resolved
+            else gettext("Automatic")
+            for name in ("num_train_epochs", "eval_steps", *recipe.FIELDS)
+        },
         checkpoint=config.checkpoint.rstrip("/").rsplit("/")[-1],
         dataset=dataset or config.dataset,
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
@@ -68,32 +84,22 @@ def costs(
     )
 
 
-def _automatic(estimate: Estimate, config: RunConfig) -> dict[str, str]:
-    """Placeholders of the boxes whose automatic value is known: `Automatic (4)`."""
-    steps, resolved = estimate.steps, dict(estimate.automatic)
-    if steps is not None and config.eval_steps < 0 and estimate.report is not None:
-        splits = estimate.report.splits
-        rows = next((split.rows for split in splits if split.name == "validation"), 0)
-        rows = min(rows, config.max_eval_samples or rows)
-        resolved["eval_steps"] = schedule.eval_every(
-            config.changed(**estimate.automatic),
-            steps.per_epoch,
-            steps.total,
-            config.num_processes,
-            rows,
-        )
-    return {
-        name: gettext("Automatic ({value})", value=value_text(resolved[name]))
-        if name in resolved
-        else gettext("Automatic")
-        for name in ("num_train_epochs", "eval_steps", *recipe.FIELDS)
-    }
-
-
 def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Markup:
     """Draw three pairs, their classes and the baselines to beat; until they are checked, say so."""
-    rows = _first_rows(report, store) if report is not None and report.splits else []
+    rows: list[Example] = []  # the first three of training; none if they are gone
     remark = None
+    if report is not None and report.splits and report.corpus:
+        from finetune.data import dataset_cache
+
+        origin = next(split.origin for split in report.splits if split.name == "train")
+        with suppress(DataError):
+            rows = dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
+    elif report is not None and report.splits:  # known beforehand
+        with (catalog.BUNDLED_PAIRS / "train.csv").open(encoding="utf-8", newline="") as file:
+            rows = [
+                Example("train", line, first, second, report.labels[int(label)])
+                for line, (first, second, label) in enumerate(islice(csv.reader(file), 1, 4), 1)
+            ]
     if report is not None:
         task = find_task(report.task)
         scores = {task.constant: report.majority, **report.baselines}
@@ -108,23 +114,6 @@ def bundled_card(store: RunStore) -> Markup:
     """The card of the bundled pairs, for the page's first paint, in English."""
     card = pairs_card(check.report_known_beforehand(RunConfig()), store, BUNDLED_DATASET)
     return Markup('<div lang="en">{}</div>').format(card)  # unseen on a page of another language
-
-
-def _first_rows(report: CheckReport, store: RunStore) -> list[Example]:
-    """The first three training pairs of a check; empty if they are gone."""
-    if not report.corpus:  # known beforehand
-        with (catalog.BUNDLED_PAIRS / "train.csv").open(encoding="utf-8", newline="") as file:
-            rows = enumerate(islice(csv.reader(file), 1, 4), 1)
-            return [
-                Example("train", line, first, second, report.labels[int(label)])
-                for line, (first, second, label) in rows
-            ]
-    from finetune.data import dataset_cache
-
-    origin = next(split.origin for split in report.splits if split.name == "train")
-    with suppress(DataError):
-        return dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
-    return []
 
 
 def rough_duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from finetune.jobs import service
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import results
-from finetune.search.study import find_study, studies
+from finetune.search.study import Study, studies
 from finetune.ui import auth
 from finetune.ui.elements import button
 from finetune.ui.feedback import QUICK, Updates
@@ -40,8 +40,8 @@ class Deletion:
             asked: the id of a search, or those of runs with spaces between.
         """
         name = ""
-        if _is_search(store, asked):
-            runs = results.all_runs(store, find_study(store, asked))
+        if study := _search(store, asked):
+            runs = results.all_runs(store, study)
         else:
             runs = [store.get(run_id) for run_id in asked.split() or [asked]]
             name = ", ".join(run.title() for run in runs)
@@ -52,7 +52,7 @@ class Deletion:
 
     def delete(self, store: RunStore, asked: str, oauth: gr.OAuthToken | None) -> None:
         """Delete what was asked about, whatever is open by now."""
-        if study := next((study for study in studies(store) if study.id == asked), None):
+        if study := _search(store, asked):
             runs = results.all_runs(store, study)
             results.delete_search(store, study, hub_token(store, runs, oauth))
             return
@@ -60,8 +60,8 @@ class Deletion:
             service.delete_run(store, run, hub_token(store, [run], oauth))
 
 
-def _is_search(store: RunStore, asked: str) -> bool:
-    return any(study.id == asked for study in studies(store))
+def _search(store: RunStore, asked: str) -> Study | None:
+    return next((study for study in studies(store) if study.id == asked), None)
 
 
 def hub_token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str:

@@ -80,7 +80,13 @@ class EngineForm:
         self.groups = [self._draw_options(_BILLED, BilledOptions, [*BilledOptions.shown()])]
         shown = [billed]  # for each group, the engines that show it
         with gr.Column(elem_id="job-access", elem_classes=_HIDDEN) as group:
-            self._draw_token()
+            info = gettext("A token that may run jobs. If empty, that of `hf auth login` is used.")
+            if auth.has_sign_in():
+                info = gettext("A token that may run jobs. If empty, your sign-in is used.")
+            self.token = gr.Textbox(
+                label=gettext("Token for the job"), info=info, type="password",
+                elem_id="job-token", max_lines=1,
+            )  # fmt: skip
         self.groups.append(group)
         shown.append([engine.name for engine in offered if engine.needs_token])
         with gr.Column(elem_id="job-consent", elem_classes=_HIDDEN) as group:
@@ -103,22 +109,10 @@ class EngineForm:
         self._wire(shown)
 
     def _draw_options(self, owner: str, options: type[EngineOptions], names: list[str]) -> Any:
-        """A group of controls, two in a row."""
         with gr.Column(elem_id=f"{owner}-options", elem_classes=_HIDDEN) as group:
-            for start in range(0, len(names), 2):
-                with gr.Row():
-                    for name in names[start : start + 2]:
-                        self.controls[owner, name] = _control(owner, options, name)
+            for name in elements.two_in_a_row(names):
+                self.controls[owner, name] = _control(owner, options, name)
         return group
-
-    def _draw_token(self) -> None:
-        info = gettext("A token that may run jobs. If empty, that of `hf auth login` is used.")
-        if auth.has_sign_in():
-            info = gettext("A token that may run jobs. If empty, your sign-in is used.")
-        self.token = gr.Textbox(
-            label=gettext("Token for the job"), info=info, type="password",
-            elem_id="job-token", max_lines=1,
-        )  # fmt: skip
 
     def _wire(self, shown: list[list[str]]) -> None:
         updates = json.dumps([gr.update(elem_classes=classes) for classes in (_HIDDEN, _SHOWN)])

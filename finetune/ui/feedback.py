@@ -41,7 +41,13 @@ def refuse_in_one_line(page: gr.Blocks) -> None:
         try:
             if block_fn.fn is None:
                 raise ValueError("the browser alone does that")
-            return await take(block_fn, _completed(block_fn, inputs), *values, **options)
+            # Fill in the arguments left out at the end, which Gradio leaves to its own clients.
+            parameters = list(inspect.signature(block_fn.fn).parameters.values())
+            defaults = [each.default for each in parameters if each.name != "request"]
+            left_out = defaults[len(inputs) : len(block_fn.inputs)]
+            if block_fn.api_visibility == "public" and inspect.Parameter.empty not in left_out:
+                inputs = [*inputs, *left_out]
+            return await take(block_fn, inputs, *values, **options)
         except Exception as error:
             fact = " ".join(str(error).split())[:200]
             _log.warning("refused input to %s: %s: %s", block_fn.name, type(error).__name__, fact)
@@ -54,16 +60,6 @@ def refuse_in_one_line(page: gr.Blocks) -> None:
 
     page.preprocess_data = preprocess_data  # type: ignore[method-assign]
     page.default_config.fns = _Functions(page.default_config.fns)
-
-
-def _completed(block_fn: Any, inputs: list[Any]) -> list[Any]:
-    """Return an endpoint's arguments, with defaults for those left out at the end. Gradio leaves
-    that to its own clients."""
-    parameters = list(inspect.signature(block_fn.fn).parameters.values())
-    left_out = [parameter.default for parameter in parameters if parameter.name != "request"]
-    left_out = left_out[len(inputs) : len(block_fn.inputs)]
-    public = block_fn.api_visibility == "public" and inspect.Parameter.empty not in left_out
-    return [*inputs, *left_out] if public else inputs
 
 
 class _Functions(dict[int, Any]):

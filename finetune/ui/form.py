@@ -121,17 +121,14 @@ def draw_reading(prefix: str) -> tuple[Controls, gr.Accordion]:
 
 
 def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
-    controls = {}
-    for start in range(0, len(names), 2):
-        with gr.Row(equal_height=False):
-            for name in names[start : start + 2]:
-                controls[name] = _control(name, prefix)
-    return controls
+    return {name: _control(name, prefix) for name in elements.two_in_a_row(names)}
 
 
 def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     field, default = run_config.hyperparameters()[name], getattr(RunConfig(), name)
     is_column = name.endswith("_column")
+    # Hidden until there are several sheets or tasks, or a configuration changes an expert field.
+    hidden = (*EXPERT, "sheet") if len(tasks()) > 1 else (*EXPERT, "sheet", "task")
     common: dict[str, Any] = {
         "value": default,
         "label": field.label,
@@ -139,7 +136,7 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         "elem_id": f"{prefix}{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
-        "visible": name not in _hidden(),
+        "visible": name not in hidden,
     }
     if name == "dataset":
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
@@ -175,12 +172,6 @@ def _words(name: str) -> Iterator[tuple[str, str]]:
     """Yield what a field's values that are no amounts mean, and what its control has for each."""
     for value, word in run_config.hyperparameters()[name].words.items():
         yield gettext(word), _shown(name, value)
-
-
-def _hidden() -> tuple[str, ...]:
-    """Fields whose controls stay hidden until needed, because a workbook has several sheets, there
-    are several tasks, or a configuration changes an expert field."""
-    return (*EXPERT, "sheet") if len(tasks()) > 1 else (*EXPERT, "sheet", "task")
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -82,17 +82,13 @@ def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts,
             _draw(store, run, drawing, view)
             drawing.at = time.monotonic()
         parts = {name: part for name, part in drawing.parts.items() if shown.get(name) != part[0]}
-    return parts, _wait(_WAIT_ENDED if drawing.ended else _WAIT_FEW)
-
-
-def _wait(least: int) -> int:
-    """Return a browser's wait until its next question: longer, the more browsers ask."""
-    now = time.monotonic()
-    # A browser that asks every 400 ms is counted five times: each question for its own wait.
+    # The more browsers ask, the longer each waits. A browser that asks every 400 ms is counted five
+    # times: each question for its own wait.
+    now, least = time.monotonic(), _WAIT_ENDED if drawing.ended else _WAIT_FEW
     seconds = sum(wait for at, wait in list(_asked) if at > now - _WINDOW)
     wait = min(max(round(1000 * seconds / _WINDOW / _MAX_RATE), least), _WAIT_MANY)
     _asked.append((now, wait / 1000))
-    return wait
+    return parts, wait
 
 
 def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None:

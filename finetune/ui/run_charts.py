@@ -193,26 +193,23 @@ def small_charts(summary: RunSummary, view: ChartView = DEFAULT) -> dict[str, Ma
         ),
     )
     axis, steps = _axis(summary, view), thinned(summary.train, _POINTS)
-    drawn = (_small_chart(small, steps, axis, view) for small in charts)
-    return dict(zip(SMALL, drawn, strict=True))
-
-
-def _small_chart(small: _Small, steps: Sequence[Stepped], axis: _Axis, view: ChartView) -> Markup:
-    points = [(axis.of(step), value) for step in steps if (value := small.of(step)) is not None]
-    if not points:
-        return Markup()
-    line, log = Series(small.title, "run0", points), small.noisy and view.log
-    return chart(
-        small.title,
-        _with_smoothed(line, view) if small.noisy else [line],
-        axis.last,
-        "",
-        axis.name,
-        reach=() if log else small.reach,
-        log=log,
-        epoch=axis.epoch,
-        legend=False,
-    )
+    drawn = dict.fromkeys(SMALL, Markup())
+    for name, small in zip(SMALL, charts, strict=True):
+        points = [(axis.of(step), value) for step in steps if (value := small.of(step)) is not None]
+        line, log = Series(small.title, "run0", points), small.noisy and view.log
+        if points:
+            drawn[name] = chart(
+                small.title,
+                _with_smoothed(line, view) if small.noisy else [line],
+                axis.last,
+                "",
+                axis.name,
+                reach=() if log else small.reach,
+                log=log,
+                epoch=axis.epoch,
+                legend=False,
+            )
+    return drawn
 
 
 def loss_points(summary: RunSummary) -> list[Point]:

@@ -54,18 +54,24 @@ def draw() -> SearchForm:
             trials = elements.number_box(
                 20, label=gettext("Trials at most"), elem_id="search-trials", min_width=150,
                 placeholder=gettext("No limit"),
-                info=gettext("20 tell which settings matter."),
+                info=gettext("20 are needed to say which settings matter."),
             )  # fmt: skip
             minutes = elements.number_box(
                 "", label=gettext("Minutes of training"), elem_id="search-minutes", min_width=150,
-                placeholder=gettext("No limit"), info=gettext("Afterwards no trial begins."),
+                placeholder=gettext("No limit"), info=gettext("No trial begins after that."),
             )  # fmt: skip
-        info = gettext("A range, or values with commas between; empty leaves it as in the form.")
+        info = gettext(
+            "A range such as 1..6, or values with commas between. Empty: as in the form."
+        )
         elements.note(info)
         boxes: list[Any] = []
-        for start in range(0, len(FIELDS), 2):
-            with gr.Row():
-                boxes += [_box(name) for name in FIELDS[start : start + 2]]
+        for name in elements.two_in_a_row(FIELDS):
+            usual = describe(searchable()[name])
+            box = gr.Textbox(
+                usual if name in DEFAULT else "", label=run_config.hyperparameters()[name].label,
+                elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
+            )  # fmt: skip
+            boxes.append(box)
         parallel = elements.number_box(
             1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
         )
@@ -74,14 +80,6 @@ def draw() -> SearchForm:
             elem_id="search-keep",
         )  # fmt: skip
     return SearchForm([*boxes, trials, minutes, parallel, keep], trials, part)
-
-
-def _box(name: str) -> gr.Textbox:
-    usual = describe(searchable()[name])
-    return gr.Textbox(
-        usual if name in DEFAULT else "", label=run_config.hyperparameters()[name].label,
-        elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
-    )  # fmt: skip
 
 
 def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:

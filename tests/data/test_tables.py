@@ -80,10 +80,6 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "one class": ("a.csv", (HEAD + "a cat,a dog,1\nan owl,a fox,1\n").encode(), "one class, '1'"),
     "no label": ("a.csv", b"sentence1,sentence2,note,more\na,b,c,d\n", "holds the answer"),
     "no sentences": ("a.csv", b"label,p,q,r\n1,b,c,d\n", "holds the first text"),
-    "scores": (
-        "a.csv", (HEAD + "a b,c,0.5\nd,e,1.25\nf,g,2.75\n").encode(),
-        "fractions.*scores, not classes",
-    ),
     "a thousand classes": (
         "a.csv", (HEAD + "".join(f"a,b,class{n}\n" for n in range(1001))).encode(),
         "more than 1,000 different values",

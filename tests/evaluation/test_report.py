@@ -219,7 +219,7 @@ def test_hardly_anything_to_say_is_shown_sensibly(
     [
         (0.6, "Better than the baselines"), (0.79, "Not surely better"),
         (0.79, "0.010 above the best simple method"), (0.82, "0.020 below the best simple method"),
-        (0.79, "200 validation pairs tell an accuracy near 0.5 to ±7 points"),
+        (0.79, "With 200 validation pairs an accuracy near 0.5 is known to ±7 points"),
         (0.95, "Worse than a baseline"), (None, "no baseline"),
     ],
 )  # fmt: skip

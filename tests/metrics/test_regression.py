@@ -14,8 +14,8 @@ from finetune.config import RunConfig
 from finetune.metrics import catalog, intervals, modules
 from finetune.metrics.catalog import OF_SCORES
 from finetune.metrics.regression import conformal_margin
-from finetune.tasks.base import REGRESSION, Target
-from finetune.tasks.registry import deciding_metric, find_task, measured
+from finetune.tasks.base import REGRESSION, SINGLE_LABEL, Target
+from finetune.tasks.registry import deciding_metric, find_task, measured, task_of
 
 Array = NDArray[Any]
 TARGET = Target((), task=REGRESSION)
@@ -148,5 +148,7 @@ def test_metrics_of_other_answers_are_not_measured_of_scores() -> None:
     assert [metric.name for metric in measured(config, TARGET)] == NAMES
     decided = {"f1": "pearson", "roc_auc": "pearson", "mae": "mae", "loss": "loss"}
     for name, decides in decided.items():
-        assert deciding_metric(config.changed(metric_for_best_model=name), TARGET) == decides
-    assert deciding_metric(config.changed(metric_for_best_model="mae"), Target(("a", "b"))) == "f1"
+        by_name = config.changed(metric_for_best_model=name)
+        assert deciding_metric(by_name, task_of(TARGET)) == decides
+    by_error = config.changed(metric_for_best_model="mae")
+    assert deciding_metric(by_error, find_task(SINGLE_LABEL)) == "f1"

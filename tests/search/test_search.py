@@ -163,7 +163,7 @@ def test_bounds_hold_though_the_form_lies_outside_of_them(
     rows = results.list_trials(store, again)
     assert [results.has_position(again, row) for row in rows] == [False] + [True] * 24
     assert (rows[0].state, rows[0].values.items() >= study.outside.items()) == ("finished", True)
-    lines = search_view.parallel_lines(again, [row for row in rows if row.score is not None])
+    lines, _ = search_view.parallel_lines(again, [row for row in rows if row.score is not None])
     assert len(lines) == 24
     assert results.importance(again) or len(space) == 1
     assert "Your own settings are the best: F1 1.000." in str(search_view.page(store, study.id))

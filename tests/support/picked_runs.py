@@ -12,6 +12,7 @@ from finetune.metrics.catalog import tallied_scores
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks.registry import deciding_metric
 
 EXAMPLES = 200
 
@@ -29,7 +30,7 @@ def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) 
     )  # fmt: skip
     labels = np.random.default_rng(99).integers(0, 2, EXAMPLES)
     draw, best = np.random.default_rng(seed), -np.inf
-    metric = run.config().metric_for_best_model
+    metric = deciding_metric(run.config(), run.state().task)
     for step in range(1, evaluations + 1):
         margins = 0.7 + draw.normal(size=EXAMPLES)  # of the true class over the other
         logits = np.zeros((EXAMPLES, 2), np.float32)

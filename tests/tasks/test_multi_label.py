@@ -223,6 +223,20 @@ def test_each_label_has_its_threshold() -> None:
     )  # of both labels, given and not given
 
 
+def test_cells_of_another_file_are_read_and_written_alike() -> None:
+    task, target = MultiLabel(), Target(("a", "B c", "d"), task=MULTI_LABEL)
+    cells = ["a; b C", "", None, "d", "a;x"]
+    targets, known = task.parse(cells, target)
+    assert known.tolist() == [True, True, True, True, False]
+    assert targets[:4].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    answers = task.answers(targets[:4] * 2 - 1, target)
+    rows = task.cells(answers, target, DecisionRule())
+    assert [row[0] for row in rows] == ["a;B c", "", "", "d"]
+    assert len(rows[0]) == len(task.columns(target, DecisionRule())) == 4
+    assert task.counted(answers.values, target) == {"a": 1, "B c": 1, "d": 1}
+    assert task.errors(answers.values, targets[:4]).tolist() == [0, 0, 0, 0]
+
+
 @pytest.fixture
 def run(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A finished run of texts with several labels."""

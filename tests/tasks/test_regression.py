@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from finetune.config import RunConfig
 from finetune.data import catalog, checks, splits
 from finetune.data.check_report import CheckReport
-from finetune.errors import DataError
+from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines, report
 from finetune.findings import Finding
 from finetune.inference import decision_rule
@@ -26,8 +27,10 @@ from finetune.metrics.regression import conformal_margin
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks import scores
-from finetune.tasks.base import REGRESSION, Target
+from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
 from finetune.tasks.registry import recognise
+from finetune.tasks.regression import Regression
+from finetune.tasks.score_details import measure_details
 from tests.support import trainer, uploads
 from tests.support.graded import graded_rows
 from tests.support.hub import LoopbackHub
@@ -81,6 +84,7 @@ def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None)
         ([0.0, 0.5, 1.0], "single_label_classification"),
         (list(range(77)), "single_label_classification"),  # numbers of classes
         ([n for n in range(150) if n % 7], "single_label_classification"),
+        ([101 + 13 * (n % 30) for n in range(600)], "single_label_classification"),  # codes
         (["3.8", "4.2", "bad", "0.6"], "single_label_classification"),
         ([], "single_label_classification"),
     ],
@@ -123,9 +127,35 @@ def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
         assert [remedy.value for remedy in answered.remedies] == [""]
 
 
+def test_many_numbers_that_repeat_are_asked_about(tmp_path: Path) -> None:
+    asked = check(tmp_path, [101 + 13 * (n % 30) for n in range(600)], "label")
+    assert len(asked.labels) == 30
+    assert found(asked, "score") is not None
+
+
 @pytest.mark.parametrize("labels", [[n % 3 for n in range(60)], ["a", "b", "c"] * 20])
 def test_plain_classes_are_not_asked_about(tmp_path: Path, labels: list[Any]) -> None:
     assert found(check(tmp_path, labels, "label"), "score") is None
+
+
+def test_scores_are_no_classes_unless_they_are_cut(tmp_path: Path) -> None:
+    rows = [(f"text {n}", f"{n % 50 / 10:.1f}".replace(".", ",")) for n in range(200)]
+    dataset = uploads.upload(tmp_path, "text,score", rows, (), ())
+    config = RunConfig(dataset=dataset, task="single_label_classification")
+    with pytest.raises(DataError, match=r"fractions.*scores, not classes"):
+        splits.load_pairs(config, tmp_path)
+    plain = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
+    offered = found(plain, "cut")
+    assert offered is not None
+    assert [(remedy.field, remedy.value) for remedy in offered.remedies] == [("score_cut", "2.45")]
+    cut = RunConfig(dataset=dataset, score_cut="4,0")
+    checked = checks.check_pairs(cut, tmp_path)
+    assert checked.labels == ["below 4", "from 4"]
+    assert np.sum([split.classes for split in checked.splits], axis=0).tolist() == [160, 40]
+    loaded = splits.load_pairs(cut, tmp_path)
+    assert loaded.target == Target(("below 4", "from 4"), 1)
+    with pytest.raises(ConfigError, match="score_cut must be a number"):
+        RunConfig(score_cut="high")
 
 
 def test_doubtful_scores_are_reported(tmp_path: Path) -> None:
@@ -261,5 +291,58 @@ def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
     rows = study.table.select(["sentence1", "sentence2"]).to_pylist()
     answered = [ask({"text": row["sentence1"], "text_pair": row["sentence2"]}) for row in rows]
     assert [one["score"] for one in answered] == pytest.approx(study.answers.tolist(), abs=1e-4)
-    scorer = Scorer(run.best, 32)
-    assert scorer.target == target
+    assert Scorer(run.best, 32).target == target
+    # A CrossEncoder, which reads this, puts no sigmoid behind the only output.
+    activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    assert model.config.sentence_transformers == activation
+
+
+# 3. Answers
+
+
+def test_an_answer_is_a_score_with_its_interval() -> None:
+    task, logits = Regression(), np.array([[4.25], [1.0], [123456.7]], np.float32)
+    answers = task.answers(logits, TARGET)
+    assert answers.values.dtype == np.float32
+    assert answers.probabilities.shape == (3, 0)
+    assert np.isnan(answers.probability_of(answers.values)).all()
+    both = task.answers(logits, TARGET, swapped=logits + 1)
+    assert both.values == pytest.approx(answers.values + 0.5)
+    given = task.answers(logits, TARGET, options=PredictOptions(), swapped=logits + 1)
+    assert given.values.tolist() == answers.values.tolist()
+    assert task.spell(answers.values, TARGET) == ["4.25", "1", "123457"]
+    rule = DecisionRule(margin=0.5)
+    assert list(task.columns(TARGET, rule)) == ["prediction", "prediction_low", "prediction_high"]
+    assert task.cells(answers, TARGET, rule)[0] == [4.25, 3.75, 4.75]
+    assert list(task.columns(TARGET, NO_RULE)) == ["prediction"]
+    assert task.cells(answers, TARGET, NO_RULE)[1] == [1.0]
+
+
+def test_cells_of_another_file_are_read_as_scores() -> None:
+    targets, known = Regression().parse(["4,5", 3.25, None, "high", True], TARGET)
+    assert known.tolist() == [True, True, False, False, False]
+    assert targets[known].tolist() == [4.5, 3.25]
+
+
+def test_details_are_of_every_example() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.uniform(0, 5, 400).astype(np.float32)
+    answers = (truth * 0.5 + 1.5 + draw.normal(0, 0.1, 400)).astype(np.float32)
+    details = measure_details(answers, truth)
+    rows, columns = (
+        np.clip(np.searchsorted(details.edges, values, "right") - 1, 0, 19)
+        for values in (truth, answers)
+    )
+    assert details.density[rows[7], columns[7]] > 0
+    assert details.density.sum() == details.error_counts.sum() == 400
+    assert details.slope == pytest.approx(2, abs=0.1)  # answers are drawn to the middle
+    assert details.bias == pytest.approx((answers - truth).mean(), abs=1e-5)
+    assert np.abs(answers - truth)[details.worst].min() >= np.sort(np.abs(answers - truth))[-20]
+    assert sum(own.count for own in details.bins) == 400
+    assert [own.high <= after.low for own, after in pairwise(details.bins)] == [True] * 3
+
+
+def test_similarity_is_scaled_to_the_scores() -> None:
+    similarity = np.linspace(0.2, 1, 30).astype(np.float32)
+    answers = Regression().by_similarity(similarity, 5 * similarity - 1, similarity[:3], TARGET)
+    assert answers == pytest.approx(5 * similarity[:3] - 1, abs=1e-5)

@@ -149,7 +149,7 @@ def visit_predict(page: Page) -> list[str]:
     page.locator("#compare").click()
     expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
     page.locator("#ask-why").click()
-    expect(page.locator("#why")).to_contain_text("They add up")
+    expect(page.locator("#why")).to_contain_text("add up to the change")
     expect(page.locator("#why .ft-weighed").first).to_contain_text("cat")
     page.locator("#ways > button").click()
     violations = grave(page, "Predict, answered")

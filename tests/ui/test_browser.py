@@ -133,7 +133,31 @@ def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
     expect(message).to_contain_text("Learning rate must be at least")
     expect(message).to_contain_text("Epochs must be at least 1, got -1")
     expect(page.locator("#knob-learning_rate input")).to_have_value("-1")
+    fill(page, "learning_rate", "1e-4")
+    expect(message).not_to_contain_text("Learning rate", use_inner_text=True)
+    expect(message).to_contain_text("Epochs must", use_inner_text=True)
     assert app.store.runs() == []
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_problem_of_a_search_has_room_at_its_box(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.locator("#train-how").get_by_role("radio", name="Search").check()
+    box = page.locator("#search-learning_rate")
+    for typed in ("3e-3..1e-4", "3e-3..1e-5"):
+        box.locator("input").fill(typed)
+        page.locator("#begin-search").click()
+        expect(box).to_have_attribute("data-problem", re.compile(typed))
+        expect(page.locator("#train-bar [role=alert]:visible")).to_have_count(1)
+        label, text, whole = box.evaluate(
+            "box => [box.querySelector('label').getBoundingClientRect().bottom,"
+            " parseFloat(getComputedStyle(box, '::after').height),"
+            " box.getBoundingClientRect().bottom]"
+        )
+        assert text > 10
+        assert label + text <= whole
+    box.locator("input").fill("1e-5..1e-4")
+    expect(box).not_to_have_attribute("data-problem", re.compile("."))
 
 
 @pytest.mark.slow

@@ -81,15 +81,15 @@ def tab(store: RunStore) -> FilePredictions:
     ("status", "changes", "texts", "absent"),
     [
         ("finished", {},
-         ["312 of 408 rows were trained on: their scores say nothing of new pairs.",
-          "6 of 408 rows are validation pairs of the run",
+         ["The model was trained on 312 of the 408 rows: their scores say nothing about new pairs.",
+          "6 of the 408 rows are pairs by which the model was chosen",
           "Accuracy 0.900 0.850 to 0.950 0.600 0.400 to 0.800 F1 0.800 0.700 to 0.900",
           "no yes no 200 4 yes 4 200", "On 408 labelled rows; 96 of them were not trained on"],
          "too few"),
         # Too few new rows to be scored apart.
         ("finished", {"not_trained_on": {"labelled": 1200}, "validated_on": 0},
          ["1,200 labelled rows were not trained on: too few to be scored apart."],
-         "validation pairs"),
+         "pairs by which"),
         # New rows only, and an old run of which that is unknown.
         ("finished", {"trained_on": 0, "validated_on": 0, "not_trained_on": None},
          ["408 rows"], "trained on"),
@@ -102,7 +102,7 @@ def tab(store: RunStore) -> FilePredictions:
           "keeps it as it was; added are prediction_2, error_2.",
           "the column error_2 says why"],
          "could be read"),
-        ("running", {"rows": 20, "trained_on": 5}, ["5 of 20 rows were trained on"], "Download"),
+        ("running", {"rows": 20, "trained_on": 5}, ["trained on 5 of the 20 rows"], "Download"),
         ("running", {"trained_on": None, "validated_on": None}, ["20 of about 408 rows"],
          "trained on"),
     ],
@@ -213,7 +213,7 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     store.delete(run)
     os.utime(going.folder / "job.json", (time.time() - 120,) * 2)
     shown = tab.on_open(NOBODY, "")[tab.view]
-    for text in ("old.csv", "a deleted run", "312 of 408 rows"):
+    for text in ("old.csv", "a deleted run", "312 of the 408 rows"):
         assert text in shown
     assert f'href="finetune/batches/{old.id}/result"' in shown
 

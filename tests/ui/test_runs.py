@@ -317,7 +317,7 @@ def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: lis
     boxes.nth(2).click()
     page.get_by_role("button", name="Compare 2").click()
     shown = page.locator("#comparison")
-    expect(shown).to_contain_text("Nothing can be said yet")
+    expect(shown).to_contain_text("No comparison yet")
     row = shown.get_by_role("row").filter(has_text="Learning rate")
     expect(row.get_by_role("cell")).to_have_text(["5e-5", "1e-4"])  # the better one first
     expect(shown.locator("figure").nth(1).locator("path.ft-line")).to_have_count(2)

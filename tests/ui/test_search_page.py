@@ -95,6 +95,8 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     expect(rate).to_be_focused()  # not the form's box of the same name
     expect(rate).to_have_attribute("aria-invalid", "true")
     rate.fill("1e-6..3e-3")
+    expect(rate).not_to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#train-message")).not_to_contain_text("beginning", use_inner_text=True)
     rate.press("Tab")
     search.click()
     view = page.locator("#comparison")

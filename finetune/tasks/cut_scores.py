@@ -1,0 +1,107 @@
+"""Scores cut into two classes: those from a number on, and those below it.
+
+What is learned is one class for each row, and is a `Target` of that task; only reading differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.config import RunConfig
+from finetune.errors import DataError
+from finetune.findings import Finding, Remedy, RowsFinding
+from finetune.messages import message
+from finetune.tasks import class_findings, scores
+from finetune.tasks.base import (
+    CUT_SCORES,
+    LEFT_OUT,
+    MISSING_LABEL,
+    SINGLE_LABEL,
+    LabelColumn,
+    LabelledRows,
+    Target,
+    Targets,
+)
+from finetune.tasks.regression import Regression
+from finetune.tasks.scores import ScoreEncoder, Scores
+from finetune.tasks.single_label import SingleLabel
+
+
+@dataclass(frozen=True)
+class CutReading:
+    """Two classes of scores."""
+
+    names: list[str]
+    scores: Scores
+    cut: float
+    unknown: list[str] = field(default_factory=list)  # as `Classes` has them
+    rare: dict[str, int] = field(default_factory=dict)
+
+    def targets(self, codes: NDArray[Any]) -> Targets:
+        """The classes of rows, shape (rows,)."""
+        read = self.scores.targets(codes).astype(np.float64)
+        above = np.where(read >= np.float32(self.cut), 1, 0)
+        return np.where(np.isnan(read), MISSING_LABEL, np.where(np.isinf(read), LEFT_OUT, above))
+
+
+class CutScores(SingleLabel):
+    """Learns whether a score is at least `RunConfig.score_cut`."""
+
+    name = CUT_SCORES
+    title = message("Two classes of scores")
+    left_out = Regression.left_out
+
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        return False  # it is chosen
+
+    def encoder(self, column: str, names: Sequence[str] = ()) -> Any:
+        return ScoreEncoder()
+
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        return Regression().cell(spellings, code)
+
+    def read(self, column: LabelColumn, config: RunConfig) -> Any:
+        cut = scores.to_number(config.score_cut)
+        if cut is None:
+            raise DataError("The scores are not cut.", "Set score_cut to a number.")
+        names = [f"below {scores.spell(cut)}", f"from {scores.spell(cut)}"]
+        return CutReading(names, scores.read_scores(column.codes), cut)
+
+    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
+        return labels.reading, False
+
+    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
+        action = message("Training is not possible with these rows.")
+        undo = Remedy("score_cut", "", message("Undo"))
+        return [
+            Finding(kind, "blocks", text, 0, action, remedies=[undo])
+            for kind, text in class_findings.blocks(labels).items()
+        ]
+
+    def findings(
+        self, labels: LabelledRows, config: RunConfig, train: Targets,
+        constant: Mapping[str, float],
+    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
+        title = message(
+            "Scores from {cut} on are one class, those below it the other.",
+            cut=scores.spell(labels.reading.cut),
+        )
+        undo = Remedy("score_cut", "", message("Learn the score itself"))
+        above, chosen = int((train == 1).sum()), message("You chose it.")
+        yield Finding("cut", "notes", title, above, chosen, remedies=[undo], done=True)
+        if constant:
+            counts = np.bincount(train, minlength=2)
+            yield from class_findings.class_balance(counts, self.target(labels, config), constant)
+
+    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
+        if blocks := class_findings.blocks(labels):
+            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
+        return Target(tuple(labels.reading.names), 1, SINGLE_LABEL)
+
+    def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
+        return {"positive_label": target.names[1], "positive_assumed": False}
