@@ -117,6 +117,7 @@ def _recorded(work: Callable[[], None]) -> Callable[[], None]:
     import torch
 
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(_LEAST):
             work()
