@@ -39,6 +39,7 @@ _NOUNS = {
     float: _("a number"),
     str: _("a text"),
 }
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", re.ASCII)
 _BLANKS = {"\t": "tab", "\\t": "tab", " ": "space"}
 _WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # besides a single character
 
@@ -354,7 +355,7 @@ class RunConfig(BaseModel):
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
-        elif name == "score_cut" and value and not _is_number(value):
+        elif name == "score_cut" and value and not _NUMBER.fullmatch(value):
             problem = _("must be a number, got {value}", value=reprlib.repr(value))
         elif name == "label_map" and (
             wrong := _first_wrong(value, lambda change: "=" in change[1:])
@@ -429,10 +430,6 @@ def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
     except ValueError:
         return text
     return next((word for word in words if not is_right(word)), "")
-
-
-def _is_number(text: str) -> bool:
-    return bool(re.fullmatch(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", text, re.ASCII))
 
 
 def is_whole(value: object) -> bool:

@@ -322,7 +322,8 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
         possible = not single.against and single.broken <= off
         if possible and (more_fit or everywhere or needed):
             return Quoting(SINGLE, False, single)
-    if double.against and not double.enclosing:
+    around_a_column = max(double.quoted_rows(), default=0) >= _MOSTLY * double.rows
+    if double.against and not double.enclosing and not around_a_column:
         return Quoting(NONE, False, double)
     rare = shape.delimiter in _RARE_IN_TEXTS
     return Quoting(DOUBLE, rare or len(double.joining) > len(double.enclosing), double)

@@ -16,7 +16,6 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from re import match
@@ -78,7 +77,14 @@ class RunBucket:
         """Send the changed files of a run's folder."""
         staging = run.folder / ".mirror"
         shutil.rmtree(staging, ignore_errors=True)
-        files = dict(_linked(run, staging))
+        files: dict[str, Path] = {}  # links, because a worker may replace the files
+        for name in (*_FOLDERS, *_FILES):
+            for _ in range(3):
+                try:
+                    files |= _link(run.folder / name, name, staging)
+                    break
+                except FileNotFoundError:  # replaced while it was read
+                    shutil.rmtree(staging / name, ignore_errors=True)
         now = {name: (path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items()}
         changed = [name for name, version in now.items() if self._sent.get(name) != version]
         gone = [f"{SAVED}/{name}" for name in self._sent.keys() - now.keys()]
@@ -133,20 +139,11 @@ def _is_saved(path: str, prefix: str) -> bool:
     return path.startswith(prefix) and known and ".." not in rest
 
 
-def _linked(run: Run, staging: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a run's folder as links beside it, because a worker may replace them."""
-    for name in (*_FOLDERS, *_FILES):
-        for _ in range(3):
-            try:
-                yield from list(_link(run.folder / name, name, staging))
-                break
-            except FileNotFoundError:  # replaced while it was read
-                shutil.rmtree(staging / name, ignore_errors=True)
-
-
-def _link(path: Path, name: str, staging: Path) -> Iterator[tuple[str, Path]]:
+def _link(path: Path, name: str, staging: Path) -> dict[str, Path]:
+    """Link the files of a folder, or a file. FileNotFoundError if it is replaced meanwhile."""
+    links: dict[str, Path] = {}
     if not path.exists():
-        return
+        return links
     folder = path.stat().st_ino
     for file in (path, *sorted(path.rglob("*"))):
         relative = Path(name, file.relative_to(path))
@@ -154,9 +151,10 @@ def _link(path: Path, name: str, staging: Path) -> Iterator[tuple[str, Path]]:
             (staging / relative).parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.link(file, staging / relative)
-            yield relative.as_posix(), staging / relative
+            links[relative.as_posix()] = staging / relative
     if path.stat().st_ino != folder:
         raise FileNotFoundError(path)
+    return links
 
 
 def code_archive() -> bytes:

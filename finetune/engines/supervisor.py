@@ -191,8 +191,15 @@ class _Attempt:
         asked = answered = time.monotonic()
         while True:
             self._take_output()
-            if self._run.stop_requested():
-                self._stop()
+            now = time.monotonic()
+            overdue = bool(self._stop_asked) and now - self._stop_asked > STOP_LIMIT
+            if self._run.stop_requested() and (overdue or not self._stop_asked):
+                try:
+                    self._engine.stop(self._run, self._spec, now=overdue or not self._run.exists())
+                    self._stop_asked = now
+                except FinetuneError as error:  # it will be asked again
+                    print(f"the stop was not passed on: {error}", flush=True)
+                    time.sleep(1)
             if time.monotonic() - asked < POLL:
                 continue
             asked = time.monotonic()
@@ -207,18 +214,6 @@ class _Attempt:
                 continue
             if state.status == "ended":
                 return state
-
-    def _stop(self) -> None:
-        now = time.monotonic()
-        overdue = bool(self._stop_asked) and now - self._stop_asked > STOP_LIMIT
-        if self._stop_asked and not overdue:
-            return
-        try:
-            self._engine.stop(self._run, self._spec, now=overdue or not self._run.exists())
-            self._stop_asked = now
-        except FinetuneError as error:  # it will be asked again
-            print(f"the stop was not passed on: {error}", flush=True)
-            time.sleep(1)
 
     def _take_output(self) -> None:
         """Read the available output, for a moment or until there is no more."""

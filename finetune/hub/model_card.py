@@ -208,6 +208,24 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
         scores["validation"] = card.kept_metrics("validation", summary.best.metrics)
     if summary.opened and summary.best and summary.opened[-1].step == summary.best.step:
         scores["test"] = card.kept_metrics("test", summary.opened[-1].metrics)
+    results = []
+    for split, metrics in scores.items():
+        source_split, cut = card.source_split(split)
+        results += [
+            EvalResult(
+                task_type="text-classification",
+                task_name="Text classification",
+                dataset_type=card.hub_dataset or "custom",
+                dataset_name=card.source + f" (cut from {source_split})" * cut,
+                dataset_split=source_split or None,
+                dataset_revision=card.data["revision"] or None,
+                metric_type=score,
+                metric_name=title,
+                metric_value=round(metrics[score], 4),
+            )
+            for score, title in card.titles.items()
+            if score in metrics
+        ]
     return ModelCardData(
         license=licence or None,
         base_model=card.base_model or None,
@@ -217,27 +235,5 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
         library_name="transformers",
         tags=["sentence-pairs" if card.noun == "pairs" else "sentences", "finetune"],
         model_name=card.name,
-        eval_results=[
-            result for split, metrics in scores.items() for result in _results(card, split, metrics)
-        ]
-        or None,
+        eval_results=results or None,
     )
-
-
-def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalResult]:
-    source_split, cut = card.source_split(split)
-    return [
-        EvalResult(
-            task_type="text-classification",
-            task_name="Text classification",
-            dataset_type=card.hub_dataset or "custom",
-            dataset_name=card.source + f" (cut from {source_split})" * cut,
-            dataset_split=source_split or None,
-            dataset_revision=card.data["revision"] or None,
-            metric_type=score,
-            metric_name=title,
-            metric_value=round(metrics[score], 4),
-        )
-        for score, title in card.titles.items()
-        if score in metrics
-    ]

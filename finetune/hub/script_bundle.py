@@ -19,23 +19,24 @@ from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.errors import DataError, StoreError
 from finetune.hub.downloads import folder_zip, saved_model
-from finetune.metrics.catalog import ALL, LOSS, OF_SCORES, STANDARD, find
+from finetune.metrics.catalog import ALL, LOSS, STANDARD, find
 from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.tasks.registry import measured, task_of
+from finetune.tasks.registry import deciding_metric, measured, task_of
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
 _LIBRARIES = (
-    "torch", "transformers", "datasets", "evaluate", "accelerate", "peft", "scikit-learn", "numpy",
+    "torch", "transformers", "datasets", "evaluate", "accelerate", "peft", "scikit-learn", "scipy",
+    "numpy",
 )  # fmt: skip
-# Configurations of GLUE, and the scores that its own modules compute.
-_GLUE = {"mrpc": STANDARD, "qqp": STANDARD, "stsb": OF_SCORES[:2]}
+# Configurations of GLUE whose scores are accuracy and F1, and these.
+_GLUE, _OF_GLUE = ("mrpc", "qqp"), {metric.name for metric in STANDARD}
 # The values that the script can repeat; it repeats all values of other fields.
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
 _SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
-_BEST_BY = (LOSS.name, *(metric.name for metric in ALL.values() if metric.library))
+_BEST_BY = (LOSS.name, *(metric.name for metric in ALL.values() if metric.sklearn))
 _REPEATED = {
     "optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES, "metric_for_best_model": _BEST_BY,
 } | {
@@ -95,14 +96,7 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
     dataset_cache.ensure_cached(config, store.root)
     pairs = splits.load_pairs(config, store.root)
     if pairs.fingerprint != prepared.fingerprint:
-        raise DataError(
-            "The pairs have changed since run {id} (fingerprint {fingerprint}, it was "
-            "{fingerprint2}).",
-            "Start a new run on the present ones.",
-            id=run.id,
-            fingerprint=pairs.fingerprint[:12],
-            fingerprint2=prepared.fingerprint[:12],
-        )
+        raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
     train = dataloaders.both_orders(pairs, config, bool(prepared.data.get("either_order")))
     folder.mkdir()
     for name, split in {**pairs.splits, "train": train}.items():
@@ -129,28 +123,31 @@ def _script_config(
     attention = model.choose_attention(
         config.attn_implementation, device, precision == "bf16", config.max_length
     )
-    values = config.to_dict() | {"num_processes": started.processes}
+    best_by = deciding_metric(config, summary.task)
+    values = config.to_dict() | {
+        "num_processes": started.processes,
+        "metric_for_best_model": best_by,
+        "greater_is_better": find(best_by).greater_is_better,
+        "problem_type": prepared.target.task,
+    }
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     not_repeated += ["task"] if task_of(prepared.target).has_own_loss else []
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
     classes, entry = len(prepared.labels), catalog.find_dataset(config.dataset)
     scores = {
-        metric.name: [metric.library, metric.library_options(classes, prepared.target.positive)]
+        metric.name: [metric.sklearn, metric.sklearn_options(classes, prepared.target.positive)]
         for metric in measured(config, prepared.target)
-        if metric.library
+        if metric.sklearn
     }
     # GLUE's own module, which `evaluate` fetches, if it computes these very scores.
-    glue = entry.config if entry and prepared.target.positive == 1 else ""
-    of_glue = {metric.name for metric in _GLUE.get(glue, ())}
+    glue = entry.config if entry and entry.config in _GLUE and prepared.target.positive == 1 else ""
     return values | {
         "run": f"{run.title(public=True)} ({run.id}), on {started.device}",
         "best": summary.best and {"step": summary.best.step, **summary.best.metrics},
         "not_repeated": not_repeated,
         "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
-        "glue": glue if scores and scores.keys() <= of_glue else "",
+        "glue": "" if scores.keys() - _OF_GLUE else glue,
         "scores": scores,
-        "problem_type": prepared.task,
-        "lower_is_better": [name for name in scores if not find(name).greater_is_better],
         "per_device_train_batch_size": prepared.per_device_train_batch_size,
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,

@@ -117,15 +117,19 @@ def predict_file(
     own = result_files.file_columns(table)
     scorer = scorer or LocalScorer(run)
     predictor = _RowPredictor(run, request, scorer.target, [*own, *table.unusable])
-    row_count = _count_rows(path, table)
+    row_count = table.row_count or 0  # about; 0 if the file would have to be parsed to know
+    if not row_count and not path.name.endswith((".gz", ".json")):
+        with path.open("rb") as file:
+            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
+        row_count = max(1, lines - 1)
     shown, complete = ShownRows(), True
     added = predictor.added
     with disk.writing(out), result_files.open_writer(out, table, own, added) as write:
         try:
             for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
-                begin, lines = predictor.rows, predictor.predict(window.rows, scores)
-                write([line for line, _ in lines])
-                if shown.add(begin, lines):
+                begin, predicted = predictor.rows, predictor.predict(window.rows, scores)
+                write([line for line, _ in predicted])
+                if shown.add(begin, predicted):
                     on_rows(shown.rows)
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
         except PredictionStopped:
@@ -293,17 +297,6 @@ class _RowPredictor:
         if self._task.choices(self._target):
             confusion = classification.confusion_matrix(truth, answers, self._target.size).tolist()
         return {"labelled": len(truth), "scores": rows, "confusion": confusion}
-
-
-def _count_rows(path: Path, table: Table) -> int:
-    """Return the approximate number of rows; 0 if the file would have to be parsed to know."""
-    if table.row_count:
-        return table.row_count
-    if path.name.endswith((".gz", ".json")):
-        return 0
-    with path.open("rb") as file:
-        lines = sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
-    return max(1, lines - 1)
 
 
 def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> list[list[str]]:

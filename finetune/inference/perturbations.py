@@ -23,14 +23,14 @@ _NEGATION = re.compile(r"\b(?:not|never|cannot)\b|n['’]t\b", re.IGNORECASE)
 _WORD = re.compile(r"\w+(?:(?:['’-]|(?<=\d)[.,](?=\d))\w+)*")
 # Fifteen digits at most: longer ones are codes, not amounts.
 _NUMBER = re.compile(r"(?<![\w.,])[0-9](?:,?[0-9]){0,14}(?:\.[0-9]{1,6})?(?!\w|[.,][0-9])")
-_Change = tuple[str, str]  # description of a sentence's change, and its new text
+_KINDS = ("swap", "same", "negation", "number", "drop")  # of edits, in the order of trying them
 
 
 @dataclass(frozen=True)
 class Edit:
     """A pair that differs a little from the original one."""
 
-    kind: str  # negation, number, drop, swap or same
+    kind: str  # of `_KINDS`
     description: str  # what was done, a sentence for a person
     sentence1: str
     sentence2: str | None
@@ -57,14 +57,13 @@ def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
             Edit("same", first_twice, sentence1, sentence1),
             Edit("same", second_twice, sentence2, sentence2),
         ]
-    for kind, rule in (("negation", _negations), ("number", _numbers), ("drop", _drops)):
-        for description, text in rule(sentence1):
+    for n, sentence in enumerate((sentence1, sentence2 or ""), 1):
+        for kind, description, text in _changes(sentence):
             if sentence2 is not None:
-                description = _("Sentence {n}: {change}", n=1, change=description)
-            edits.append(Edit(kind, description, text, sentence2))
-        for description, text in rule(sentence2 or ""):
-            description = _("Sentence {n}: {change}", n=2, change=description)
-            edits.append(Edit(kind, description, sentence1, text))
+                description = _("Sentence {n}: {change}", n=n, change=description)
+            pair = (text, sentence2) if n == 1 else (sentence1, text)
+            edits.append(Edit(kind, description, *pair))
+    edits.sort(key=lambda edit: _KINDS.index(edit.kind))
     # Some change nothing, are equal or leave a sentence empty.
     different: dict[tuple[str, str | None], Edit] = {}
     for edit in edits:
@@ -94,7 +93,8 @@ def find_flips(
     return sorted(flips, key=lambda flip: first_of[flip.edit.kind] is not flip)
 
 
-def _replaced(text: str, word: re.Match[str], new: str) -> _Change:
+def _replaced(text: str, word: re.Match[str], new: str) -> tuple[str, str]:
+    """Describe the change of a word, and make it."""
     changed = text[: word.start()] + new + text[word.end() :]
     return _("“{word}” becomes “{other}”.", word=word[0], other=new), changed
 
@@ -109,27 +109,22 @@ def _without(text: str, word: re.Match[str]) -> str:
     return right[:1].upper() + right[1:] if word[0][0].isupper() else right
 
 
-def _negations(text: str) -> Iterator[_Change]:
+def _changes(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind of each change of a sentence, its description, and the new sentence."""
     negated, before = _NEGATION.search(text), ""
     for word in _WORD.finditer(text):
+        yield "drop", _("“{word}” is left out.", word=word[0]), _without(text, word)
         lower = word[0].lower().replace("’", "'")
         if lower in ("not", "n't", "never"):
-            yield _("“{word}” is taken out.", word=word[0]), _without(text, word)
+            yield "negation", _("“{word}” is taken out.", word=word[0]), _without(text, word)
         elif lower == "cannot" or lower.endswith("n't"):
             irregular = {"can't": word[0][:-2], "won't": f"{word[0][0]}ill"}
-            yield _replaced(text, word, irregular.get(lower, word[0][:-3]))
+            yield "negation", *_replaced(text, word, irregular.get(lower, word[0][:-3]))
         elif word[0] in _TAKE_NOT and before not in _TAKE_NONE and not negated:
-            yield _replaced(text, word, "cannot" if lower == "can" else f"{word[0]} not")
+            new = "cannot" if lower == "can" else f"{word[0]} not"
+            yield "negation", *_replaced(text, word, new)
         before = lower
-
-
-def _numbers(text: str) -> Iterator[_Change]:
     for number in _NUMBER.finditer(text):
         value, comma = Decimal(number[0].replace(",", "")), "," if "," in number[0] else ""
         for other in (value + 1, value * 2):
-            yield _replaced(text, number, f"{other:{comma}f}".zfill(len(number[0])))
-
-
-def _drops(text: str) -> Iterator[_Change]:
-    for word in _WORD.finditer(text):
-        yield _("“{word}” is left out.", word=word[0]), _without(text, word)
+            yield "number", *_replaced(text, number, f"{other:{comma}f}".zfill(len(number[0])))

@@ -115,7 +115,16 @@ class Scorer:
         own = list(layers.layer_stack(self._model))
         self._path = _Path(own, lambda mask: mask, self.threads)
         if precision == "int8":
-            self._load_quantized(quantized or folder / MODEL)
+            self._model, self._path = None, self._path._replace(together=True)
+            try:  # in a thread of the pool: the session's threads inherit its priority
+                file = quantized or folder / MODEL
+                self._session = self._pool.submit(OnnxSession, file, self.threads).result()
+            except Exception as error:  # ONNX Runtime has exceptions of its own
+                raise ModelError(
+                    "The int8 file of this model cannot be loaded: {error}",
+                    "Make ONNX and int8 again.",
+                    error=hub_errors.first_line(error),
+                ) from error
         else:
             layers.compute_first_token_only(self._model)
             automatic = precision == "auto"
@@ -126,17 +135,6 @@ class Scorer:
                 self._model.to(self.device, torch.bfloat16 if half else torch.float32)
             self.precision = "bf16" if half else "fp32"
         self.scores(["a"], ["a"])  # fails now if the model is damaged
-
-    def _load_quantized(self, file: Path) -> None:
-        self._model, self._path = None, self._path._replace(together=True)
-        try:  # in a thread of the pool: the session's threads inherit its priority
-            self._session = self._pool.submit(OnnxSession, file, self.threads).result()
-        except Exception as error:  # ONNX Runtime has exceptions of its own
-            raise ModelError(
-                "The int8 file of this model cannot be loaded: {error}",
-                "Make ONNX and int8 again.",
-                error=hub_errors.first_line(error),
-            ) from error
 
     def _choose_path(self, half: bool, onnx: bool) -> bool:
         """Choose the fastest layers and threads: bf16 if `half`, or fp32 if `onnx` and ONNX Runtime

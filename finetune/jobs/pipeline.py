@@ -182,12 +182,10 @@ class _Training:
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
             raise DataError(
-                "The pairs have changed since this run began (fingerprint {now}, it was {before}).",
+                "The pairs have changed since this run began.",
                 "Start a new run, with dataset_revision {revision} for the former pairs."
                 if revision
                 else "Start a new run.",
-                now=now[:12],
-                before=before.fingerprint[:12],
                 revision=revision,
             )
         if main_process:

@@ -74,10 +74,10 @@ class Metric:
         of_probabilities: computes it from probabilities.
         as_share: if it is a proportion, or computed from one: the counts of that proportion, and
             the function from the proportion to the metric.
-        library: the function of scikit-learn or SciPy, with its module, that computes it from the
+        sklearn: the function of `sklearn.metrics`, or of `scipy.stats`, that computes it from the
             truth and the answers.
         averaged: True if that function must be told which class is positive, or how to average.
-        average: how that function averages over labels.
+        sklearn_average: how it averages several labels.
     """
 
     name: str
@@ -93,18 +93,18 @@ class Metric:
     of_examples: OfExamples | None = None
     of_probabilities: OfProbabilities | None = None
     as_share: Callable[[Tally, int], Share] | None = None
-    library: str = ""
+    sklearn: str = ""
     averaged: bool = False
-    average: str = ""
+    sklearn_average: str = ""
 
     def rank(self, value: float) -> float:
         """Convert a value so that greater is better."""
         return value if self.greater_is_better else -value
 
-    def library_options(self, classes: int, positive: int = 1) -> dict[str, Any]:
-        """The keywords that make the function of `library` compute this metric."""
-        if self.average:
-            return {"average": self.average, "zero_division": 0}
+    def sklearn_options(self, classes: int, positive: int = 1) -> dict[str, Any]:
+        """The keywords that make scikit-learn's function compute this metric."""
+        if self.sklearn_average:  # labels that neither occur nor are given do not count
+            return {"average": self.sklearn_average, "zero_division": float("nan")}
         if not self.averaged:
             return {}
         meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
@@ -151,11 +151,6 @@ def _mean(scores: Floats, tally: Tally, positive: int | None) -> Floats:
     return scores.sum(axis=0) / np.maximum(1, occurring)  # type: ignore[no-any-return]
 
 
-def _balanced_accuracy(tally: Tally, positive: int | None) -> Floats:
-    occurring = np.maximum(1, (tally.support > 0).sum(axis=0))
-    return ratio(tally.hits, tally.support).sum(axis=0) / occurring  # type: ignore[no-any-return]
-
-
 def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
     """Matthews' correlation (Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006)."""
     support, predicted = (np.asarray(n, np.float64) for n in (tally.support, tally.predicted))
@@ -184,13 +179,13 @@ def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None
 
 
 ACCURACY = Metric(
-    "accuracy", message("Accuracy"), message("accuracy"), library="sklearn.metrics.accuracy_score",
+    "accuracy", message("Accuracy"), message("accuracy"), sklearn="accuracy_score",
     plain=message("right in {value:.0%}"),
     of_tally=lambda tally, _: ratio(tally.hits.sum(axis=0), tally.support.sum(axis=0)),
 )  # fmt: skip
 F1 = Metric(
     "f1", "F1", "F1", message("Macro F1"), message("macro F1"), of_tally=_f1,
-    as_share=_f1_as_share, library="sklearn.metrics.f1_score", averaged=True,
+    as_share=_f1_as_share, sklearn="f1_score", averaged=True,
 )  # fmt: skip
 # The mean cross-entropy, which every evaluation has; the loop computes it.
 LOSS = Metric(
@@ -198,26 +193,28 @@ LOSS = Metric(
 )
 MATTHEWS = Metric(
     "matthews_correlation", message("Matthews correlation"), message("Matthews correlation"),
-    range=(-1.0, 1.0), of_tally=_matthews_correlation, library="sklearn.metrics.matthews_corrcoef",
+    range=(-1.0, 1.0), of_tally=_matthews_correlation, sklearn="matthews_corrcoef",
 )  # fmt: skip
 OPTIONAL = (  # may be added by name
     MATTHEWS,
     Metric(
         "precision", message("Precision"), message("precision"), message("Macro precision"),
-        message("macro precision"), library="sklearn.metrics.precision_score", averaged=True,
+        message("macro precision"), sklearn="precision_score", averaged=True,
         of_tally=lambda tally, of: _mean(ratio(tally.hits, tally.predicted), tally, of),
         as_share=lambda tally, of: (int(tally.hits[of]), int(tally.predicted[of]), float),
     ),
     Metric(
         "recall", message("Recall"), message("recall"), message("Macro recall"),
-        message("macro recall"), library="sklearn.metrics.recall_score", averaged=True,
+        message("macro recall"), sklearn="recall_score", averaged=True,
         of_tally=lambda tally, of: _mean(ratio(tally.hits, tally.support), tally, of),
         as_share=lambda tally, of: (int(tally.hits[of]), int(tally.support[of]), float),
     ),
     Metric("roc_auc", message("ROC area"), message("ROC area"), of_probabilities=_roc_auc),
     Metric(
         "balanced_accuracy", message("Balanced accuracy"), message("balanced accuracy"),
-        of_tally=_balanced_accuracy, library="sklearn.metrics.balanced_accuracy_score",
+        of_tally=lambda tally, _: ratio(tally.hits, tally.support).sum(axis=0)
+        / np.maximum(1, (tally.support > 0).sum(axis=0)),
+        sklearn="balanced_accuracy_score",
     ),
 )  # fmt: skip
 STANDARD = (ACCURACY, F1)  # measured of every classifier
@@ -227,43 +224,39 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson,
-        library="scipy.stats.pearsonr",
+        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson, sklearn="pearsonr",
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman,
-        library="scipy.stats.spearmanr",
+        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman, sklearn="spearmanr",
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.mean_absolute_error, library="sklearn.metrics.mean_absolute_error",
+        of_examples=regression.mean_absolute_error, sklearn="mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.root_mean_squared_error,
-        library="sklearn.metrics.root_mean_squared_error",
+        of_examples=regression.root_mean_squared_error, sklearn="root_mean_squared_error",
     ),
 )  # fmt: skip
 OF_LABELS = (  # measured wherever a row may have several labels
     Metric(
         "micro_f1", message("Micro F1"), message("micro F1"), kind="labels",
-        of_examples=multi_label.micro_f1, library="sklearn.metrics.f1_score", average="micro",
+        of_examples=multi_label.micro_f1, sklearn="f1_score", sklearn_average="micro",
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=multi_label.macro_f1, library="sklearn.metrics.f1_score", average="macro",
+        of_examples=multi_label.macro_f1, sklearn="f1_score", sklearn_average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
-        of_examples=multi_label.subset_accuracy, library="sklearn.metrics.accuracy_score",
+        of_examples=multi_label.subset_accuracy, sklearn="accuracy_score",
     ),
     Metric(
         "hamming_loss", message("Hamming loss"), message("Hamming loss"), kind="labels",
-        greater_is_better=False, of_examples=multi_label.hamming_loss,
-        library="sklearn.metrics.hamming_loss",
+        greater_is_better=False, of_examples=multi_label.hamming_loss, sklearn="hamming_loss",
     ),
 )  # fmt: skip
 # Every metric of every task.

@@ -61,28 +61,29 @@ def measure_details(
     missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
     whole = true.astype(np.float64)
     support = true.sum(axis=0)
+    labels = []
+    counts = np.array([(given & true).sum(axis=0), given.sum(axis=0), support])
+    for hits, called, meant in counts.T.tolist():
+        # F1 is 2 J / (1 + J), where J is the share of hits among what is of the label or given it.
+        share = intervals.wilson_interval(hits, called + meant - hits)
+        value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
+        labels.append(
+            LabelScores(
+                precision=intervals.wilson_interval(hits, called),
+                recall=intervals.wilson_interval(hits, meant),
+                f1=Interval(value, low, high),
+                support=meant,
+                given=called,
+                missed=meant - hits,
+                wrong=called - hits,
+            )
+        )
     return LabelDetails(
-        labels=[_label_scores(given[:, label], true[:, label]) for label in range(true.shape[1])],
+        labels=labels,
         together=(whole.T @ whole).astype(np.int64),
         confused=(missed.T @ wrong).astype(np.int64),
         rare=np.flatnonzero(support < RARE).tolist(),
         mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
         thresholds=cross_fitting.cross_fit_thresholds(shares, true, groups),
         errors=int((given != true).any(axis=1).sum()),
-    )
-
-
-def _label_scores(given: NDArray[np.bool_], true: NDArray[np.bool_]) -> LabelScores:
-    hits, called, support = (int(mask.sum()) for mask in (given & true, given, true))
-    # F1 is 2 J / (1 + J), where J is the share of hits among what is of the label or given it.
-    share = intervals.wilson_interval(hits, called + support - hits)
-    value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
-    return LabelScores(
-        precision=intervals.wilson_interval(hits, called),
-        recall=intervals.wilson_interval(hits, support),
-        f1=Interval(value, low, high),
-        support=support,
-        given=called,
-        missed=support - hits,
-        wrong=called - hits,
     )

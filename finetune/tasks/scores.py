@@ -122,9 +122,10 @@ def are_scores(cells: Sequence[Any]) -> bool:
 
 
 def _count_up(numbers: set[float]) -> bool:
-    """True for nearly all whole numbers from 0 or 1 on, of which a sample may lack a few."""
+    """True for nearly all whole numbers from 0 or 1 on, of which a sample may lack a few, as they
+    number classes."""
     low, high = min(numbers), max(numbers)
-    return low >= 0 and high < 2 * len(numbers) + low and low < len(numbers)
+    return 0 <= low < len(numbers) and high < 2 * len(numbers) + low
 
 
 def may_be_scores(names: Sequence[str], column: str) -> bool:

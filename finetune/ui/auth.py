@@ -125,8 +125,13 @@ class VisitorCookie:
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
+                name = SECURE_COOKIE if _is_secure(scope) else COOKIE
+                site = "Lax; Secure" if _is_secure(scope) else "Lax"
+                if os.environ.get("SPACE_ID"):  # the page is in a frame of another site
+                    site = "None; Secure; Partitioned"
+                cookie = f"{name}={token}; Path=/; HttpOnly; Max-Age={_YEAR}; SameSite={site}"
                 headers = MutableHeaders(scope=message)
-                headers.append("set-cookie", _set_cookie(scope, token))
+                headers.append("set-cookie", cookie)
                 headers["cache-control"] = "private, no-store"
             await send(message)
 
@@ -136,14 +141,6 @@ class VisitorCookie:
 def client_address(scope: Scope) -> str:
     """The address a request comes from, behind known proxies."""
     return str((scope.get("client") or ("",))[0])
-
-
-def _set_cookie(scope: Scope, token: str) -> str:
-    name = SECURE_COOKIE if _is_secure(scope) else COOKIE
-    cookie = f"{name}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
-    if os.environ.get("SPACE_ID"):  # the page is in a frame of another site
-        return f"{cookie}; SameSite=None; Secure; Partitioned"
-    return f"{cookie}; SameSite=Lax" + ("; Secure" if _is_secure(scope) else "")
 
 
 def issue(store: RunStore, request: Request) -> Response:

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from finetune import config
 from finetune.errors import NoSuchRun, StoreError
 from finetune.evaluation import picking, report
-from finetune.evaluation.report import RunEvaluation
 from finetune.jobs import run_table
 from finetune.jobs.run_table import RunRow
 from finetune.metrics.catalog import LOSS
@@ -25,7 +24,6 @@ from finetune.ui.html import in_words, macro, measure, render
 from finetune.ui.i18n import gettext
 
 _LETTERS = "ABCDEFGH"
-_Compared = tuple[Run, RunRow, RunSummary, float | None]
 
 
 def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
@@ -36,17 +34,26 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     except NoSuchRun as error:
         return feedback.show_errors(error)
     row_of = {row.id: row for row in run_table.run_rows(store)}
-    listed = [row_of[run.id] for run in runs]
-    summaries = [run.state() for run in runs]
-    expected = map(_expected_score, runs, summaries)
-    compared: list[_Compared] = list(zip(runs, listed, summaries, expected, strict=True))
-    compared.sort(key=_ranked, reverse=True)
-    rows, summaries = [row for _, row, *_ in compared], [summary for *_, summary, _ in compared]
+    ranked: list[tuple[float, Run, RunRow, RunSummary, float | None]] = []
+    for run in runs:
+        row, summary = row_of[run.id], run.state()
+        picked, best = picking.run_picking(run, summary), summary.best
+        expected = None  # the score on new pairs, if picking changes it
+        if picked is not None and best is not None:
+            expected = picked.expected(best.metrics).get(summary.headline.name)
+        score = row.value(row.headline) if expected is None else expected
+        rank = -math.inf if score is None else summary.headline.rank(score)
+        ranked.append((rank, run, row, summary, expected))
+    ranked.sort(key=lambda each: each[0], reverse=True)
+    _, runs, rows, summaries, expected_scores = map(list, zip(*ranked, strict=True))
     fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
-    first, second = _study(*compared[0]), _study(*compared[1])
+    first = second = None
+    with contextlib.suppress(StoreError):
+        first = report.evaluate_run(runs[0], summaries[0])
+    with contextlib.suppress(StoreError):
+        second = report.evaluate_run(runs[1], summaries[1])
     paired = report.compare_runs(first, second) if first and second else None
-    classes = max(row.classes for row in rows)
-    headline = summaries[0].headline
+    classes, headline = max(row.classes for row in rows), summaries[0].headline
     measured = dict.fromkeys((headline, *(m for each in summaries for m in each.measured)))
     titles = {metric.name: in_words(metric.name, classes) for metric in (*measured, LOSS)}
     drawn = [
@@ -54,13 +61,12 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         for name, title in titles.items()
     ]
     drawn.insert(1, _chart(summaries, gettext("Training loss, smoothed"), ""))
-    swatch = macro("macros.html", "swatch")
     html = render(
         "compare.html",
         runs=rows,
         summaries=summaries,
         letters=_LETTERS,
-        keys=[swatch(f"run{n}") + _LETTERS[n] for n in range(len(runs))],
+        keys=[macro("macros.html", "swatch")(f"run{n}") + _LETTERS[n] for n in range(len(runs))],
         comparable=len(fingerprints) == 1 and (paired is not None or not (first and second)),
         comparison=paired,
         same_answers=paired is not None and paired.same_answers,
@@ -68,7 +74,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         headline=headline.name,
         f1=titles[headline.name],
         at_thresholds=any(row.threshold is not None for row in rows),
-        expected=[expected for *_, expected in compared],
+        expected=expected_scores,
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         hyperparameters=config.hyperparameters(),
@@ -79,29 +85,6 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     if paired is None or first is None or second is None:
         return html
     return html + evaluation_view.disagreements(first, second, paired, summaries[0].columns)
-
-
-def _ranked(compared: _Compared) -> float:
-    """The score expected on new pairs; below all others if there is none."""
-    _, row, summary, expected = compared
-    score = row.value(row.headline) if expected is None else expected
-    return -math.inf if score is None else summary.headline.rank(score)
-
-
-def _study(run: Run, _: RunRow, summary: RunSummary, *__: object) -> RunEvaluation | None:
-    """The evaluation of a run, or None."""
-    with contextlib.suppress(StoreError):
-        return report.evaluate_run(run, summary)
-    return None
-
-
-def _expected_score(run: Run, summary: RunSummary) -> float | None:
-    """The headline score expected on new pairs; None if unknown, or if picking does not change
-    it."""
-    picked, best = picking.run_picking(run, summary), summary.best
-    if picked is None or best is None:
-        return None
-    return picked.expected(best.metrics).get(summary.headline.name)
 
 
 def _below_baseline(

@@ -86,8 +86,20 @@ def costs(
 
 def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Markup:
     """Draw three pairs, their classes and the baselines to beat; until they are checked, say so."""
-    rows = _first_rows(report, store) if report is not None and report.splits else []
+    rows: list[Example] = []  # the first three of training; none if they are gone
     remark = None
+    if report is not None and report.splits and report.corpus:
+        from finetune.data import dataset_cache
+
+        origin = next(split.origin for split in report.splits if split.name == "train")
+        with suppress(DataError):
+            rows = dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
+    elif report is not None and report.splits:  # known beforehand
+        with (catalog.BUNDLED_PAIRS / "train.csv").open(encoding="utf-8", newline="") as file:
+            rows = [
+                Example("train", line, first, second, report.labels[int(label)])
+                for line, (first, second, label) in enumerate(islice(csv.reader(file), 1, 4), 1)
+            ]
     if report is not None:
         task = find_task(report.task)
         scores = {task.constant: report.majority, **report.baselines}
@@ -102,23 +114,6 @@ def bundled_card(store: RunStore) -> Markup:
     """The card of the bundled pairs, for the page's first paint, in English."""
     card = pairs_card(check.report_known_beforehand(RunConfig()), store, BUNDLED_DATASET)
     return Markup('<div lang="en">{}</div>').format(card)  # unseen on a page of another language
-
-
-def _first_rows(report: CheckReport, store: RunStore) -> list[Example]:
-    """The first three training pairs of a check; empty if they are gone."""
-    if not report.corpus:  # known beforehand
-        with (catalog.BUNDLED_PAIRS / "train.csv").open(encoding="utf-8", newline="") as file:
-            rows = enumerate(islice(csv.reader(file), 1, 4), 1)
-            return [
-                Example("train", line, first, second, report.labels[int(label)])
-                for line, (first, second, label) in rows
-            ]
-    from finetune.data import dataset_cache
-
-    origin = next(split.origin for split in report.splits if split.name == "train")
-    with suppress(DataError):
-        return dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
-    return []
 
 
 def rough_duration(seconds: float) -> str:

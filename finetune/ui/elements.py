@@ -7,7 +7,7 @@ import math
 import re
 import reprlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -22,6 +22,13 @@ from finetune.ui.html import macro
 ALWAYS = "+"  # the value of a polling element that asks whenever it is visible
 TAB_LINKS = theme.asset("tab_links.js")  # `js_on_load` of a `gr.HTML` with buttons that open a tab
 CHOICES = theme.asset("choices.js")  # the same with buttons that choose (macros.html: choice)
+
+
+def two_in_a_row(names: Sequence[str]) -> Iterator[str]:
+    """Yield names; what is drawn for them stands in rows of two in the current block."""
+    for start in range(0, len(names), 2):
+        with gr.Row():
+            yield from names[start : start + 2]
 
 
 def note(text: str) -> gr.HTML:

@@ -109,12 +109,9 @@ class EngineForm:
         self._wire(shown)
 
     def _draw_options(self, owner: str, options: type[EngineOptions], names: list[str]) -> Any:
-        """A group of controls, two in a row."""
         with gr.Column(elem_id=f"{owner}-options", elem_classes=_HIDDEN) as group:
-            for start in range(0, len(names), 2):
-                with gr.Row():
-                    for name in names[start : start + 2]:
-                        self.controls[owner, name] = _control(owner, options, name)
+            for name in elements.two_in_a_row(names):
+                self.controls[owner, name] = _control(owner, options, name)
         return group
 
     def _wire(self, shown: list[list[str]]) -> None:

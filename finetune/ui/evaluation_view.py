@@ -51,6 +51,7 @@ def view(
     if order and study.table is not None:
         changed_pairs = list(zip(example_rows(study, order.worst), order.changes, strict=True))
     task = task_of(analysis.target)
+    ends = [part.result.high for part in analysis.slices if math.isfinite(part.result.high)]
     own = _OWN[task.template](analysis, decision)
     return render(
         "evaluation.html",
@@ -69,7 +70,7 @@ def view(
         widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
         margin=intervals.accuracy_margin(analysis.examples),
         slices=_weak_first(analysis.slices, own.get("never", ()), task.has_right),
-        slice_scale=_scale(analysis.slices, task.has_right),
+        slice_scale=1.0 if task.has_right else max(ends, default=1.0) or 1.0,
         tested=TESTED,
         changed_pairs=changed_pairs,
         orders=orders,
@@ -80,12 +81,6 @@ def view(
         ],
         test_set=test_set,
     )
-
-
-def _scale(slices: Sequence[Slice], has_right: bool) -> float:
-    """The greatest value that an interval of a slice is drawn with."""
-    ends = [part.result.high for part in slices if math.isfinite(part.result.high)]
-    return 1.0 if has_right else max(ends, default=1.0) or 1.0
 
 
 def verdict_sentence(verdict: Verdict) -> Markup:

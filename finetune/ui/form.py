@@ -121,12 +121,7 @@ def draw_reading(prefix: str) -> tuple[Controls, gr.Accordion]:
 
 
 def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
-    controls = {}
-    for start in range(0, len(names), 2):
-        with gr.Row(equal_height=False):
-            for name in names[start : start + 2]:
-                controls[name] = _control(name, prefix)
-    return controls
+    return {name: _control(name, prefix) for name in elements.two_in_a_row(names)}
 
 
 def _control(name: str, prefix: str = "knob-") -> gr.components.Component:

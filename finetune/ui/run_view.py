@@ -208,20 +208,16 @@ def table(
     for line in run_table.by_dataset(run_table.sort_rows(matching, by, descending, rows), rows):
         lines += [line, *line.rows] if isinstance(line, RunGroup) else [line]
     page = max(0, min(page, (len(lines) - 1) // PAGE))
-    columns, same = _columns(matching)
-    several = len({row.dataset for row in matching}) > 1  # their names stand above the runs
-    columns = [name for name in columns if name != "dataset" or not several]
-    if chosen:
-        columns, same = ["name", *(name for name in chosen if name != "name")], []
+    columns, same, choices = _columns(matching, chosen)
     return render(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
         columns=columns,
         hyperparameters=config.hyperparameters(),
         same=same,
-        choices=_choices(matching, columns),
+        choices=choices,
         chosen=chosen,
-        several_datasets=several,
+        several_datasets=len({row.dataset for row in matching}) > 1,
         dataset_of=run_table.dataset_of,
         by=by,
         descending=descending,
@@ -244,9 +240,12 @@ def _headlines(rows: Sequence[RunRow]) -> set[str]:
     return {row.headline for row in rows}
 
 
-def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
-    """The columns in which the rows differ (all, for a single row), and the texts that all rows
-    share in some others."""
+def _columns(
+    rows: Sequence[RunRow], chosen: Sequence[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The columns shown, `chosen` or those in which the rows differ (all, for a single row); the
+    texts that all rows share in some others; and the columns to choose from: those shown, and those
+    with a value other than the default."""
     known = [*run_table.columns()]
     settings = [name for name in run_table.differing_settings(rows) if name not in known]
     scored = {name for row in rows for name in (*row.measured, *row.scores)}
@@ -261,7 +260,14 @@ def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
             columns.append(column)
         elif column in ("status", "dataset", "checkpoint"):
             same.append(texts.pop())
-    return columns, same
+    if len({row.dataset for row in rows}) > 1:  # their names stand above the runs
+        columns = [name for name in columns if name != "dataset"]
+    if chosen:
+        columns, same = ["name", *(name for name in chosen if name != "name")], []
+    useful = {name for row in rows for name in (*row.settings, *row.scores)} | set(columns)
+    plain = run_table.columns().keys() - run_table.score_columns()
+    choices = [name for name in all_columns() if name in useful | plain and name != "name"]
+    return columns, same, choices
 
 
 def all_columns() -> list[str]:
@@ -269,19 +275,16 @@ def all_columns() -> list[str]:
     return list(dict.fromkeys((*run_table.columns(), *config.hyperparameters())))
 
 
-def _choices(rows: Sequence[RunRow], shown: Sequence[str]) -> list[str]:
-    """The columns to choose from: those with a value other than the default, and those shown."""
-    scored = {name for row in rows for name in row.scores}
-    useful = {name for row in rows for name in row.settings} | set(shown) | scored
-    plain = run_table.columns().keys() - run_table.score_columns()
-    return [name for name in all_columns() if name in useful | plain and name != "name"]
-
-
 def cell_text(row: RunRow, column: str) -> str:
     """Text of a cell; a dash if unknown."""
     value = row.value(column)
+    if column == "status" and row.damaged:
+        return gettext("configuration damaged")
     if column == "status":
-        return _status_text(row)
+        status = gettext(STATUSES[row.status])
+        if not row.place:
+            return status
+        return gettext("{status}, no. {place} in the queue", status=status, place=row.place)
     if value is None:
         return "\u2013"
     if column in run_table.score_columns() or column == "best_epoch":
@@ -309,15 +312,6 @@ def setting_text(name: str, value: object, resolved: object = None) -> str:
 def _value_text(value: object) -> str:
     text = run_table.value_text(value)
     return number(text) if isinstance(value, float) else text
-
-
-def _status_text(row: RunRow) -> str:
-    if row.damaged:
-        return gettext("configuration damaged")
-    status = gettext(STATUSES[row.status])
-    if row.place:
-        return gettext("{status}, no. {place} in the queue", status=status, place=row.place)
-    return status
 
 
 def _sparkline(rows: Sequence[RunRow]) -> Callable[[RunRow], str]:

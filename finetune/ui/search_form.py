@@ -65,9 +65,13 @@ def draw() -> SearchForm:
         )
         elements.note(info)
         boxes: list[Any] = []
-        for start in range(0, len(FIELDS), 2):
-            with gr.Row():
-                boxes += [_box(name) for name in FIELDS[start : start + 2]]
+        for name in elements.two_in_a_row(FIELDS):
+            usual = describe(searchable()[name])
+            box = gr.Textbox(
+                usual if name in DEFAULT else "", label=run_config.hyperparameters()[name].label,
+                elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
+            )  # fmt: skip
+            boxes.append(box)
         parallel = elements.number_box(
             1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
         )
@@ -76,14 +80,6 @@ def draw() -> SearchForm:
             elem_id="search-keep",
         )  # fmt: skip
     return SearchForm([*boxes, trials, minutes, parallel, keep], trials, part)
-
-
-def _box(name: str) -> gr.Textbox:
-    usual = describe(searchable()[name])
-    return gr.Textbox(
-        usual if name in DEFAULT else "", label=run_config.hyperparameters()[name].label,
-        elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
-    )  # fmt: skip
 
 
 def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:

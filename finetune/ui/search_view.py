@@ -42,6 +42,7 @@ def page(store: RunStore, study_id: str) -> Markup:
     spread = results.repeats(store, study)
     metric = measure(study.metric, results.class_count(store, rows))
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
+    lines, ends = parallel_lines(study, scored)
     # Trials that failed or have no place in the queue, with a known reason.
     refused = [row for row in rows if row.reason and row.state in ("failed", "waiting")]
     return render(
@@ -68,8 +69,8 @@ def page(store: RunStore, study_id: str) -> Markup:
         price=limits.trial_price(study.settings.spec),
         best_chart=_best_chart(study, rows, metric),
         curves=_curves(study, rows, best),
-        parallel=parallel_lines(study, scored),
-        ends=_axis_ends(study, scored),
+        parallel=lines,
+        ends=ends,
         enough=results.ENOUGH,
     )
 
@@ -120,30 +121,27 @@ def _curves(study: Study, rows: Sequence[TrialRow], best: TrialRow | None) -> Ma
     )
 
 
-def parallel_lines(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, TrialRow]]:
+def parallel_lines(
+    study: Study, scored: Sequence[TrialRow]
+) -> tuple[list[tuple[str, TrialRow]], list[tuple[str, str]]]:
     """Trials as lines across an axis for each field and one for the score, all from 0 to 100. SVG
-    points, best trial last."""
+    points, best trial last; and the values at the lower and the upper end of each axis. Both are
+    empty if fewer than two trials have a place."""
     scored = [row for row in scored if results.has_position(study, row)]
     scores = [row.score for row in scored if row.score is not None]
     if len(scores) < 2:
-        return []
+        return [], []
+    ends = []
+    for name, drawn in study.settings.space.items():
+        first, last = (drawn.low, drawn.high) if isinstance(drawn, Range) else (drawn[0], drawn[-1])
+        ends.append((_value_text(name, first), _value_text(name, last)))
     low, high = min(scores), max(scores)
-    drawn = []
+    ends.append((fixed(low), fixed(high)))
+    lines = []
     for row in reversed(scored):
         heights = [results.position(study, name, row.values[name]) for name in study.settings.space]
         heights.append(100 * ((row.score or 0.0) - low) / ((high - low) or 1.0))
         step = 100 / (len(heights) - 1)
         text = " ".join(f"{n * step:.1f},{100 - height:.1f}" for n, height in enumerate(heights))
-        drawn.append((text, row))
-    return drawn
-
-
-def _axis_ends(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, str]]:
-    """The values at the lower and the upper end of each axis of `parallel_lines`."""
-    ends = []
-    for name, drawn in study.settings.space.items():
-        low, high = (drawn.low, drawn.high) if isinstance(drawn, Range) else (drawn[0], drawn[-1])
-        ends.append((_value_text(name, low), _value_text(name, high)))
-    placed = [row for row in scored if results.has_position(study, row)]
-    scores = [row.score for row in placed if row.score is not None]
-    return [*ends, (fixed(min(scores)), fixed(max(scores)))] if scores else ends
+        lines.append((text, row))
+    return lines, ends

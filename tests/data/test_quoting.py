@@ -117,3 +117,17 @@ def test_backslashes_before_quotes_are_seen(
         path, rows, delimiter=delimiter, doublequote=False, escapechar="\\", quoting=csv.QUOTE_ALL
     )
     assert_read_or_told(path, rows, "escaped")
+
+
+@pytest.mark.parametrize("broken", ['"un" ', '"un""closed,"'])
+def test_one_broken_line_does_not_make_quotation_marks_of_all_the_others_text(
+    tmp_path: Path, broken: str
+) -> None:
+    rows = plain_rows(60)
+    lines = [f'"{first}","{second}",{label}' for first, second, label in rows]
+    lines[30] = broken + lines[30][1:]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join([",".join(NAMES), *lines]))
+    found, bad, table = read(path)
+    assert [row for row in found if row in rows] == rows[:30] + rows[31:]
+    assert bad == [32] or "quotes" in kinds(table)

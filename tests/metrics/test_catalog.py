@@ -52,10 +52,10 @@ def by_sklearn(metric: catalog.Metric, logits: Any, labels: Any, positive: int) 
             for label in np.unique(labels)
         ]
         return float(np.mean(one_by_one))
-    function = getattr(sklearn.metrics, metric.library.removeprefix("sklearn.metrics."))
+    function = getattr(sklearn.metrics, metric.sklearn)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of classes that do not occur
-        options = metric.library_options(classes, positive)
+        options = metric.sklearn_options(classes, positive)
         return float(function(labels, logits.argmax(axis=1), **options))
 
 

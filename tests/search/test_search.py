@@ -163,7 +163,7 @@ def test_bounds_hold_though_the_form_lies_outside_of_them(
     rows = results.list_trials(store, again)
     assert [results.has_position(again, row) for row in rows] == [False] + [True] * 24
     assert (rows[0].state, rows[0].values.items() >= study.outside.items()) == ("finished", True)
-    lines = search_view.parallel_lines(again, [row for row in rows if row.score is not None])
+    lines, _ = search_view.parallel_lines(again, [row for row in rows if row.score is not None])
     assert len(lines) == 24
     assert results.importance(again) or len(space) == 1
     assert "Your own settings are the best: F1 1.000." in str(search_view.page(store, study.id))
@@ -257,9 +257,9 @@ def test_trials_are_runs_that_begin_with_the_form(searched: Searched) -> None:
     for row in rows:
         run = searched.store.get(row.run_id)
         assert run.about().study == searched.study.id
-        assert (
-            run.config().changed(name="", learning_rate=5e-4, eval_steps=start.eval_steps) == start
-        )
+        own = {"name": "", "learning_rate": 5e-4, "eval_steps": start.eval_steps}
+        # The batch that the steps between evaluations were counted with.
+        assert run.config().changed(**own) == start.changed(per_device_train_batch_size=16)
 
 
 @pytest.mark.long

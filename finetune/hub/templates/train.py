@@ -5,7 +5,6 @@ Source of the loop: https://huggingface.co/learn/llm-course/chapter3/4
 """
 
 import copy
-import importlib
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -13,8 +12,10 @@ from types import SimpleNamespace
 
 import datasets
 import evaluate
-import numpy as np
+import scipy.stats
+import sklearn.metrics
 import torch
+import torch.nn.functional as F
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -135,38 +136,44 @@ scheduler = transformers.get_scheduler(
 model, optimizer, train, validation, scheduler = accelerator.prepare(
     model, optimizer, train, validation, scheduler
 )
+weights = torch.tensor(config.class_weights, device=accelerator.device)
+a_score = config.problem_type == "regression"
+several = config.problem_type == "multi_label_classification"  # labels of an example
 
-# What the task makes of logits: answers, the loss of a batch, and the plain loss
-if config.problem_type == "regression":
-    answer, kind = lambda logits: logits[:, 0], datasets.Value("float32")
-    loss_of = plain_loss_of = lambda logits, labels: torch.nn.functional.mse_loss(
-        logits[:, 0], labels
-    )
-elif config.problem_type == "multi_label_classification":
-    answer, kind = lambda logits: (logits >= 0).long(), datasets.List(datasets.Value("int64"))
-    loss_of = plain_loss_of = torch.nn.functional.binary_cross_entropy_with_logits
-else:
-    answer, kind = lambda logits: logits.argmax(dim=-1), datasets.Value("int64")
-    weights = torch.tensor(config.class_weights, device=accelerator.device)
-    loss_of = torch.nn.CrossEntropyLoss(weights, label_smoothing=config.label_smoothing_factor)
-    plain_loss_of = torch.nn.functional.cross_entropy
+
+def loss_of(logits, labels, weights=None, smoothing=0.0):
+    if a_score:
+        return F.mse_loss(logits.squeeze(-1), labels)
+    if several:
+        aims = labels * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(logits, aims, weights)
+    return F.cross_entropy(logits, labels, weights, label_smoothing=smoothing)
+
+
+def answers(logits):
+    if a_score:
+        return logits.squeeze(-1)
+    return (logits.sigmoid() >= 0.5).long() if several else logits.argmax(dim=-1)
 
 
 class Scores(evaluate.Metric):
-    """Scores of scikit-learn and SciPy as a module of `evaluate`, which needs no network."""
+    """scikit-learn's and scipy's scores as a module of `evaluate`, which needs no network."""
 
     def _info(self):
-        features = datasets.Features({"predictions": kind, "references": kind})
-        return evaluate.MetricInfo(description="", citation="", features=features)
+        label = datasets.Value("float32" if a_score else "int64")
+        label = datasets.List(label) if several else label
+        features = datasets.Features({"predictions": label, "references": label})
+        kind = None if several else "numpy"
+        return evaluate.MetricInfo(description="", citation="", features=features, format=kind)
 
     def _compute(self, predictions, references):
-        references, predictions = (np.asarray(each, float) for each in (references, predictions))
+        if a_score:
+            predictions, references = predictions.astype("float64"), references.astype("float64")
         scores = {}
         for name, (function, options) in config.scores.items():
-            module, _, function = function.rpartition(".")
-            compute = getattr(importlib.import_module(module), function)
-            found = compute(references, predictions, **options)
-            scores[name] = float(getattr(found, "statistic", found))
+            module = scipy.stats if hasattr(scipy.stats, function) else sklearn.metrics
+            score = getattr(module, function)(references, predictions, **options)
+            scores[name] = float(getattr(score, "statistic", score))
         return scores
 
 
@@ -181,12 +188,11 @@ def score():
         with torch.no_grad():
             logits = model(**batch).logits.float()
         logits, references = accelerator.gather_for_metrics((logits, batch["labels"]))
-        metric.add_batch(predictions=answer(logits), references=references.to(answer(logits).dtype))
+        metric.add_batch(predictions=answers(logits), references=references)
         outputs.append((logits.cpu(), references.cpu()))
     logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-    labels = labels.double() if labels.is_floating_point() else labels
-    loss = plain_loss_of(logits.double(), labels).item()
-    return {**metric.compute(), "loss": loss}
+    loss = loss_of(logits.double(), labels.double() if a_score or several else labels)
+    return {**metric.compute(), "loss": loss.item()}
 
 
 def save():
@@ -201,12 +207,13 @@ def save():
 step, best, losses = 0, None, []
 print(f"step 0: validation {score()}", flush=True)
 by = config.metric_for_best_model
-sign = -1 if by in ("loss", *config.lower_is_better) else 1
+sign = 1 if config.greater_is_better else -1
 while step < config.steps:
     for index, batch in enumerate(train):
         model.train()
         with accelerator.accumulate(model):
-            loss = loss_of(model(**batch).logits.float(), batch["labels"])
+            logits, smoothing = model(**batch).logits.float(), config.label_smoothing_factor
+            loss = loss_of(logits, batch["labels"], weights, smoothing)
             # An epoch's last step may have fewer batches; Accelerate divides by `accumulated`.
             batches = min(accumulated, len(train) - index // accumulated * accumulated)
             accelerator.backward(loss * (accumulated / batches))

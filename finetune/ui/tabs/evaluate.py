@@ -69,7 +69,7 @@ class Evaluation:
                 search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
                 self.filters.append(search)
             self.page = gr.State(0)
-            self.counts = gr.HTML(elem_id="errors-counts")
+            self.counts = elements.notice("errors-counts")
             self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
             self.corrected = gr.HTML(elem_id="corrections")
             text = gettext("Put the corrected pairs into the form")

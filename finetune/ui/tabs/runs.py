@@ -91,7 +91,13 @@ class RunsTab:
             self.title = gr.HTML(elem_id="run-title")
             self.evaluation.draw_choice()
             self.part = self.evaluation.part
-            self._draw_buttons()
+            medium: dict[str, Any] = {"size": "md"}
+            self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
+            self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
+            self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
+            self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
+            self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
+            self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
         self.deletion.draw()
         with gr.Row(visible=False, elem_id="resume-asked") as self.payment:
             self.price = gr.HTML(elem_id="resume-price")
@@ -106,15 +112,6 @@ class RunsTab:
         with gr.Column(visible=False, elem_id="one-run") as self.run_column:
             self.evaluation.draw(self._draw_progress)
         self._wire()
-
-    def _draw_buttons(self) -> None:
-        medium: dict[str, Any] = {"size": "md"}
-        self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
-        self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
-        self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
-        self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
-        self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
-        self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
 
     def _draw_progress(self) -> None:
         with gr.Row(equal_height=False):
@@ -364,7 +361,8 @@ class RunsTab:
             table = search_view.links(visible) + run_view.table(
                 rows, *order, str(text or ""), view["page"], view["columns"]
             )
-            updates |= dict.fromkeys(self._run_buttons(), gr.update(visible=False))
+            buttons = (self.resume, self.stop, self.discard, self.cancel, self.clone)
+            updates |= dict.fromkeys(buttons, gr.update(visible=False))
             updates[self.delete] = gr.update(visible=bool(search))
             updates[self.title] = ""
             updates[self.table] = table
@@ -375,9 +373,6 @@ class RunsTab:
             if sent.get(component._id) != hashes[component._id]
         }
         return changed | {self.sent: sent | hashes}
-
-    def _run_buttons(self) -> list[gr.Button]:
-        return [self.resume, self.stop, self.discard, self.cancel, self.clone, self.delete]
 
     def _run_updates(self, store: RunStore, run: Run) -> Updates:
         summary = run.state()

@@ -29,7 +29,7 @@ from finetune.hub.client import HubClient
 from finetune.jobs import cost, evaluate, service
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import ENDED
 from finetune.search import driver, limits
 from finetune.ui import (
     auth,
@@ -78,7 +78,19 @@ class TrainTab:
             with gr.Column(scale=3, min_width=320):
                 self._draw_form(drawn)
             with gr.Column(scale=2, min_width=320, elem_id="beside-form"):
-                self._draw_bar()
+                with gr.Column(elem_id="train-bar"):  # stays in sight
+                    self.message = gr.HTML(
+                        elem_id="train-message", elem_classes="ft-if-said",
+                        js_on_load=elements.TAB_LINKS,
+                    )  # fmt: skip
+                    self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
+                    self.planned = elements.notice("planned")
+                    self.how = several_runs.draw_choice()
+                    self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+                    self.begin = gr.Button(
+                        gettext("Search"), variant="primary", elem_id="begin-search",
+                        elem_classes=_HIDDEN,
+                    )  # fmt: skip
                 self.several = several_runs.draw(self.how)
                 self.search = search_form.draw()
                 self.engine.draw()
@@ -96,20 +108,6 @@ class TrainTab:
         self.live = live_updates.view()
         self.filled = [*self.form.values(), dataset]
         self._wire()
-
-    def _draw_bar(self) -> None:
-        """Draw what stays in sight: the costs, what a click starts, and the buttons."""
-        with gr.Column(elem_id="train-bar"):
-            self.message = gr.HTML(
-                elem_id="train-message", elem_classes="ft-if-said", js_on_load=elements.TAB_LINKS
-            )
-            self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
-            self.planned = elements.notice("planned")
-            self.how = several_runs.draw_choice()
-            self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
-            self.begin = gr.Button(
-                gettext("Search"), variant="primary", elem_id="begin-search", elem_classes=_HIDDEN
-            )
 
     def _draw_form(self, drawn: form.Controls) -> None:
         common = form.draw_common()
@@ -329,8 +327,15 @@ class TrainTab:
         match clicked.get("do"):
             case "stop":
                 service.stop_run(store, run)
-                text = feedback.note(_what_is_kept(summary))
-                return self._shown(store, run) | {self.notice: text}
+                text = gettext("Stopping: training has not begun, so there is no model to keep.")
+                if summary.best is not None:
+                    text = gettext("Stopping: the best model is kept.")
+                elif summary.step or summary.phase == "train":
+                    text = gettext(
+                        "Stopping: nothing was evaluated yet, so the model is kept as it is, its "
+                        "scores unknown."
+                    )
+                return self._shown(store, run) | {self.notice: feedback.note(text)}
             case "resume" if service.resume_price(run):  # to be agreed to
                 return self._choosing_engine(run)
             case "resume":
@@ -338,8 +343,13 @@ class TrainTab:
                 token = auth.hub_token(store, "", oauth) if asks else None
                 service.resume_run(store, run, token=token or "")
                 return self._shown(store, run) | {self.notice: ""}
-            case "move":
-                return self._moving(store, run, oauth)
+            case "move" if not registry.is_remote(run):
+                return self._choosing_engine(run)
+            case "move":  # here; a job that may be at work is ended first
+                asks = read_spec(run).is_unheard and registry.engine_of(run).needs_token
+                token = auth.hub_token(store, "", oauth) if asks else None
+                service.resume_run(store, run, EngineSpec(), token or "")
+                return self._shown(store, run) | {self.notice: ""}
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=elements.sent_number(event))
             case "advice":
@@ -386,16 +396,6 @@ class TrainTab:
             self.folded: _SHOWN,
             self.setup: gr.update(elem_classes=_HIDDEN),
         }
-
-    def _moving(self, store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> Updates:
-        """Resume a remote run here, or a local run on an engine chosen in the form."""
-        if registry.is_remote(run):
-            # A job that may be at work is ended first.
-            asks = read_spec(run).is_unheard and registry.engine_of(run).needs_token
-            token = auth.hub_token(store, "", oauth) if asks else None
-            service.resume_run(store, run, EngineSpec(), token or "")
-            return self._shown(store, run) | {self.notice: ""}
-        return self._choosing_engine(run)
 
     def _choosing_engine(self, run: Run) -> Updates:
         """Show the form, to choose the engine that resumes a run and agree to its price."""
@@ -450,15 +450,3 @@ def _find_run(store: RunStore, run_id: str) -> Run | None:
         return store.get(run_id)
     except NoSuchRun:
         return service.active_run(store) or next(iter(store.runs()), None)
-
-
-def _what_is_kept(summary: RunSummary) -> str:
-    """Say what a stop keeps of a run."""
-    if summary.best is not None:
-        return gettext("Stopping: the best model is kept.")
-    if summary.step or summary.phase == "train":
-        return gettext(
-            "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
-            "unknown."
-        )
-    return gettext("Stopping: training has not begun, so there is no model to keep.")
