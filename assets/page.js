@@ -43,6 +43,11 @@
   // The root, since Gradio may run this before there is a body, or after the page was loaded.
   new MutationObserver(soon).observe(document.documentElement, {childList: true, subtree: true});
   soon();
+  // A chooser's long list scrolls, so Tab would go to it, which closes it, and the focus is lost.
+  document.addEventListener('keydown', (event) => {
+    if (event.key !== 'Tab') return;
+    for (const list of document.querySelectorAll('ul[role=listbox]')) list.tabIndex = -1;
+  }, true);
   // Arrows go from tab to tab (https://www.w3.org/WAI/ARIA/apg/patterns/tabs/).
   document.addEventListener('keydown', (event) => {
     const tab = event.target.closest?.('[role=tab]');
