@@ -58,6 +58,8 @@ class CheckReport:
     columns: dict[str, str] = field(default_factory=dict)  # sentence1, sentence2, label -> column
     task: str = SINGLE_LABEL
     labels: list[str] = field(default_factory=list)  # names of the classes, by index
+    # Training rows by part of the scale, of scores; empty if training is blocked.
+    scale: dict[str, int] = field(default_factory=dict)
     positive_label: str = ""  # the class whose F1 is reported
     read: dict[str, int] = field(default_factory=dict)  # split of the source -> rows read
     splits: list[SplitSummary] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -99,12 +99,14 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     dataset, counts, task = assigned.dataset, assigned.counts(), find_task(assigned.dataset.task)
     blocks = [*described(assigned, task.problems(assigned.labels, config))]
     train, positive, majority, fingerprint = assigned.of("train").label, "", {}, ""
+    scale: Mapping[str, int] = {}
     if not blocks and not any(finding.severity == "blocks" for finding in findings):
         target = task.target(assigned.labels, config)
         positive = task.facts(target, config).get("positive_label", "")
         validation = assigned.of("validation").label
         majority = task.constant_scores(train, validation, target, task.metrics)
         fingerprint = assigned.fingerprint(target)
+        scale = {} if target.names else task.counted(train, target)
     report = CheckReport(
         source=dataset.source,
         revision=dataset.revision,
@@ -113,6 +115,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         columns=asdict(dataset.columns),
         task=task.name,
         labels=assigned.names,
+        scale=dict(scale),
         positive_label=positive,
         read=dataset.rows,
         splits=[

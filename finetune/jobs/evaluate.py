@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.errors import JobError
@@ -45,9 +45,9 @@ def check_has_ended(run: Run) -> None:
         raise JobError("This run has no model.", "Resume it, or choose another run.")
 
 
-def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None:
-    """Save a `threshold` or a `temperature` with the model of a run that has ended; None removes
-    it."""
+def save_decision(run: Run, summary: RunSummary, **choice: Any) -> None:
+    """Save a `threshold`, a `temperature` or the `thresholds` of labels with the model of a run
+    that has ended; None or () removes it."""
     if summary.prepared is None or summary.status not in ENDED:
         raise JobError("This run is still training.", "Save it when the run has ended.")
     positive = summary.prepared.labels[summary.prepared.target.positive]

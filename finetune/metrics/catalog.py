@@ -234,6 +234,7 @@ OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B ha
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
+        plain=message("off by {value:.2f} on average"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
         of_examples=regression.mean_absolute_error, library="sklearn.metrics.mean_absolute_error",
     ),
@@ -255,6 +256,7 @@ OF_LABELS = (  # measured wherever a row may have several labels
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
+        plain=message("all labels right in {value:.0%}"),
         of_examples=multi_label.subset_accuracy, library="sklearn.metrics.accuracy_score",
     ),
     Metric(

@@ -130,6 +130,8 @@ class Head(BaseModel):
         """The fate of the checkpoint's own output layer; empty if it had none of that size."""
         if not self.known:
             return ""
+        if len(self.known) == 1 and self.rows:
+            return message("The checkpoint answers with a score too: its output layer is kept.")
         if not self.rows:
             return message(
                 "The checkpoint is a classifier of other classes ({known}), so its output layer "

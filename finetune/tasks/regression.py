@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from finetune.text_hashes import Integers
 if TYPE_CHECKING:
     import torch
 
-_BINS, _BIN_ROWS = 10, 50  # strata of a cut, and rows of each at least
+_BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
 
 
 class Regression:
@@ -168,7 +169,10 @@ class Regression:
         return [[float(scores.spell(value)) for value in row] for row in np.transpose(columns)]
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
-        return {}
+        edges = np.linspace(target.low, target.high, _BINS + 1)
+        counts = np.histogram(np.clip(values, target.low, target.high), edges)[0].tolist()
+        names = (f"{low:.3g} \u2013 {high:.3g}" for low, high in pairwise(edges.tolist()))
+        return dict(zip(names, counts, strict=True)) if target.low < target.high else {}
 
     def explained_output(self, answers: Answers) -> int:
         return 0

@@ -22,8 +22,8 @@ _INITIAL = 0.02  # standard deviation of new weights if a configuration names no
 def fit_head(model: Any, known: Sequence[str], target: Target, new: Collection[str]) -> Head:
     """Make the output layer of a loaded model one for a target.
 
-    If the checkpoint's classes have the same names, its rows are reordered to match. Otherwise
-    the output layer is drawn anew.
+    If the checkpoint's classes have the same names, its rows are reordered to match; that of a
+    score is kept. Otherwise the output layer is drawn anew.
 
     Args:
         model: with the outputs that the target needs.
@@ -46,6 +46,8 @@ def fit_head(model: Any, known: Sequence[str], target: Target, new: Collection[s
     )
     same = len(set(names)) == len(names) and sorted(names) == sorted(wanted)
     rows = [names.index(name) for name in wanted] if same else []
+    if not wanted:  # a checkpoint with a single output, such as a reranker, has a score too
+        rows = [0]
     with torch.no_grad():
         for weights in layer.parameters():
             if rows:

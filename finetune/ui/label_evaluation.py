@@ -26,7 +26,14 @@ def values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         "together": _commonest(together, names),
         "confused": _commonest(details.confused, names),
         "kept": dict(decision.thresholds),
+        "levels": [dict(fitted_thresholds(analysis)).get(names[n]) for n in shown],
     }
+
+
+def fitted_thresholds(analysis: Analysis) -> tuple[tuple[str, float], ...]:
+    """Return the threshold of each label with its best F1; none if there are too few examples."""
+    fitted = analysis.details.thresholds
+    return tuple(zip(analysis.labels, fitted.thresholds, strict=True)) if fitted else ()
 
 
 def _commonest(counts: Any, names: list[str]) -> list[tuple[str, str, int]]:

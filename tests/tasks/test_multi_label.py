@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,12 +25,15 @@ from finetune.inference.scorer import Scorer
 from finetune.jobs import train
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState
 from finetune.tasks import label_lists
 from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL, DecisionRule, PredictOptions, Target
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.registry import recognise
+from finetune.ui import evaluation_view, label_evaluation
+from finetune.ui.tabs.evaluate import Evaluation
 from finetune.uploads import Uploads
-from tests.support import trainer, uploads
+from tests.support import tabs, trainer, uploads
 from tests.support.graded import LABELS, labelled_rows
 from tests.support.hub import LoopbackHub
 from tests.support.training import evaluations, fit, losses, work_in_this_process
@@ -248,7 +252,9 @@ def run(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch)
     return made
 
 
-def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(run: Run) -> None:
+def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(
+    run: Run, store: RunStore
+) -> None:
     state = run.state()
     assert state.status == "finished", state
     assert state.prepared is not None
@@ -274,8 +280,22 @@ def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
     assert state.baselines[baselines.TFIDF]["micro_f1"] > 0
     # 3. A threshold for each label, kept with the model
     levels = tuple(zip(LABELS, details.thresholds.thresholds, strict=True))
-    decision_rule.write_rule(run.best, thresholds=levels)
-    assert decision_rule.read_rule(run.best).thresholds == levels
+    assert label_evaluation.fitted_thresholds(study.analysis) == levels
+    shown = str(evaluation_view.view(study, state, DecisionRule(), JobState("none")))
+    assert 'id="save-thresholds"' in shown
+    assert 'id="forget-thresholds"' not in shown
+    part = Evaluation(store)
+    with gr.Blocks():
+        part.draw_choice()
+        part.draw(lambda: None)
+    for do, saved in (("keep", levels), ("drop", ()), ("keep", levels)):
+        click = gr.EventData(None, {"do": do, "run": run.id})
+        part.on_choice(tabs.NOBODY, click, {"opened": run.id})
+        rule = decision_rule.read_rule(run.best)
+        assert rule.thresholds == saved
+    assert 'id="forget-thresholds"' in str(
+        evaluation_view.view(study, state, rule, JobState("none"))
+    )
     kept = report.evaluate_run(run, state)
     scorer = Scorer(run.best, 32)
     assert scorer.target == target

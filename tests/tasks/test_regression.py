@@ -31,6 +31,7 @@ from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOption
 from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
 from finetune.tasks.score_details import measure_details
+from finetune.training import model
 from tests.support import trainer, uploads
 from tests.support.graded import graded_rows
 from tests.support.hub import LoopbackHub
@@ -220,13 +221,13 @@ def test_it_trains_as_the_trainer_does(
         metric_for_best_model="pearson",
         decay_biases_and_norms=False,
     )
-    happened, model = fit(config, pairs)
+    happened, trained = fit(config, pairs)
     expected, logits, weights = trainer.train(
         str(still_checkpoint), pairs.splits, tmp_path, outputs=1, problem_type=REGRESSION,
         epochs=2, batch_size=8, rate=1e-3, seed=7,
     )  # fmt: skip
     assert losses(happened) == pytest.approx(expected, abs=1e-5)
-    for name, value in model.state_dict().items():
+    for name, value in trained.state_dict().items():
         assert torch.allclose(value, weights[name], atol=1e-5), name
     truth, final = np.array(pairs.splits["validation"]["label"]), evaluations(happened)[-1].metrics
     assert final == pytest.approx(
@@ -280,10 +281,10 @@ def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
     assert state.baselines["always the mean"]["pearson"] == 0
     assert state.baselines[baselines.TFIDF]["mae"] > 0
     # 3. The model by itself, as transformers loads it
-    model = AutoModelForSequenceClassification.from_pretrained(run.best)
+    saved = AutoModelForSequenceClassification.from_pretrained(run.best)
     ask = pipeline(
         "text-classification",
-        model=model,
+        model=saved,
         tokenizer=AutoTokenizer.from_pretrained(run.best),
         function_to_apply="none",
     )
@@ -294,7 +295,19 @@ def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
     assert Scorer(run.best, 32).target == target
     # A CrossEncoder, which reads this, puts no sigmoid behind the only output.
     activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    assert model.config.sentence_transformers == activation
+    assert saved.config.sentence_transformers == activation
+
+
+def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(
+    toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    tokenizer, scored, head = model.load_classifier(str(toy_checkpoint), TARGET, 32)
+    assert head.text == ""  # it was a classifier of two classes
+    model.save_model(scored, tokenizer, tmp_path / "scored")
+    _, again, kept = model.load_classifier(str(tmp_path / "scored"), TARGET, 32)
+    for name in ("classifier.weight", "classifier.bias"):
+        assert torch.equal(again.state_dict()[name], scored.state_dict()[name])
+    assert "its output layer is kept" in kept.text
 
 
 # 3. Answers

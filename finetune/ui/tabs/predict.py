@@ -17,7 +17,7 @@ from finetune.evaluation import examples
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import PredictOptions
-from finetune.tasks.registry import find_task
+from finetune.tasks.registry import find_task, task_of
 from finetune.ui import elements, feedback, model_chooser, theme
 from finetune.ui.elements import button
 from finetune.ui.feedback import Updates, reports_errors_in
@@ -155,6 +155,7 @@ class PredictTab:
             self.first: gr.update(label=columns.sentence1),
             self.second: gr.update(label=columns.sentence2, visible=bool(columns.sentence2)),
             self.ask: gr.update(value=text),
+            **self._of_choices(store, run_id),
             **self._sampled(store, run_id),
         }
         if not question or question[0] != run_id:
@@ -163,6 +164,14 @@ class PredictTab:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
         return updates
+
+    def _of_choices(self, store: RunStore, run_id: str | None) -> Updates:
+        """Show the ways to answer that a run's task has."""
+        chosen = False
+        with suppress(FinetuneError):
+            prepared = store.get(run_id).state().prepared
+            chosen = bool(prepared is None or task_of(prepared.target).choices(prepared.target))
+        return {control: gr.update(visible=chosen) for control in self.options[1:]}
 
     @reports_errors_in("answer")
     def on_opened(self, store: RunStore, run_id: str | None, linked: Any) -> Updates:
