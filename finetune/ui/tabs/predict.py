@@ -151,11 +151,15 @@ class PredictTab:
         sentences."""
         columns = model_chooser.columns(store, run_id)
         text = gettext("Compare") if columns.sentence2 else gettext("Ask")
+        chosen = False  # whether its task has several ways to answer
+        with suppress(FinetuneError):
+            prepared = store.get(run_id).state().prepared
+            chosen = bool(prepared is None or task_of(prepared.target).choices(prepared.target))
         updates: Updates = {
             self.first: gr.update(label=columns.sentence1),
             self.second: gr.update(label=columns.sentence2, visible=bool(columns.sentence2)),
             self.ask: gr.update(value=text),
-            **self._of_choices(store, run_id),
+            **{control: gr.update(visible=chosen) for control in self.options[1:]},
             **self._sampled(store, run_id),
         }
         if not question or question[0] != run_id:
@@ -164,14 +168,6 @@ class PredictTab:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
         return updates
-
-    def _of_choices(self, store: RunStore, run_id: str | None) -> Updates:
-        """Show the ways to answer that a run's task has."""
-        chosen = False
-        with suppress(FinetuneError):
-            prepared = store.get(run_id).state().prepared
-            chosen = bool(prepared is None or task_of(prepared.target).choices(prepared.target))
-        return {control: gr.update(visible=chosen) for control in self.options[1:]}
 
     @reports_errors_in("answer")
     def on_opened(self, store: RunStore, run_id: str | None, linked: Any) -> Updates:
