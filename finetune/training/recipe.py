@@ -11,7 +11,7 @@ from finetune.training import schedule
 
 FIELDS = ("per_device_train_batch_size", "learning_rate")  # that it fills in
 BATCH = 16  # pairs of a step, unless a GPU has too little to do with them
-LEAST_STEPS = 300  # that a larger batch must leave
+LEAST_STEPS = 600  # that a larger batch must leave
 _MOST_TOKENS = 2**14  # of such a batch, padded to `max_length`
 _LEAST_MEMORY = 11e9  # bytes of a GPU that gets such batches
 _MOST_GROWTH = 2.0  # of the learning rate with the batch
