@@ -140,7 +140,7 @@ def test_what_an_empty_box_comes_to_is_told_for_these_pairs(
     assert told(checkpoint="roberta-base")["learning_rate"] == "Automatic"  # not on this disk
     card = 80_000_000_000  # bytes
     monkeypatch.setattr(devices, "accelerator_memory", lambda: card)
-    assert told(num_train_epochs=8)["per_device_train_batch_size"] == "Automatic (32)"
+    assert told(num_train_epochs=16)["per_device_train_batch_size"] == "Automatic (32)"
     unread = told(dataset="somebody/pairs")
     assert {unread.pop("per_device_train_batch_size"), *unread.values()} == {"Automatic"}
 

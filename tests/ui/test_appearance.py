@@ -54,7 +54,7 @@ def test_the_style_sheet_uses_the_palette_alone_and_nothing_of_the_network() -> 
     assert set(LIGHT) == {*DARK, "filled"}
     sheet = theme.asset("page.css")
     assert re.findall(r":[^;{}]*(#[0-9a-fA-F]{3,8}\b|rgba?\()", sheet) == []
-    assert set(re.findall(r"var\(--ft-([\w-]+)", sheet)) - set(LIGHT) == {"tone"}
+    assert set(re.findall(r"var\(--ft-([\w-]+)", sheet)) - set(LIGHT) == {"tone", "axis"}
     for words in ("url(", "@import"):
         assert words not in sheet + theme.asset("palette.css")
     assert theme.theme()._stylesheets == []  # a Google font would be one
