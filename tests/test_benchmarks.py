@@ -60,6 +60,7 @@ def test_an_evaluation_is_measured_whole(store: RunStore) -> None:
     assert all(value > 0 for value in analysis.measure(store).values())
 
 
+@pytest.mark.long
 def test_prediction_is_measured_on_the_same_pairs(
     toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -790,6 +790,7 @@ def test_a_damaged_study_is_named(
         Study(study.folder).settings  # noqa: B018
 
 
+@pytest.mark.long
 def test_the_command_line_searches(
     store: RunStore, stand_in: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

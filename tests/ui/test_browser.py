@@ -139,7 +139,7 @@ def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
     assert app.store.runs() == []
 
 
-@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize("width", [1280, pytest.param(375, marks=pytest.mark.long)])
 def test_a_problem_of_a_search_has_room_at_its_box(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.locator("#train-how").get_by_role("radio", name="Search").check()
