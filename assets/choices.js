@@ -23,6 +23,13 @@ element.addEventListener('change', ({target}) => { // a new label is typed only 
   if (target.dataset.new === undefined) return;
   target.parentElement.querySelector('input').hidden = target.selectedOptions[0].dataset.free === undefined;
 });
+element.addEventListener('input', ({target}) => { // where scores are cut into two classes
+  if (!target.dataset.cuts) return;
+  const [cut, rows] = JSON.parse(target.dataset.cuts)[target.value];
+  const button = target.parentElement.querySelector('button');
+  button.dataset.value = JSON.stringify(String(cut));
+  button.textContent = target.dataset.words.replace('{cut}', cut).replace('{rows}', rows);
+});
 watch('value', () => {
   for (const button of element.querySelectorAll('[aria-busy]')) button.removeAttribute('aria-busy');
   const now = document.activeElement;

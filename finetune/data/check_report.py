@@ -60,6 +60,8 @@ class CheckReport:
     labels: list[str] = field(default_factory=list)  # names of the classes, by index
     # Training rows by part of the scale, of scores; empty if training is blocked.
     scale: dict[str, int] = field(default_factory=dict)
+    # Scores at which they can be cut into two classes, with the training rows from each one on.
+    cuts: list[tuple[float, int]] = field(default_factory=list)
     positive_label: str = ""  # the class whose F1 is reported
     read: dict[str, int] = field(default_factory=dict)  # split of the source -> rows read
     splits: list[SplitSummary] = field(default_factory=list)

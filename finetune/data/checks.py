@@ -33,6 +33,7 @@ from finetune.tasks.registry import find_task
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
 MAX_SHOWN = 20  # unreadable rows of a split
+_CUTS = 19  # places on a scale at which it may be cut into two classes
 FEW = 100  # training rows
 # Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (93 pairs) a good model
 # and a constant answer can score the same; above 0.06 (263) two that differ by a whole preset.
@@ -100,13 +101,17 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     blocks = [*described(assigned, task.problems(assigned.labels, config))]
     train, positive, majority, fingerprint = assigned.of("train").label, "", {}, ""
     scale: Mapping[str, int] = {}
+    cuts: list[tuple[float, int]] = []
     if not blocks and not any(finding.severity == "blocks" for finding in findings):
         target = task.target(assigned.labels, config)
         positive = task.facts(target, config).get("positive_label", "")
         validation = assigned.of("validation").label
         majority = task.constant_scores(train, validation, target, task.metrics)
         fingerprint = assigned.fingerprint(target)
-        scale = {} if target.names else task.counted(train, target)
+        if not target.names:
+            scale = task.counted(train, target)
+            places = np.linspace(target.low, target.high, _CUTS + 2)[1:-1]
+            cuts = [(cut, int((train >= cut).sum())) for cut in (float(f"{n:.3g}") for n in places)]
     report = CheckReport(
         source=dataset.source,
         revision=dataset.revision,
@@ -116,6 +121,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         task=task.name,
         labels=assigned.names,
         scale=dict(scale),
+        cuts=cuts,
         positive_label=positive,
         read=dataset.rows,
         splits=[

@@ -11,13 +11,16 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import App, choose_bundled, fill_toy, new_page, press_train
 from tests.support.evaluated_runs import evaluated
+from tests.support.waiting import until
 
 SCREENS = [(1280, 900), (375, 800)]
 
 
 def first_screen(page: Page, selector: str) -> None:
     """See that a part is drawn within the first screen; one in a row to swipe may be beside it."""
-    box = page.locator(selector).bounding_box()
+    part = page.locator(selector)
+    until(lambda: part.bounding_box() is not None)  # a live part may be drawn anew at this moment
+    box = part.bounding_box()
     assert box is not None, selector
     assert box["height"] > 10, selector
     height = page.viewport_size["height"]  # type: ignore[index]

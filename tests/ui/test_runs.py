@@ -278,7 +278,7 @@ def test_the_history_is_sorted_found_named_and_taken_away(
     assert history[2].about().note == "try a lower rate"
     assert history[2].config().name == "another"  # the configuration never changes
     find = page.locator("#runs-filter textarea, #runs-filter input")
-    find.fill("SPECS best")
+    find.fill("TICKETS best")
     expect(page.locator("#runs-table tbody tr")).to_have_count(1)
     find.fill("nothing like it")
     expect(page.locator("#runs-table")).to_contain_text("No run has all of these words")
