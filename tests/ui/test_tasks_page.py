@@ -73,7 +73,7 @@ def test_several_labels_from_the_drop_to_the_card(
     expect(page.locator("#cards")).to_contain_text("micro F1")
     page.get_by_role("tab", name="Runs").click()
     page.get_by_role("button", name="labels-1", exact=True).click()
-    expect(page.get_by_role("table", name="Each label")).to_contain_text("hears")
+    expect(page.get_by_label("Each label")).to_contain_text("hears")
     page.get_by_role("tab", name="Predict").click()
     page.get_by_label("text", exact=True).fill("the cat sees a fox")
     page.get_by_label("text", exact=True).press("Enter")
