@@ -135,9 +135,11 @@ def examples(
     columns: ColumnNames,
 ) -> Markup:
     """Draw a page of `rows`, from index `first` on. `corrections`: row -> its new class."""
-    labels = study.analysis.labels
+    task = task_of(study.analysis.target)
+    labels = task.choices(study.analysis.target)
     return render(
         "examples.html",
+        has_right=task.has_right,
         examples=example_rows(study, [int(row) for row in rows[first : first + PAGE]]),
         total=len(rows),
         first=first,
@@ -145,5 +147,5 @@ def examples(
         columns=columns,
         labels=labels,
         corrections=corrections,
-        relabel=study.table is not None and len(labels) <= MOST_CHOICES,
+        relabel=study.table is not None and 0 < len(labels) <= MOST_CHOICES,
     )

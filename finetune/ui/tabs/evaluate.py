@@ -108,10 +108,12 @@ class Evaluation:
             updates |= self._evaluation(store, run_id)
         elif run_id and part == ERRORS:
             updates |= self._examples(store, run_id, *filters)
-            labels = _labels(store.get(run_id).state())
+            summary = store.get(run_id).state()
+            labels = summary.prepared.labels if summary.prepared else []
             choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
             label = filters[1] if filters[1] in labels else ""
             updates[self.filters[1]] = gr.update(choices=choices, value=label)
+            updates[self.filters[0]] = gr.update(visible=summary.task.has_right)
         return updates
 
     @reports_errors_in("body")
@@ -170,7 +172,8 @@ class Evaluation:
         else:
             run = store.get(clicked.get("run"))
             labels = _labels(run.state())
-            corrections.correct_label(run, number, str(clicked.get("label")), labels)
+            if labels:
+                corrections.correct_label(run, number, str(clicked.get("label")), labels)
         return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
     @handler
@@ -235,7 +238,11 @@ class Evaluation:
         return {
             self.table: table + macro(_TEXT, "drawing_of")(run.id),
             self.counts: doubts,
-            self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id, label_column),
+            self.corrected: (
+                macro(_TEXT, "corrected")(len(corrected), run.id, label_column)
+                if _labels(summary)
+                else ""
+            ),
             self.start: gr.update(visible=bool(corrected)),
             self.page: first,
         }
@@ -246,4 +253,5 @@ def _script(name: str) -> str:
 
 
 def _labels(summary: RunSummary) -> list[str]:
-    return summary.prepared.labels if summary.prepared else []
+    target = summary.prepared.target if summary.prepared else None
+    return summary.task.choices(target) if target else []
