@@ -24,6 +24,26 @@ class InTen(NamedTuple):
         return whole if self.right.low <= whole <= self.right.high else round(self.right.value, 1)
 
 
+class Plainly(NamedTuple):
+    """A score that can be said in plain words, for tasks whose answers are not counted in tens."""
+
+    words: str  # with `{value}`
+    expected: float  # of new examples
+    constant: float  # of the best constant answer
+
+
+def plainly(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Plainly | None:
+    """Return the first score of a task that can be said in plain words; None if it was not measured
+    of the constant answer too."""
+    task = task_of(analysis.target)
+    constant = baselines.get(task.constant, {})
+    for metric in task.metrics:
+        if metric.plain and metric.name in analysis.scores and metric.name in constant:
+            score = analysis.expected.get(metric.name, analysis.scores[metric.name])
+            return Plainly(metric.plain, score.value, constant[metric.name])
+    return None
+
+
 def in_ten(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> InTen | None:
     """Return the expected results for ten new examples; None if the guess was not measured."""
     guess = baselines.get(task_of(analysis.target).constant, {}).get(ACCURACY.name)

@@ -15,7 +15,7 @@ from finetune.engines import registry, spending
 from finetune.engines.base import read_spec
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
-from finetune.evaluation.in_ten import in_ten
+from finetune.evaluation.in_ten import in_ten, plainly
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
@@ -95,14 +95,18 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
     """Say how the run ended and what to do next; empty while it runs."""
     if summary.status not in ENDED:
         return Markup()
-    judged, advised, ten = None, None, None
+    judged, advised, ten, plain = None, None, None, None
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
         if summary.saved_step is not None:
             judged = report.run_verdict(run, summary)
             advised = advice.advise(summary, run.config(), judged)
-            ten = in_ten(report.evaluate_run(run, summary).analysis, summary.baselines)
-    values = {"run": run, "summary": summary, "verdict": judged, "advice": advised, "ten": ten}
-    return render("run_verdict.html", **values)
+            analysis = report.evaluate_run(run, summary).analysis
+            ten = in_ten(analysis, summary.baselines)
+            plain = plainly(analysis, summary.baselines)
+    return render(
+        "run_verdict.html", run=run, summary=summary, verdict=judged, advice=advised, ten=ten,
+        plain=plain, constant=summary.task.constant,
+    )  # fmt: skip
 
 
 def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.evaluation import report
-from finetune.evaluation.in_ten import InTen, in_ten
+from finetune.evaluation.in_ten import InTen, in_ten, plainly
 from finetune.metrics.intervals import Interval
 from finetune.runs.store import RunStore
 from finetune.tasks.single_label import SingleLabel
@@ -22,6 +22,12 @@ def test_accuracy_is_said_of_ten_examples_beside_guessing(store: RunStore) -> No
     assert ten.guessed == pytest.approx(6.0)
     assert 7 < ten.right.low < 8.4 < ten.right.high < 9.2
     assert in_ten(analysis, {}) is None
+    plain = plainly(analysis, {SingleLabel.constant: {"accuracy": 0.6}})
+    assert plain is not None
+    assert plain.expected == pytest.approx(0.84)
+    assert plain.constant == 0.6
+    assert plain.words.format(value=plain.expected) == "right in 84%"
+    assert plainly(analysis, {}) is None
 
 
 @pytest.mark.parametrize(
