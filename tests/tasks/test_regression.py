@@ -24,14 +24,17 @@ from finetune.inference import decision_rule
 from finetune.inference.scorer import Scorer
 from finetune.jobs import train
 from finetune.metrics.regression import conformal_margin
+from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import RunSummary
 from finetune.tasks import scores
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
 from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
 from finetune.tasks.score_details import measure_details
 from finetune.training import model
+from finetune.ui.html import render
 from tests.support import trainer, uploads
 from tests.support.graded import graded_rows
 from tests.support.hub import LoopbackHub
@@ -359,3 +362,18 @@ def test_similarity_is_scaled_to_the_scores() -> None:
     similarity = np.linspace(0.2, 1, 30).astype(np.float32)
     answers = Regression().by_similarity(similarity, 5 * similarity - 1, similarity[:3], TARGET)
     assert answers == pytest.approx(5 * similarity[:3] - 1, abs=1e-5)
+
+
+def test_the_best_baseline_of_an_error_is_the_smallest() -> None:
+    measured = {"mae": 0.5, "pearson": 0.9, "spearmanr": 0.9, "rmse": 0.6, "loss": 0.4}
+    summary = RunSummary().fold([
+        events.Prepared(
+            train_examples=9, validation_examples=9, steps_per_epoch=3, total_steps=3, labels=[],
+            parameters=1, precision="no", task=REGRESSION,
+        ),
+        events.Evaluated(step=3, epoch=1, metrics=measured, seconds=1, best=True),
+        events.BaselinesMeasured(baselines={"a": {"mae": 0.7}, "b": {"mae": 1.4}}),
+    ])  # fmt: skip
+    cards = str(render("run_cards.html", summary=summary, remark=None, kept=None))
+    assert "best baseline 0.700" in cards
+    assert "1.400" not in cards
