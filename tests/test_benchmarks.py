@@ -135,6 +135,7 @@ def test_a_part_that_fails_leaves_the_others_their_figures(
     assert output.endswith("failed: training\ngpu: ratio 0.00\n")
 
 
+@pytest.mark.long
 def test_a_card_is_checked_as_the_processor_is(
     tmp_path: Path, toy_checkpoint: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -225,7 +226,8 @@ def test_ratios_are_written_beside_those_of_other_processors() -> None:
     assert text.endswith(f"{every.END}The end.\n")
 
 
-@pytest.mark.parametrize("clients", [10, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("clients", [10, 50])
 def test_visitors_watch_and_ask_without_an_error(
     store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], None], clients: int
 ) -> None:

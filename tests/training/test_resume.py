@@ -138,7 +138,10 @@ def test_the_rest_is_as_if_it_had_never_ended(
     ("killed", "values"),
     [
         (False, {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_steps": 1, "max_steps": 3}),
-        (False, {"early_stopping_patience": 1, "eval_steps": 2, "max_steps": 6}),
+        pytest.param(
+            False, {"early_stopping_patience": 1, "eval_steps": 2, "max_steps": 6},
+            marks=pytest.mark.long,
+        ),
         # The last checkpoint is older than some of the models.
         (True, {"metric_for_best_model": "loss", "eval_steps": 2, "save_steps": 3, "max_steps": 5,
                 "learning_rate": 1e-3}),

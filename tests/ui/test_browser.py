@@ -189,7 +189,7 @@ def test_an_address_opens_what_it_names_and_follows_what_is_opened(
     expect(page.locator("#push-plan")).to_contain_text("There is no such run")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_typed_name_is_kept_until_another_model_is_chosen(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
