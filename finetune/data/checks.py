@@ -47,8 +47,9 @@ def check_pairs(
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
     """Read a configuration's pairs and report what is wrong with them. `on_partial` gets the report
-    before lengths are measured. DataError if the source cannot be opened."""
-    start = time.monotonic()
+    before lengths are measured. DataError if the source cannot be opened. All runs of a
+    cross-validation have the same report."""
+    start, config = time.monotonic(), config.changed(fold=0)
     try:
         dataset = dataset_cache.read_dataset(
             config, root, lambda split, rows: progress(Phase.READ_ROWS, split, rows, 0)
@@ -67,6 +68,11 @@ def check_pairs(
         *_split_findings(all_rows),
     ]
     assigned = splits.assign_rows(dataset, config)
+    try:
+        assigned = splits.hold_out(assigned, config)
+    except DataError as error:
+        remedy = Remedy("folds", "", _("Hold out a validation split"))
+        findings.append(Finding("folds", "blocks", error.fact, 0, error.remedy, remedies=[remedy]))
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
@@ -208,14 +214,14 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Find rows whose pair has another label elsewhere, in any split, or is a repeat in its own."""
-    keys = list(map(assigned.of, assigned.rows))
+    keys = list(map(assigned.of, assigned.distinct))
     ordered = np.concatenate([key.ordered for key in keys])
     __, first, group = np.unique(ordered, return_index=True, return_inverse=True)
     labels = np.concatenate([key.label for key in keys])
     differs = (labels != labels[first[group]]).reshape(len(group), -1).any(axis=1)
     conflicting = np.isin(group, group[differs])
     conflicts, start = [], 0
-    for source_split, rows in assigned.rows.values():
+    for source_split, rows in (assigned.rows[name] for name in assigned.distinct):
         end = start + len(rows)
         order = np.argsort(group[start:end], kind="stable")  # rows of a pair stand together
         conflicts.append((source_split, rows[order][conflicting[start:end][order]]))
@@ -230,7 +236,8 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
     if config.drop_duplicates:
         action = _("The first of them is kept.")
     repeated = []
-    for name, (source_split, rows) in assigned.rows.items():
+    for name in assigned.distinct:
+        source_split, rows = assigned.rows[name]
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
         repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
@@ -265,7 +272,8 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
             )
         severe = margin > UNCERTAIN
         yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)
-    if assigned.rows["validation"][0] != "train" or not assigned.dataset.paired:
+    cut = assigned.rows["validation"][0] == "train" and "validation" in assigned.distinct
+    if not cut or not assigned.dataset.paired:
         return
     train_keys, keys = assigned.of("train"), assigned.of("validation")
     known = np.union1d(train_keys.first, train_keys.second)
