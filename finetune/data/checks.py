@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.config import RunConfig
+from finetune.config import FOLDS, RunConfig
 from finetune.data import (
     catalog,
     column_findings,
@@ -19,11 +19,11 @@ from finetune.data import (
     splits,
     token_lengths,
 )
-from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
+from finetune.data.check_report import FEW_HELD_OUT, CheckReport, SplitSummary, TokenLengths
 from finetune.data.row_findings import described, rows_finding
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
-from finetune.findings import Example, Finding, Remedy
+from finetune.findings import Example, Finding, Remedy, Severity
 from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.events import Phase
@@ -35,6 +35,7 @@ ProgressCallback = Callable[[Phase, str, int, int], None]
 MAX_SHOWN = 20  # unreadable rows of a split
 _CUTS = 19  # places on a scale at which it may be cut into two classes
 FEW = 100  # training rows
+FEW_TO_HOLD_OUT = 500  # rows; of fewer a cross-validation is offered in place of a split
 # Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (93 pairs) a good model
 # and a constant answer can score the same; above 0.06 (263) two that differ by a whole preset.
 UNCERTAIN, SLIGHTLY_UNCERTAIN = 0.1, 0.06
@@ -145,6 +146,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
             for line, reason in examples
         ],
         sheets=dataset.sheets,
+        folds=config.folds,
         fingerprint=fingerprint,
     )
     own = described(assigned, task.findings(assigned.labels, config, train, majority))
@@ -249,6 +251,7 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
     """Find too few rows to learn from or to validate with, and validation rows that share a
     sentence with training rows."""
     train, validation = (len(assigned.rows[name][1]) for name in ("train", "validation"))
+    cut = assigned.rows["validation"][0] == "train" and "validation" in assigned.distinct
     if 0 < train < FEW:
         title = _("Only {train} training rows", train=train)
         action = _("A few hundred are the least from which a model learns something that lasts.")
@@ -270,9 +273,12 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
                 "tell nothing. Bring more validation rows, or raise validation_share where they "
                 "are cut from train."
             )
-        severe = margin > UNCERTAIN
-        yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)
-    cut = assigned.rows["validation"][0] == "train" and "validation" in assigned.distinct
+        severity: Severity = "warns" if margin > UNCERTAIN else "notes"
+        remedies = []
+        if cut and train + validation < FEW_TO_HOLD_OUT:
+            text = _("Cross-validate in {folds} folds", folds=FOLDS)
+            remedies.append(Remedy("folds", str(FOLDS), text))
+        yield Finding(FEW_HELD_OUT, severity, title, validation, action, remedies=remedies)
     if not cut or not assigned.dataset.paired:
         return
     train_keys, keys = assigned.of("train"), assigned.of("validation")

@@ -89,15 +89,17 @@ class SeedSpread:
     count: int
     mean: float
     deviation: float  # sample standard deviation (n - 1); 0 for a single run
-    interval: tuple[float, float] | None  # 95%, of the mean over other seeds; None for one run
+    # 95%, of the mean over other seeds; None for one run, and over folds
+    interval: tuple[float, float] | None
 
 
-def seed_spread(scores: Iterable[float | None]) -> SeedSpread | None:
-    """Mean and standard deviation of the scores that are not None; None if there are none."""
+def seed_spread(scores: Iterable[float | None], independent: bool = True) -> SeedSpread | None:
+    """Mean and standard deviation of the scores that are not None; None if there are none. Without
+    an interval unless they are `independent`: models of folds share most of their rows."""
     values = [score for score in scores if score is not None]
     if not values:
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    mean = intervals.mean_interval(values)
+    mean = intervals.mean_interval(values) if independent else None
     ends = (mean.low, mean.high) if mean is not None else None
     return SeedSpread(len(values), statistics.fmean(values), deviation, ends)
