@@ -150,8 +150,8 @@ def answered(task: str, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarr
     if task == "scores":
         truth = draw.normal(size=100)
         return truth, truth + 0.75 * draw.normal(size=(10, 100))
-    truth = draw.integers(0, 2, (100, 3))
-    return truth, np.where(draw.random((10, 100, 3)) < 0.1, 1 - truth, truth)
+    labels = draw.integers(0, 2, (100, 3))
+    return labels, np.where(draw.random((10, 100, 3)) < 0.1, 1 - labels, labels)
 
 
 @pytest.mark.parametrize(
