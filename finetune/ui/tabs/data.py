@@ -25,6 +25,7 @@ from finetune.config import (
     RunConfig,
     is_upload,
 )
+from finetune.data import label_columns
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.jobs import check
@@ -259,7 +260,7 @@ class DataTab:
         if drawn.has_rows:  # other rows may be chosen by now
             return updates
         split = next(iter(report.read), "")
-        choices = _column_choices(report)
+        choices = column_choices(report)
         updates |= {
             self.drawn: replace(drawn, has_rows=True, choices=choices),
             self.split: gr.update(choices=list(report.read), value=split or None),
@@ -293,14 +294,18 @@ def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
     return macro(_TEMPLATE, "rows")(rows, report.columns, caption)
 
 
-def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
+def column_choices(report: CheckReport) -> tuple[Choices, ...]:
     """Choices of the columns, the positive class and the sheet, once the source is known."""
-    usable = [(name, name) for name, reason in report.choices.items() if not reason]
     choices: list[Choices] = []
     for role in ("sentence1", "sentence2", "label"):
-        guess = report.columns.get(role) or gettext("none found")
+        read = report.columns.get(role, "")
         none = [(NO_COLUMN, NO_COLUMN)] if role == "sentence2" else []
-        choices.append([(gettext("guessed: {name}", name=guess), ""), *none, *usable])
+        usable = ["", label_columns.LISTS] if role == "label" else [""]
+        names = [name for name, reason in report.choices.items() if reason in usable]
+        # Columns of 0 and 1 that are the label together.
+        names += [read] if label_columns.parts_of(read, report.choices) else []
+        guess = gettext("guessed: {name}", name=read or gettext("none found"))
+        choices.append([(guess, ""), *none, *((name, name) for name in names)])
     default = gettext("default: {name}", name=report.positive_label or gettext("the second"))
     if len(report.labels) > 2:
         default = gettext("macro F1 over all classes")
