@@ -306,10 +306,11 @@ class _RowPredictor:
             return {"labelled": len(truth)}
         scores = self._task.intervals(answers, truth, self._target, self._metrics)
         rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
-        confusion = None
+        found = {"labelled": len(truth), "scores": rows}
         if self._task.choices(self._target):
-            confusion = classification.confusion_matrix(truth, answers, self._target.size).tolist()
-        return {"labelled": len(truth), "scores": rows, "confusion": confusion}
+            confusion = classification.confusion_matrix(truth, answers, self._target.size)
+            found["confusion"] = confusion.tolist()
+        return found
 
 
 def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> list[list[str]]:
