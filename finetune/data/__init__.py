@@ -3,6 +3,7 @@
 __all__ = [
     "catalog",
     "check_report",
+    "checkpoint_catalog",
     "checkpoint_files",
     "checkpoints",
     "checks",
@@ -10,6 +11,7 @@ __all__ = [
     "csv_cells",
     "dataset_cache",
     "hub_access",
+    "label_columns",
     "needed_files",
     "splits",
     "symmetry",
