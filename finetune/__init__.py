@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
+        cross_validate,
         evaluate,
         load_pairs,
         push_to_hub,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate", "load_pairs",
-    "push_to_hub", "search", "train",
+    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "cross_validate", "evaluate",
+    "load_pairs", "push_to_hub", "search", "train",
 ]  # fmt: skip
 _MODULES = {
     "Predictor": "inference.predictor",

@@ -5,6 +5,7 @@ __all__ = [
     "advice",
     "baselines",
     "corrections",
+    "cross_validation",
     "examples",
     "in_ten",
     "picking",
