@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         answer_when_sure,
         cross_validate,
         evaluate,
+        gate,
         load_pairs,
         push_to_hub,
         search,
@@ -25,9 +26,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "cross_validate", "evaluate",
-    "load_pairs", "push_to_hub", "search", "train",
-]  # fmt: skip
+    "Predictor",
+    "Run",
+    "RunConfig",
+    "RunStore",
+    "answer_when_sure",
+    "cross_validate",
+    "evaluate",
+    "gate",
+    "load_pairs",
+    "push_to_hub",
+    "search",
+    "train",
+]
 _MODULES = {
     "Predictor": "inference.predictor",
     "Run": "runs.run",
