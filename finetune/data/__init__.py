@@ -3,6 +3,7 @@
 __all__ = [
     "catalog",
     "check_report",
+    "checkpoint_catalog",
     "checkpoint_files",
     "checkpoints",
     "checks",

@@ -1,4 +1,4 @@
-"""The datasets and checkpoints that the app offers, and rules for other names."""
+"""The datasets that the app offers, and rules for the names of datasets and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from finetune import owners, uploads
 from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
+from finetune.data.checkpoint_catalog import CHECKPOINTS, find_checkpoint
 from finetune.environment import project
-from finetune.errors import DataError
+from finetune.errors import DataError, some
 from finetune.messages import message as _
 from finetune.metrics.catalog import METRICS
 
@@ -24,24 +25,19 @@ BUNDLED_PAIRS = project.ROOT / "assets" / "pairs"
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A dataset or checkpoint that is offered."""
+    """A dataset that is offered."""
 
     name: str  # in a configuration
     label: str  # on the page
     repo: str = ""  # its Hub repository; empty if it has none
     config: str = ""  # the configuration within that
-    licence: str = ""  # of a checkpoint, as the Hub spells it
-    pairs: int = 0  # rows of a dataset's training split
+    pairs: int = 0  # rows of its training split
 
 
 def _glue(task: str, pairs: int) -> CatalogEntry:
     name = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}.get(task, task.upper())
     label = f"GLUE {name} (Hub)"
     return CatalogEntry(f"glue/{task}", label, "nyu-mll/glue", task, pairs=pairs)
-
-
-def _checkpoint(name: str, repo: str, licence: str) -> CatalogEntry:
-    return CatalogEntry(name, name, repo, licence=licence)
 
 
 DATASETS: tuple[CatalogEntry, ...] = (
@@ -60,22 +56,10 @@ DATASETS: tuple[CatalogEntry, ...] = (
     ),
 )
 
-CHECKPOINTS: tuple[CatalogEntry, ...] = (
-    _checkpoint(BUNDLED_CHECKPOINT, "sentence-transformers/all-MiniLM-L6-v2", "apache-2.0"),
-    _checkpoint("bert-base-uncased", "google-bert/bert-base-uncased", "apache-2.0"),
-    _checkpoint("distilbert-base-uncased", "distilbert/distilbert-base-uncased", "apache-2.0"),
-    _checkpoint("roberta-base", "FacebookAI/roberta-base", "mit"),
-)
-
 
 def find_dataset(name: str) -> CatalogEntry | None:
     """The offered dataset of that name, or None."""
     return next((entry for entry in DATASETS if entry.name == name), None)
-
-
-def find_checkpoint(name: str) -> CatalogEntry | None:
-    """The offered checkpoint of that name, or None."""
-    return next((entry for entry in CHECKPOINTS if entry.name == name), None)
 
 
 def repo_and_config(config: RunConfig) -> tuple[str, str]:
@@ -138,7 +122,7 @@ def checkpoint_problem(name: str, policy: owners.Policy) -> str | None:
     if is_local_path(name):
         return _("is on this machine's disk, which visitors cannot use; choose one on the Hub")
     if not policy.any_checkpoint:
-        offered = ", ".join(entry.name for entry in CHECKPOINTS)
+        offered = some([entry.name for entry in CHECKPOINTS])
         return _("is not offered in this shared app; choose one of {offered}", offered=offered)
     return None if may_be_fetched(name) else _("is not a name on the Hub; give it as owner/name")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import disk, hub_errors, owners
 from finetune.config import BUNDLED_CHECKPOINT
-from finetune.data import catalog, hub_access
+from finetune.data import catalog, checkpoint_catalog, hub_access
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, ModelError
 from finetune.messages import message as _
@@ -81,7 +81,7 @@ def local_folder(checkpoint: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    entry = catalog.find_checkpoint(checkpoint)
+    entry = checkpoint_catalog.find_checkpoint(checkpoint)
     for name in (checkpoint, entry.repo) if entry else (checkpoint,):
         with contextlib.suppress(HFValidationError):
             path = try_to_load_from_cache(name, "config.json")
@@ -103,7 +103,7 @@ def resolve_checkpoint(checkpoint: str) -> str:
     """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
-    if not owners.policy().asks_rights or catalog.find_checkpoint(checkpoint):
+    if not owners.policy().asks_rights or checkpoint_catalog.find_checkpoint(checkpoint):
         return checkpoint
     if problem := catalog.checkpoint_problem(checkpoint, owners.policy()):
         raise ConfigError({"checkpoint": problem})

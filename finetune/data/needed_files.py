@@ -12,7 +12,7 @@ from pathlib import Path
 
 from finetune import uploads
 from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig, is_upload
-from finetune.data import catalog, hub_access
+from finetune.data import catalog, checkpoint_catalog, hub_access
 from finetune.environment import confinement
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
@@ -50,7 +50,7 @@ def of_checkpoint(name: str) -> Confinement:
     package."""
     if not catalog.needs_hub(BUNDLED_DATASET, name) or not catalog.may_be_fetched(name):
         return Confinement()
-    entry = catalog.find_checkpoint(name)
+    entry = checkpoint_catalog.find_checkpoint(name)
     repository = _of_repository("model", name)
     return repository | _of_repository("model", entry.repo) if entry else repository
 

@@ -18,7 +18,7 @@ import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from finetune.config import RunConfig, hyperparameters, is_upload
-from finetune.data import catalog, check_report, checkpoints
+from finetune.data import catalog, check_report, checkpoint_catalog, checkpoints
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import picking, report
 from finetune.evaluation.report import Analysis
@@ -63,7 +63,7 @@ def card_text(run: Run, summary: RunSummary, full: str, licence: str | None = No
 
 def base_licence(config: RunConfig) -> str:
     """The licence of the run's checkpoint; empty if only the Hub knows it."""
-    checkpoint = catalog.find_checkpoint(config.checkpoint)
+    checkpoint = checkpoint_catalog.find_checkpoint(config.checkpoint)
     return checkpoint.licence if checkpoint else ""
 
 
@@ -155,7 +155,7 @@ class _Card:
         self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
         # Names on the Hub; empty if it is not on the Hub.
         base, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)
-        listed = catalog.find_checkpoint(base)
+        listed = checkpoint_catalog.find_checkpoint(base)
         self.base_model = listed.repo if listed else "" if catalog.is_local_path(base) else base
         own = is_upload(config.dataset) or catalog.is_local_path(config.dataset)
         self.hub_dataset = "" if own else config.dataset

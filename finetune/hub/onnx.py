@@ -63,6 +63,7 @@ def _batch(tokenizer: Any, classifier: Any, size: int, length: int) -> dict[str,
 
 def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    classifier.config.use_cache = False  # a decoder would return what it keeps for the next token
     try:
         example = _batch(tokenizer, classifier, 2, 8)
         with warnings.catch_warnings(), _with_last_layer(classifier):

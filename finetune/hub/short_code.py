@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
-from finetune.data import catalog
+from finetune.data import catalog, checkpoint_catalog
 from finetune.errors import FinetuneError
 from finetune.hub import rendering
 from finetune.runs.run import Run
@@ -30,7 +30,7 @@ def short_code(run: Run, store: RunStore, summary: RunSummary) -> str:
     prepared, config = summary.prepared, summary.resolved(run.config())
     if prepared is None:
         return ""
-    columns, entry = summary.columns, catalog.find_checkpoint(config.checkpoint)
+    columns, entry = summary.columns, checkpoint_catalog.find_checkpoint(config.checkpoint)
     label = columns.label
     if not prepared.labels:
         label_code = f"[float(score) for score in rows[{label!r}]]"

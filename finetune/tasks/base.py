@@ -86,6 +86,7 @@ class LabelColumn:
     spellings: Sequence[str]
     named: bool  # True if the source itself names the classes
     codes: Mapping[str, NDArray[Any]]  # split of the source -> the encoder's numbers
+    joined: bool = False  # True if it stands for several columns of 0 and 1
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from finetune import config as run_config
 from finetune import owners
 from finetune.config import DATA_FIELDS, READING_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
-from finetune.data import catalog
+from finetune.data import catalog, checkpoint_catalog
 from finetune.findings import shorten
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
@@ -144,7 +144,9 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
         choices = [(gettext(task.title), task.name) for task in tasks().values()]
         return gr.Dropdown([(gettext("guessed"), ""), *choices], **common)
     if name == "checkpoint":
-        choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
+        choices = [
+            (checkpoint.label, checkpoint.name) for checkpoint in checkpoint_catalog.CHECKPOINTS
+        ]
         return gr.Dropdown(choices, allow_custom_value=owners.policy().any_checkpoint, **common)
     if is_column or name in ("positive_label", "sheet", *_SUGGESTED):
         guessed = is_column or name in _SUGGESTED

@@ -36,14 +36,30 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+# The others of the catalogue as they are, and heads that are built in another way.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ModernBert, alternating attention": (
+        "ModernBert",
+        {"num_hidden_layers": 3, "global_attn_every_n_layers": 3, "local_attention": 8},
+    ),
+    "ModernBert, mean pooling": ("ModernBert", {"classifier_pooling": "mean"}),
+    "XLMRoberta, padding token 1": ("XLMRoberta", {"pad_token_id": 1}),
+    "DebertaV2 as v3": (
+        "DebertaV2",
+        {"position_buckets": 16, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+         "position_biased_input": False, "type_vocab_size": 0, "pooler_hidden_size": 32},
+    ),
+}  # fmt: skip
 DECODERS = {"GPT2", "Llama"}
 
 
-def write(folder: Path, family: str) -> Path:
-    """A random model of a family with a tokenizer of the toys' words."""
+def write(folder: Path, family: str, **values: Any) -> Path:
+    """A random model of a family, or of a variant, with a tokenizer of the toys' words. `values`
+    replace those of its configuration."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     torch.manual_seed(0)
+    family, own = VARIANTS.get(family, (family, {}))
     vocabulary = {word: index for index, word in enumerate([*SPECIAL, *toys.WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -53,10 +69,11 @@ def write(folder: Path, family: str) -> Path:
         names |= {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     inputs = ["input_ids", "attention_mask"]
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=len(vocabulary), pad_token_id=None if family in DECODERS else 0,
-        bos_token_id=2, eos_token_id=3, **FAMILIES[family],
-    )  # fmt: skip
+    values = {
+        "vocab_size": len(vocabulary), "pad_token_id": None if family in DECODERS else 0,
+        "bos_token_id": 2, "eos_token_id": 3, **FAMILIES[family], **own, **values,
+    }  # fmt: skip
+    config = getattr(transformers, f"{family}Config")(**values)
     getattr(transformers, f"{family}ForSequenceClassification")(config).save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder

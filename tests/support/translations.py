@@ -22,7 +22,7 @@ from babel.messages.frontend import parse_mapping_cfg
 from babel.messages.pofile import read_po
 
 from finetune import config
-from finetune.data import catalog
+from finetune.data import catalog, checkpoint_catalog
 from finetune.environment import space
 from finetune.errors import FinetuneError
 from finetune.evaluation import baselines, examples
@@ -55,7 +55,8 @@ LISTED: tuple[str, ...] = (
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {
     *config.hyperparameters(),
-    *(choice.label for choice in (*catalog.DATASETS[1:], *catalog.CHECKPOINTS)),
+    *(choice.label for choice in catalog.DATASETS[1:]),
+    *(choice.label for choice in checkpoint_catalog.CHECKPOINTS),
     *publish.LICENCES[:-1],
     *publish.HARDWARE,
     "sentence1",

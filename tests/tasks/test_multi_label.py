@@ -32,6 +32,7 @@ from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL, DecisionRule, Predict
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.registry import recognise
 from finetune.ui import evaluation_view, label_evaluation
+from finetune.ui.html import macro
 from finetune.ui.tabs.data import column_choices
 from finetune.ui.tabs.evaluate import Evaluation
 from finetune.uploads import Uploads
@@ -411,8 +412,17 @@ def test_a_column_for_each_label_is_asked_about_and_read(tmp_path: Path) -> None
     checked = checks.check_pairs(config, tmp_path)
     assert (checked.task, checked.labels) == (MULTI_LABEL, LABELS)
     assert not checked.blocked
-    label = [value for _, value in column_choices(checked)[2]]
-    assert label == ["", "text", *LABELS, "hears | likes | sees"]
+    choices = column_choices(checked)
+    assert [value for _, value in choices[2]] == ["", "text", *LABELS, "hears | likes | sees"]
+    assert not choices[3]  # no label is the positive one
+    note = found(checked, "several-labels")
+    assert note is not None
+    assert (note.title, note.remedies) == (
+        "Each of these columns is a label: hears | likes | sees", []
+    )  # fmt: skip
+    drawn = str(macro("checks.html", "overview")(checked))
+    assert "<option selected>hears | likes | sees</option>" in drawn
+    assert "Labels in train" in drawn
     total = np.sum([split.classes for split in checked.splits], axis=0)
     assert total.tolist() == np.sum([row[1:] for row in rows], axis=0).tolist()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
 import transformers
 from accelerate.utils import set_seed
@@ -22,6 +23,7 @@ from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from finetune.training import dataloaders, model
+from tests.support import toys
 from tests.support.families import FAMILIES, SMALL, write
 from tests.support.training import fit, losses, prepared, work_in_this_process
 
@@ -118,6 +120,24 @@ def test_a_checkpoint_without_its_tokenizer_is_refused(family: str, tmp_path: Pa
                  lambda: Predictor(folder, 32)):  # fmt: skip
         with pytest.raises(ModelError, match=r"knows no words|Couldn't instantiate"):
             load()
+
+
+def test_a_tokenizer_is_read_from_its_sentencepiece_model(tmp_path: Path) -> None:
+    """DeBERTa-v3 and its kin have no other file."""
+    folder = write(tmp_path / "deberta", "DebertaV2 as v3", vocab_size=60)
+    for path in folder.glob("token*"):
+        path.unlink()
+    sentences = [" ".join(pair) for *pair, _ in toys.rows(100)]
+    with (folder / "spm.model").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences), model_writer=file, vocab_size=36, pad_id=0,
+            bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]",
+            unk_piece="[UNK]", minloglevel=2,
+        )  # fmt: skip
+    tokenizer, _, _ = model.load_classifier(str(folder), Target(("no", "yes")), 32)
+    ids = tokenizer("the cat", "a dog")["input_ids"]
+    words = [piece for piece in tokenizer.convert_ids_to_tokens(ids) if piece[0] != "["]
+    assert "".join(words).replace("\u2581", " ").split() == ["the", "cat", "a", "dog"]
 
 
 def test_a_tokenizer_of_another_language_is_refused(

@@ -25,7 +25,6 @@ from finetune.config import (
     RunConfig,
     is_upload,
 )
-from finetune.data import label_columns
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.jobs import check
@@ -298,18 +297,15 @@ def column_choices(report: CheckReport) -> tuple[Choices, ...]:
     """Choices of the columns, the positive class and the sheet, once the source is known."""
     choices: list[Choices] = []
     for role in ("sentence1", "sentence2", "label"):
-        read = report.columns.get(role, "")
         none = [(NO_COLUMN, NO_COLUMN)] if role == "sentence2" else []
-        usable = ["", label_columns.LISTS] if role == "label" else [""]
-        names = [name for name, reason in report.choices.items() if reason in usable]
-        # Columns of 0 and 1 that are the label together.
-        names += [read] if label_columns.parts_of(read, report.choices) else []
-        guess = gettext("guessed: {name}", name=read or gettext("none found"))
-        choices.append([(guess, ""), *none, *((name, name) for name in names)])
+        read = report.columns.get(role) or gettext("none found")
+        usable = ((name, name) for name in report.usable(role))
+        choices.append([(gettext("guessed: {name}", name=read), ""), *none, *usable])
     default = gettext("default: {name}", name=report.positive_label or gettext("the second"))
     if len(report.labels) > 2:
         default = gettext("macro F1 over all classes")
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
+    positive = [(default, ""), *classes] if report.template == "classes" else []
     sheets = [(name, name) for name in report.sheets[:200]] if len(report.sheets) > 1 else []
     first = [(gettext("the first with pairs"), "")] if sheets else []
-    return (*choices, [(default, ""), *classes], [*first, *sheets])
+    return (*choices, positive, [*first, *sheets])

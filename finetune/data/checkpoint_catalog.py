@@ -1,0 +1,181 @@
+"""The checkpoints that are offered, one a line.
+
+Each repository holds its weights as safetensors and needs no code of its own. If that is not known
+for certain (`known` is False), the page says so, and a checkpoint without safetensors is refused
+before any weights are fetched. Microsoft's DeBERTa-v3 and multilingual MiniLM are missing because
+their repositories hold pickles; models of others that were trained from them are offered instead.
+
+Source of the facts: the model cards, https://huggingface.co/NAME.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from finetune.config import BUNDLED_CHECKPOINT
+from finetune.messages import message as _
+
+Size = Literal["small", "base", "large"]  # of the layers, which decide how fast it is
+
+_ENGLISH = _("English")
+_CHINESE = _("Chinese and English")
+_MANY, _FIFTY = _("about 100 languages"), _("about 50 languages")
+_ALL = _("more than 1,800 languages")
+
+_BUNDLED = _("Comes with the app and trains in minutes on a processor; made to compare sentences.")
+_COURSE = _("The course's own choice, with the most published results to compare with.")
+_HALF = _("BERT with half the layers: faster and a little less accurate.")
+_ROBERTA = _("A dependable choice for English sentences and pairs.")
+_MODERN = _("Reads long texts and is fast on a GPU.")
+_SIZES = _("Made as ModernBERT, in six sizes: take the largest that trains in the time you have.")
+_MULTILINGUAL = _("For texts in any of its languages, or in several.")
+_LONG_MULTILINGUAL = _("For texts in any of its languages, long ones too; made as ModernBERT.")
+_VECTORS = _("Made to compare sentences in any of its languages: a good start for pairs.")
+_SIMILARITY = _("Has learned to score how similar two sentences are: a start for scores of pairs.")
+_DUPLICATES = _("Has learned to find duplicate questions: a start for paraphrases and duplicates.")
+_INFERENCE = _("Has learned what follows from what (NLI): a good start where pairs are few.")
+_RANKING = _("Has learned to rank texts for a question: a start for relevance.")
+
+
+@dataclass(frozen=True)
+class OfferedCheckpoint:
+    """A checkpoint of the catalogue."""
+
+    name: str  # in a configuration
+    title: str  # on the page
+    size: Size
+    millions: float  # of parameters, word embeddings included
+    languages: str
+    tokens: int  # the longest input
+    licence: str  # as the Hub spells it
+    purpose: str
+    repo: str = ""  # its Hub repository
+    known: bool = False  # True if its weights are known to be safetensors
+    warm: bool = False  # True if it is a classifier, whose output layer may be kept
+
+    @property
+    def label(self) -> str:
+        """The title with the number of parameters."""
+        return f"{self.title} \u00b7 {self.millions:,.0f}M"
+
+    @property
+    def multilingual(self) -> bool:
+        """True unless it knows English only."""
+        return self.languages != _ENGLISH
+
+    @property
+    def weight_bytes(self) -> int:
+        """The most that its weights take to download, in bytes: four for each parameter."""
+        return round(self.millions * 4e6)
+
+
+def _entry(
+    name: str, title: str, size: Size, millions: float, languages: str, tokens: int, licence: str,
+    purpose: str, repo: str = "", known: bool = False,
+) -> OfferedCheckpoint:  # fmt: skip
+    warm = purpose in (_SIMILARITY, _DUPLICATES, _INFERENCE, _RANKING)
+    return OfferedCheckpoint(
+        name, title, size, millions, languages, tokens, licence, purpose, repo or name, known, warm
+    )
+
+
+# fmt: off
+CHECKPOINTS: tuple[OfferedCheckpoint, ...] = (
+    _entry(BUNDLED_CHECKPOINT, "all-MiniLM-L6-v2",
+           "small", 23, _ENGLISH, 512, "apache-2.0", _BUNDLED,
+           "sentence-transformers/all-MiniLM-L6-v2", known=True),
+    _entry("bert-base-uncased", "BERT base",
+           "base", 110, _ENGLISH, 512, "apache-2.0", _COURSE,
+           "google-bert/bert-base-uncased", known=True),
+    _entry("distilbert-base-uncased", "DistilBERT",
+           "small", 67, _ENGLISH, 512, "apache-2.0", _HALF,
+           "distilbert/distilbert-base-uncased", known=True),
+    _entry("roberta-base", "RoBERTa base",
+           "base", 125, _ENGLISH, 512, "mit", _ROBERTA,
+           "FacebookAI/roberta-base", known=True),
+    _entry("FacebookAI/roberta-large", "RoBERTa large",
+           "large", 355, _ENGLISH, 512, "mit", _ROBERTA, known=True),
+    _entry("answerdotai/ModernBERT-base", "ModernBERT base",
+           "base", 150, _ENGLISH, 8192, "apache-2.0", _MODERN, known=True),
+    _entry("answerdotai/ModernBERT-large", "ModernBERT large",
+           "large", 396, _ENGLISH, 8192, "apache-2.0", _MODERN, known=True),
+    _entry("jhu-clsp/ettin-encoder-17m", "Ettin",
+           "small", 17, _ENGLISH, 8192, "mit", _SIZES),
+    _entry("jhu-clsp/ettin-encoder-32m", "Ettin",
+           "small", 32, _ENGLISH, 8192, "mit", _SIZES),
+    _entry("jhu-clsp/ettin-encoder-68m", "Ettin",
+           "small", 68, _ENGLISH, 8192, "mit", _SIZES),
+    _entry("jhu-clsp/ettin-encoder-150m", "Ettin",
+           "base", 150, _ENGLISH, 8192, "mit", _SIZES),
+    _entry("jhu-clsp/ettin-encoder-400m", "Ettin",
+           "large", 396, _ENGLISH, 8192, "mit", _SIZES),
+    _entry("jhu-clsp/ettin-encoder-1b", "Ettin",
+           "large", 1028, _ENGLISH, 8192, "mit", _SIZES),
+    _entry("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", "Multilingual MiniLM",
+           "small", 118, _FIFTY, 512, "apache-2.0", _VECTORS, known=True),
+    _entry("intfloat/multilingual-e5-small", "Multilingual E5 small",
+           "small", 118, _MANY, 512, "mit", _VECTORS, known=True),
+    _entry("intfloat/multilingual-e5-base", "Multilingual E5 base",
+           "base", 278, _MANY, 512, "mit", _VECTORS, known=True),
+    _entry("jhu-clsp/mmBERT-small", "mmBERT small",
+           "small", 140, _ALL, 8192, "mit", _LONG_MULTILINGUAL),
+    _entry("jhu-clsp/mmBERT-base", "mmBERT base",
+           "base", 307, _ALL, 8192, "mit", _LONG_MULTILINGUAL),
+    _entry("FacebookAI/xlm-roberta-base", "XLM-RoBERTa base",
+           "base", 278, _MANY, 512, "mit", _MULTILINGUAL, known=True),
+    _entry("FacebookAI/xlm-roberta-large", "XLM-RoBERTa large",
+           "large", 560, _MANY, 512, "mit", _MULTILINGUAL, known=True),
+    _entry("cross-encoder/stsb-distilroberta-base", "DistilRoBERTa after STS-B",
+           "small", 82, _ENGLISH, 512, "apache-2.0", _SIMILARITY),
+    _entry("cross-encoder/stsb-roberta-base", "RoBERTa base after STS-B",
+           "base", 125, _ENGLISH, 512, "apache-2.0", _SIMILARITY),
+    _entry("cross-encoder/stsb-roberta-large", "RoBERTa large after STS-B",
+           "large", 355, _ENGLISH, 512, "apache-2.0", _SIMILARITY),
+    _entry("cross-encoder/quora-distilroberta-base", "DistilRoBERTa after Quora",
+           "small", 82, _ENGLISH, 512, "apache-2.0", _DUPLICATES),
+    _entry("cross-encoder/quora-roberta-base", "RoBERTa base after Quora",
+           "base", 125, _ENGLISH, 512, "apache-2.0", _DUPLICATES),
+    _entry("cross-encoder/quora-roberta-large", "RoBERTa large after Quora",
+           "large", 355, _ENGLISH, 512, "apache-2.0", _DUPLICATES),
+    _entry("cross-encoder/nli-deberta-v3-small", "DeBERTa-v3 small after NLI",
+           "small", 142, _ENGLISH, 512, "apache-2.0", _INFERENCE),
+    _entry("cross-encoder/nli-deberta-v3-base", "DeBERTa-v3 base after NLI",
+           "base", 184, _ENGLISH, 512, "apache-2.0", _INFERENCE),
+    _entry("cross-encoder/nli-deberta-v3-large", "DeBERTa-v3 large after NLI",
+           "large", 435, _ENGLISH, 512, "apache-2.0", _INFERENCE),
+    _entry("tasksource/ModernBERT-base-nli", "ModernBERT base after NLI",
+           "base", 150, _ENGLISH, 8192, "apache-2.0", _INFERENCE),
+    _entry("tasksource/ModernBERT-large-nli", "ModernBERT large after NLI",
+           "large", 396, _ENGLISH, 8192, "apache-2.0", _INFERENCE),
+    _entry("MoritzLaurer/mDeBERTa-v3-base-xnli-multilingual-nli-2mil7",
+           "mDeBERTa-v3 base after NLI", "base", 279, _MANY, 512, "mit", _INFERENCE),
+    _entry("cross-encoder/ms-marco-MiniLM-L6-v2", "MiniLM reranker, 6 layers",
+           "small", 23, _ENGLISH, 512, "apache-2.0", _RANKING),
+    _entry("cross-encoder/ms-marco-MiniLM-L12-v2", "MiniLM reranker, 12 layers",
+           "small", 33, _ENGLISH, 512, "apache-2.0", _RANKING),
+    _entry("Alibaba-NLP/gte-reranker-modernbert-base", "GTE reranker, ModernBERT base",
+           "base", 150, _ENGLISH, 8192, "apache-2.0", _RANKING),
+    _entry("BAAI/bge-reranker-base", "BGE reranker base",
+           "base", 278, _CHINESE, 512, "mit", _RANKING),
+    _entry("BAAI/bge-reranker-large", "BGE reranker large",
+           "large", 560, _CHINESE, 512, "mit", _RANKING),
+    _entry("BAAI/bge-reranker-v2-m3", "BGE reranker v2-m3",
+           "large", 568, _MANY, 8192, "apache-2.0", _RANKING),
+)
+# fmt: on
+
+
+def find_checkpoint(name: str) -> OfferedCheckpoint | None:
+    """The offered checkpoint of that name, or None."""
+    return next((entry for entry in CHECKPOINTS if entry.name == name), None)
+
+
+def matching(size: str = "", languages: str = "") -> Iterator[OfferedCheckpoint]:
+    """Yield the checkpoints of a size, and those for English only (`english`) or for other
+    languages (`other`); all by default."""
+    for entry in CHECKPOINTS:
+        of_languages = not languages or entry.multilingual == (languages == "other")
+        if of_languages and size in ("", entry.size):
+            yield entry
