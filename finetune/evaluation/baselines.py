@@ -11,6 +11,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,10 +45,17 @@ Targets = NDArray[Any]
 Similarities = NDArray[np.float32]
 
 
-class _Texts(NamedTuple):
+class Texts(NamedTuple):
+    """Sentences or pairs with what is learned of them."""
+
     first: list[str]
     second: list[str]  # empty for single sentences
     targets: Targets
+
+    def of(self, rows: NDArray[np.bool_]) -> Texts:
+        """Return those of a mask of shape (rows,)."""
+        first, second = ([*compress(column, rows)] for column in self[:2])
+        return Texts(first, second, self.targets[rows])
 
 
 def measure_baselines(
@@ -90,7 +98,7 @@ def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = ()) -> dict[str, flo
     """Return the scores of TF-IDF; empty if no text has a word. Takes seconds and no torch."""
 
     def measure() -> dict[str, float]:
-        train, validation = (_draw(pairs.splits[name], MOST) for name in ("train", "validation"))
+        train, validation = (draw(pairs.splits[name], MOST) for name in ("train", "validation"))
         try:
             answers = predict_by_tfidf(train, validation, pairs.target)
         except ValueError:  # the vocabulary is empty
@@ -153,8 +161,8 @@ def _measure_cosine(
     metrics: Sequence[Metric],
 ) -> dict[str, float]:  # fmt: skip
     """Return the scores of the similarity; empty if stopped."""
-    train = _draw(pairs.splits["train"], MOST_TUNED)
-    validation = _draw(pairs.splits["validation"], MOST_ENCODED)
+    train = draw(pairs.splits["train"], MOST_TUNED)
+    validation = draw(pairs.splits["validation"], MOST_ENCODED)
     first, second = train.first + validation.first, train.second + validation.second
     similarities = cosine_similarity(folder, first, second, max_length, half, stop)
     if similarities is None:
@@ -165,16 +173,16 @@ def _measure_cosine(
     return _scores(answers, validation.targets, pairs, metrics)
 
 
-def _draw(split: Dataset, most: int) -> _Texts:
+def draw(split: Dataset, most: int) -> Texts:
     """Draw texts and targets of a split, or of a number of its pairs, with a seed."""
     if len(split) > most:
         rows = np.random.default_rng(0).choice(len(split), most, replace=False)
         split = split.select(np.sort(rows))
     second = split["sentence2"][:] if "sentence2" in split.column_names else []
-    return _Texts(split["sentence1"][:], second, np.asarray(split["label"][:]))
+    return Texts(split["sentence1"][:], second, np.asarray(split["label"][:]))
 
 
-def predict_by_tfidf(train: _Texts, validation: _Texts, target: Target) -> Targets:
+def predict_by_tfidf(train: Texts, validation: Texts, target: Target) -> Targets:
     """Predict the targets of the validation pairs by a linear model.
 
     A pair is the elementwise product and absolute difference of its two TF-IDF vectors, as
@@ -190,7 +198,7 @@ def predict_by_tfidf(train: _Texts, validation: _Texts, target: Target) -> Targe
     )  # fmt: skip
     vectorizer.fit(train.first + train.second)
 
-    def features(texts: _Texts) -> Any:
+    def features(texts: Texts) -> Any:
         first = vectorizer.transform(texts.first)
         if not texts.second:
             return first
