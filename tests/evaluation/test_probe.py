@@ -1,4 +1,4 @@
-"""Which checkpoint first: ranked without training, for each task, and no more sure than it can be."""
+"""Which checkpoint first: ranked without training, for each task, and only as sure as it can be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from finetune import text_hashes
 from finetune.__main__ import main
@@ -56,7 +57,8 @@ def pairs_of(kind: str, folder: Path) -> Path:
 def test_each_task_is_probed_and_what_cannot_be_read_is_said(
     kind: str, metric: str, sentence_encoder: Path, toy_checkpoint: Path, tmp_path: Path
 ) -> None:
-    pairs, told = toys.load(pairs_of(kind, tmp_path)), []
+    pairs = toys.load(pairs_of(kind, tmp_path))
+    told: list[tuple[str, int, int]] = []
     names = [str(tmp_path / "nowhere"), str(sentence_encoder), str(toy_checkpoint)]
     report = probe.probe(
         pairs, RunConfig(max_length=32), names, lambda *progress: told.append(progress)
@@ -84,7 +86,7 @@ def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
 
-    def wrong_in(share: float) -> np.ndarray:
+    def wrong_in(share: float) -> NDArray[np.int64]:
         return np.where(rng.random(400) < share, 1 - truth, truth)
 
     answers = {"good": wrong_in(0.2), "as good": wrong_in(0.2), "bad": wrong_in(0.4)}
@@ -96,12 +98,15 @@ def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
     ranked = probe.rank(found, answers, truth, target)
     assert ranked[-1].checkpoint == "bad"
     assert [one.may_be_best for one in ranked] == [True, True, False]
-    words = {"metric": "f1", "classes": 2, "pairs": 400, "words": None}
-    assert "cannot tell" in ProbeReport(ranked, **words).verdict
+
+    def verdict(candidates: list[Probed]) -> str:
+        return ProbeReport(candidates, None, "f1", 2, 400).verdict
+
+    assert "cannot tell" in verdict(ranked)
     alone = probe.rank([found[0], found[1]], answers, truth, target)
-    assert ProbeReport(alone, **words).verdict.startswith("Train good first")
-    assert "Only bad" in ProbeReport([found[0], Probed("x", "no")], **words).verdict
-    assert "None" in ProbeReport([Probed("x", "no")], **words).verdict
+    assert verdict(alone).startswith("Train good first")
+    assert "Only bad" in verdict([found[0], Probed("x", "no")])
+    assert "None" in verdict([Probed("x", "no")])
 
 
 def test_features_are_of_one_scale_and_know_how_sentences_differ() -> None:
