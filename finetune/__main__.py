@@ -16,6 +16,7 @@ from finetune.errors import FinetuneError
 COMMANDS = {  # modules of `cli`
     "train": "fine-tune a checkpoint on sentence pairs",
     "search": "find hyperparameters by many runs",
+    "probe": "rank checkpoints on pairs before training",
     "check": "look for what is wrong with pairs before training on them",
     "predict": "predict every row of a file with a run's model",
     "evaluate": "score a run's model with its sentences swapped, or on its test set",

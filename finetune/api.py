@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
+    from finetune.evaluation.probe import ProbeReport
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
     from finetune.inference.file_request import PredictionRequest
@@ -166,6 +167,30 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
         if summary.status == "waiting":
             scheduler.dispatch_queue(store)
         time.sleep(_POLL)
+
+
+def probe(
+    config: RunConfig, checkpoints: Sequence[str] = (), store: RunStore | None = None
+) -> ProbeReport:
+    """Rank checkpoints on a configuration's training pairs before any training, in this process.
+
+    Args:
+        checkpoints: offered names, Hub ids or folders, from 2 to 8; by default those of the
+            catalogue that are on this disk.
+        store: keeps the pairs read; the default folder of runs if None.
+
+    Returns:
+        `candidates`, the best first: each with its cross-validated `score`, whether it
+            `may_be_best`, and its time and size; `words` is the score of TF-IDF.
+
+    Raises:
+        ConfigError, DataError: if there is nothing to compare, or too few pairs.
+    """
+    from finetune.jobs import probe as jobs
+
+    store = store or RunStore(default_root())
+    names = jobs.check_request(store, config, [*checkpoints] or jobs.candidates(config))
+    return jobs.probe_checkpoints(config, names, store.root)
 
 
 def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:

@@ -11,10 +11,12 @@ __all__ = [
     "gate_report",
     "in_ten",
     "picking",
+    "probe",
     "quantization",
     "release",
     "report",
     "saved_predictions",
     "slices",
     "test_set",
+    "vectors",
 ]
