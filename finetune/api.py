@@ -1,10 +1,9 @@
-"""The Python API: `finetune.train`, `cross_validate`, `search`, `evaluate`, `answer_when_sure`,
-`load_pairs`, `push_to_hub`."""
+"""The Python API, which `import finetune` offers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
 from finetune.evaluation import abstention, report
 from finetune.evaluation.abstention import Abstention
+from finetune.evaluation.gate import Judgement, Limits
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import evaluate as evaluation_jobs
 from finetune.jobs import scheduler, service
@@ -27,8 +27,10 @@ from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
+    from finetune.evaluation.probe import ProbeReport
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
+    from finetune.inference.file_request import PredictionRequest
 
 _POLL = 0.2  # seconds between reads of a run's events
 
@@ -167,6 +169,30 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
         time.sleep(_POLL)
 
 
+def probe(
+    config: RunConfig, checkpoints: Sequence[str] = (), store: RunStore | None = None
+) -> ProbeReport:
+    """Rank checkpoints on a configuration's training pairs before any training, in this process.
+
+    Args:
+        checkpoints: offered names, Hub ids or folders, from 2 to 8; by default those of the
+            catalogue that are on this disk.
+        store: keeps the pairs read; the default folder of runs if None.
+
+    Returns:
+        `candidates`, the best first: each with its cross-validated `score`, whether it
+            `may_be_best`, and its time and size; `words` is the score of TF-IDF.
+
+    Raises:
+        ConfigError, DataError: if there is nothing to compare, or too few pairs.
+    """
+    from finetune.jobs import probe as jobs
+
+    store = store or RunStore(default_root())
+    names = jobs.check_request(store, config, [*checkpoints] or jobs.candidates(config))
+    return jobs.probe_checkpoints(config, names, store.root)
+
+
 def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
     """Evaluate a run's best model: how good it is, how sure that is, and where it fails.
 
@@ -217,6 +243,41 @@ def answer_when_sure(
     return evaluation_jobs.keep_when_sure(
         as_run(run), error=error, confidence=confidence, per_class=per_class, split=split
     )
+
+
+def gate(
+    new: Run | Path | str,
+    old: Run | Path | str,
+    golden: Path | str | None = None,
+    max_lost: int = 0,
+    min_gain: float = -0.01,
+    request: PredictionRequest | None = None,
+) -> Judgement:
+    """Check whether a run's model may replace an old one.
+
+    Args:
+        new: a run, its folder, its id or its name.
+        old: another one, or a model on the Hub as `namespace/name`.
+        golden: a file of labelled rows that both models answer; its hash is kept, and it is never
+            trained on. Without one both are compared by the new run's validation pairs.
+        max_lost: right answers that may become wrong; not used of scores.
+        min_gain: in the metric that chooses the run's best model, in its unit, more being better;
+            below 0 that much may be lost.
+        request: the columns of the golden file and how it is read; guessed if None.
+
+    Returns:
+        `verdict`: passed, failed, or not judged; `status`, the exit status of the command: 0, 1 or
+            2; `reasons`; the answers lost and gained with their texts; the gain's 95% interval;
+            McNemar's test; and kinds of rows.
+    """
+    from finetune.evaluation import release
+
+    limits, run = Limits(max_lost, min_gain), as_run(new)
+    other = old if isinstance(old, Run) else release.named_model(str(old), run.folder.parent)
+    path = None if golden is None else Path(golden)
+    if path is not None:
+        RunStore(run.folder.parent).uploads.keep_golden(path)
+    return release.check_release(run, other, limits, path, request)
 
 
 def push_to_hub(

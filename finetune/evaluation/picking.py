@@ -148,10 +148,7 @@ def _bias(
                         losses.append(task_of(target).losses(read.logits, read.labels))
         if len(answers) > 1:
             truth, each = own.labels, np.stack(answers)
-            statistics = selection.of_examples(sampled, truth, each)
-            if any(found.of_tally for found in sampled):
-                classes, positive = target.size, target.positive
-                statistics |= selection.tallied(sampled, truth, each, classes, positive)
+            statistics = selection.statistics(sampled, truth, each, target.size, target.positive)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
             bias = selection.picking_bias(statistics[metric], statistics, place)

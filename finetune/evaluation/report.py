@@ -255,9 +255,7 @@ def _label_error_scores(
 
 
 def sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
-    """Return the group of each example: examples that share a sentence, directly or through others.
-    If such a group holds more than a tenth of them, only equal pairs are grouped. None without
-    texts."""
+    """Return the group of each example, as `text_hashes.fold_groups`; None without texts."""
     if table is None:
         return None
     names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
@@ -265,10 +263,7 @@ def sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
         np.array([text_hashes.text_hash(text) for text in table.column(name).to_pylist()], np.int64)
         for name in names
     ]
-    groups = text_hashes.sentence_groups(hashes[0], hashes[-1])
-    if np.unique(groups, return_counts=True)[1].max(initial=0) * cross_fitting.FOLDS > len(groups):
-        return text_hashes.unordered_pair_hash(hashes[0], hashes[-1])
-    return groups
+    return text_hashes.fold_groups(hashes[0], hashes[-1], cross_fitting.FOLDS)
 
 
 def _order_consistency(
