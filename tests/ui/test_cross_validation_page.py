@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
 from finetune.data import checks
@@ -14,11 +16,14 @@ from finetune.jobs import cost, run_table
 from finetune.jobs.check import CheckJob, check_folder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import JobState
+from finetune.runs.summary import ENDED, JobState
 from finetune.tasks.base import DecisionRule
 from finetune.ui import evaluation_view, run_view
+from tests.support import toys
+from tests.support.browser import App, fill_toy, press_train
 from tests.support.folded_runs import finish, folded
 from tests.support.uploads import some, upload
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -38,6 +43,9 @@ def test_the_evaluation_says_that_others_answered_the_pairs(whole: Run) -> None:
     assert "one of 4 models that had not seen it" in html
     assert "this model" not in html.split('id="cross-validated"')[0]
     assert "It was trained on all pairs" in run_view.verdict(whole, summary)
+    assert "accuracy, cross-validated" in run_view.cards(whole, summary)
+    fold = next(run for run in RunStore(whole.folder.parent).runs() if run.config().fold)
+    assert "accuracy, last model" in run_view.cards(fold, fold.state())
 
 
 def test_the_card_states_the_cross_validated_score_and_what_it_is(whole: Run) -> None:
@@ -107,3 +115,52 @@ def test_costs_count_the_rows_that_are_trained_on(store: RunStore, toy_checkpoin
     )
     steps = [cost.estimate_cost(store, config.changed(fold=fold)).steps for fold in (1, 0)]
     assert [each and each.pairs for each in steps] == [240, 300]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_few_rows_are_cross_validated_from_the_click_to_the_card(
+    app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    lines = [f"{first} {n},{second} {n},{'yes' if same else 'no'}" for n, (first, second, same) in
+             enumerate(toys.rows(150))]  # fmt: skip
+    (tmp_path / "tickets.csv").write_text("\n".join(["ours,theirs,verdict", *lines]))
+    fill_toy(page, toy_checkpoint, 1)
+    page.get_by_role("tab", name="Data").click()
+    page.locator("#train-file input[type=file]").set_input_files(tmp_path / "tickets.csv")
+    expect(page.locator("#findings")).to_contain_text("Only 15 validation rows")
+    page.get_by_role("tab", name="Train").click()
+    offer = page.locator("#offer-folds")
+    expect(offer).to_contain_text("each by a model that has not seen it")
+    if shots := os.environ.get("SHOTS"):
+        page.screenshot(path=f"{shots}/offer.png")
+    offer.get_by_role("button", name="Cross-validate in 5 folds").click()
+    planned = page.locator("#planned-folds")
+    expect(planned).to_contain_text("Train queues 6 runs: one for each of 5 folds")
+    expect(page.locator("#pairs-card")).to_contain_text("each row once, in 5 folds")
+    expect(page.locator("#costs pre")).to_contain_text("--folds 5")
+    if shots:
+        page.screenshot(path=f"{shots}/planned.png")
+    planned.get_by_role("button", name="Hold out a validation split").click()
+    expect(offer).to_be_visible()
+    offer.get_by_role("button").click()
+    expect(planned).to_be_visible()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_be_visible()
+    until(lambda: len(app.store.runs()) == 6)
+    whole = app.store.runs()[0]
+    until(lambda: whole.state().status in ENDED)
+    assert whole.state().error == ""
+    page.goto(f"{app.url}?tab=runs")
+    expect(page.locator("#runs-table")).to_contain_text("cross-validation in 5 folds, 6 finished")
+    if shots:
+        page.screenshot(path=f"{shots}/runs.png", full_page=True)
+    page.get_by_role("button", name=whole.title()).click()
+    expect(page.locator("#cross-validated")).to_contain_text("one of 5 models")
+    if shots:
+        page.screenshot(path=f"{shots}/evaluation.png", full_page=True)
+        page.goto(f"{app.url}?tab=train&run={whole.id}")
+        expect(page.locator("#run-phase")).to_have_text("Finished")
+        page.screenshot(path=f"{shots}/run.png", full_page=True)
+    page.goto(f"{app.url}?tab=publish&run={whole.id}")
+    expect(page.locator("#card")).to_contain_text("answered by one of 5 models")
