@@ -89,9 +89,7 @@ def cards(run: Run, summary: RunSummary) -> Markup:
         config = run.config()
         if decision_rule.read_rule(run.best).threshold is not None:
             kept = report.evaluate_run(run, summary).analysis.kept_scores
-    return render(
-        "run_cards.html", summary=summary, remark=remark, kept=kept, config=config
-    )
+    return render("run_cards.html", summary=summary, remark=remark, kept=kept, config=config)
 
 
 def verdict(run: Run, summary: RunSummary) -> Markup:
