@@ -108,6 +108,18 @@ def test_few_rows_are_offered_a_cross_validation(store: RunStore, tmp_path: Path
     assert few is None
 
 
+def test_no_more_folds_are_offered_than_find_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    name = upload(tmp_path, "sentence1,sentence2,label", some(200), (), ())
+    config = RunConfig(dataset=name, checkpoint=str(tmp_path))
+    for waiting, value in (("4", "3"), ("9", "5"), ("2", None)):
+        monkeypatch.setenv("FINETUNE_MAX_WAITING", waiting)
+        few = checks.check_pairs(config, tmp_path).few_held_out
+        assert (few and few.remedies[0].value) == value
+
+
 def test_costs_count_the_rows_that_are_trained_on(store: RunStore, toy_checkpoint: Path) -> None:
     name = upload(store.root, "sentence1,sentence2,label", some(300), (), ())
     config = checked(
