@@ -307,7 +307,7 @@ class RunConfig(BaseModel):
     """Keep only the first of equal pairs in each split."""
     drop_leaked: bool = _data(False, label="Leave out leaked rows")
     """Leave out training pairs that stand in validation or test too, swapped or not."""
-    fold: int = _expert(0, 0, MOST_FOLDS, words={0: _("All rows")})
+    fold: int = _expert(0, 0, MOST_FOLDS, words={0: _("None")})
     """Of a cross-validation, train only the model that holds out this fold."""
     name: str = _field("Name", "")
     """A name to find the run by; empty for the data's name and a number."""
