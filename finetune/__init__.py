@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         gate,
         load_pairs,
         push_to_hub,
+        rank,
         search,
         train,
     )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate", "gate",
-    "load_pairs", "push_to_hub", "search", "train",
+    "load_pairs", "push_to_hub", "rank", "search", "train",
 ]  # fmt: skip
 _MODULES = {
     "Predictor": "inference.predictor",

@@ -11,9 +11,11 @@ __all__ = [
     "in_ten",
     "picking",
     "quantization",
+    "ranking",
     "release",
     "report",
     "saved_predictions",
     "slices",
+    "speed",
     "test_set",
 ]
