@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
+        cross_validate,
         evaluate,
         gate,
         load_pairs,
+        probe,
         push_to_hub,
         rank,
         search,
@@ -26,9 +28,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate", "gate",
-    "load_pairs", "push_to_hub", "rank", "search", "train",
-]  # fmt: skip
+    "Predictor",
+    "Run",
+    "RunConfig",
+    "RunStore",
+    "answer_when_sure",
+    "cross_validate",
+    "evaluate",
+    "gate",
+    "load_pairs",
+    "probe",
+    "push_to_hub",
+    "rank",
+    "search",
+    "train",
+]
 _MODULES = {
     "Predictor": "inference.predictor",
     "Run": "runs.run",

@@ -1,4 +1,4 @@
-"""The Python API: what `import finetune` offers besides its classes."""
+"""The Python API, which `import finetune` offers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import RunConfig
+from finetune.config import FOLDS, RunConfig
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
@@ -20,12 +20,14 @@ from finetune.jobs import scheduler, service
 from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
+from finetune.runs.grids import plan_runs
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, as_run, default_root
 from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
+    from finetune.evaluation.probe import ProbeReport
     from finetune.evaluation.ranking import Ranking
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
@@ -69,15 +71,45 @@ def train(
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
     """
     store = store or RunStore(default_root())
-    run = service.start_run(store, config, make_spec(engine, options))
-    try:
-        summary = _follow(store, run, progress)
-    except KeyboardInterrupt:
-        service.stop_run(store, run)
-        summary = _follow(store, run, False)
-    if summary.status not in ("finished", "stopped"):
-        raise TrainingError(summary.error or _("The run ended early."), summary.remedy)
-    return run
+    runs = service.start_runs(store, plan_runs(config), make_spec(engine, options))
+    for number, run in enumerate(runs):
+        try:
+            summary = _follow(store, run, progress)
+        except KeyboardInterrupt:
+            for other in reversed(runs[number:]):
+                service.stop_run(store, other)
+            summary = _follow(store, run, False)
+        if summary.status not in ("finished", "stopped"):
+            raise TrainingError(summary.error or _("The run ended early."), summary.remedy)
+        if summary.status == "stopped":
+            return run
+    return runs[-1]
+
+
+def cross_validate(
+    config: RunConfig,
+    folds: int = 0,
+    store: RunStore | None = None,
+    progress: bool = True,
+    engine: str = HERE,
+    **options: Any,
+) -> Run:
+    """Cross-validate a configuration, then train a model on all rows.
+
+    The rows of train and validation are cut into folds that share no sentence; a test split stays
+    as it is. For each fold a model is trained on the others, and answers the fold with its last
+    state: nothing is picked. Then a model is trained on all rows in the same way.
+
+    Args:
+        folds: from 2 to 10; those of the configuration, or else 5, if 0.
+        store, progress, engine, options: as `train` takes them.
+
+    Returns:
+        the run on all rows. Its `metrics` and `evaluate(run)` are the cross-validated ones: the
+            answers for each row are by the model that had not seen it.
+    """
+    config = config.changed(folds=folds or config.folds or FOLDS, fold=0)
+    return train(config, store, progress, engine, **options)
 
 
 def search(
@@ -136,6 +168,30 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
         if summary.status == "waiting":
             scheduler.dispatch_queue(store)
         time.sleep(_POLL)
+
+
+def probe(
+    config: RunConfig, checkpoints: Sequence[str] = (), store: RunStore | None = None
+) -> ProbeReport:
+    """Rank checkpoints on a configuration's training pairs before any training, in this process.
+
+    Args:
+        checkpoints: offered names, Hub ids or folders, from 2 to 8; by default those of the
+            catalogue that are on this disk.
+        store: keeps the pairs read; the default folder of runs if None.
+
+    Returns:
+        `candidates`, the best first: each with its cross-validated `score`, whether it
+            `may_be_best`, and its time and size; `words` is the score of TF-IDF.
+
+    Raises:
+        ConfigError, DataError: if there is nothing to compare, or too few pairs.
+    """
+    from finetune.jobs import probe as jobs
+
+    store = store or RunStore(default_root())
+    names = jobs.check_request(store, config, [*checkpoints] or jobs.candidates(config))
+    return jobs.probe_checkpoints(config, names, store.root)
 
 
 def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:

@@ -78,8 +78,9 @@ def run_picking(
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
-    """Return the evaluations of a run in order, from its first step on."""
-    if summary.prepared is None:
+    """Return the evaluations of a run in order, from its first step on. None of a cross-validation:
+    there nothing is picked."""
+    if summary.prepared is None or run.config().folds:
         return []
     metric = deciding_metric(run.config(), summary.task)
     rank = catalog.find(metric).rank
