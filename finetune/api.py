@@ -287,18 +287,21 @@ def rank(
     """Rank finished runs by their scores on the same validation pairs.
 
     Args:
-        runs: runs, their folders, ids or names; all of the store, the newest first, if empty. Those
-            with other pairs than the first finished one are left out.
-        measure: True to measure the speed of models on this machine, where it is not known; a few
-            seconds each.
-        store: the default folder of runs if None; used if `runs` is empty.
+        new: a run, its folder, its id or its name.
+        old: another one, or a model on the Hub as `namespace/name`.
+        golden: a file of labelled rows that both models answer; its hash is kept, and it is never
+            trained on. Without one both are compared by the new run's validation pairs.
+        max_lost: right answers that may become wrong; not used of scores.
+        min_gain: in the metric that chooses the run's best model, in its unit, more being better;
+            below 0 that much may be lost.
+        request: the columns of the golden file and how it is read; guessed if None.
 
     Returns:
-        `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
-            and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
-            among those that may be with a probability of 95%.
+        `verdict`: passed, failed, or not judged; `status`, the exit status of the command: 0, 1 or
+            2; `reasons`; the answers lost and gained with their texts; the gain's 95% interval;
+            McNemar's test; and kinds of rows.
     """
-    from finetune.evaluation import ranking, speed
+    from finetune.evaluation import release
 
     found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
     ranked = ranking.rank_runs(found)

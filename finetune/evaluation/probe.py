@@ -216,10 +216,8 @@ def rank(
     task, probed = task_of(target), [one for one in found if one.score is not None]
     if len(probed) > 1:
         each = np.stack([answers[one.checkpoint] for one in probed])
-        statistics = selection.statistics(
-            [task.headline], truth, each, target.size, target.positive
-        )
-        kept = best_set.best_set(*best_set.bootstrap_scores(statistics[task.headline.name]))
+        by_name = selection.statistics([task.headline], truth, each, target.size, target.positive)
+        kept = best_set.best_set(*best_set.bootstrap_scores(by_name[task.headline.name]))
     else:
         kept = np.ones(len(probed), bool)
     marked = [replace(one, may_be_best=bool(best)) for one, best in zip(probed, kept, strict=True)]
