@@ -214,6 +214,38 @@ def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
     return report.evaluate_run(run, run.state(), split)
 
 
+def answer_when_sure(
+    run: Run | Path | str,
+    error: float = abstention.ERROR,
+    confidence: float = abstention.CONFIDENCE,
+    per_class: bool = False,
+    split: str = "validation",
+) -> Abstention:
+    """Let a run's model answer only when it is sure, and "unsure" otherwise: at most a share
+    `error` of its answers to new pairs is wrong, with probability `confidence`.
+
+    The threshold of confidence is found by Learn then Test (https://arxiv.org/abs/2110.01052) and
+    kept with the model. It holds for answers in the given order at the saved threshold.
+
+    Args:
+        run: a run that has ended, its folder or its id.
+        per_class: True to keep the bound for each class's answers.
+        split: `validation`; or `test`, if it was opened.
+
+    Returns:
+        `rule.above`, the threshold; `rule.coverage`, the share that is answered; `curve`, the error
+        at every such share.
+
+    Raises:
+        DataError: if no threshold keeps the bound; it says how many rows would. Also if a value is
+            out of range, or the model answers with scores.
+        JobError: if the run is still training.
+    """
+    return evaluation_jobs.keep_when_sure(
+        as_run(run), error=error, confidence=confidence, per_class=per_class, split=split
+    )
+
+
 def gate(
     new: Run | Path | str,
     old: Run | Path | str,
@@ -249,59 +281,24 @@ def gate(
     return release.check_release(run, other, limits, path, request)
 
 
-def answer_when_sure(
-    run: Run | Path | str,
-    error: float = abstention.ERROR,
-    confidence: float = abstention.CONFIDENCE,
-    per_class: bool = False,
-    split: str = "validation",
-) -> Abstention:
-    """Let a run's model answer only when it is sure, and "unsure" otherwise: at most a share
-    `error` of its answers to new pairs is wrong, with probability `confidence`.
-
-    The threshold of confidence is found by Learn then Test (https://arxiv.org/abs/2110.01052) and
-    kept with the model. It holds for answers in the given order at the saved threshold.
-
-    Args:
-        run: a run that has ended, its folder or its id.
-        per_class: True to keep the bound for each class's answers.
-        split: `validation`; or `test`, if it was opened.
-
-    Returns:
-        `rule.above`, the threshold; `rule.coverage`, the share that is answered; `curve`, the error
-        at every such share.
-
-    Raises:
-        DataError: if no threshold keeps the bound; it says how many rows would. Also if a value is
-            out of range, or the model answers with scores.
-        JobError: if the run is still training.
-    """
-    return evaluation_jobs.keep_when_sure(
-        as_run(run), error=error, confidence=confidence, per_class=per_class, split=split
-    )
-
-
 def rank(
     runs: Sequence[Run | Path | str] = (), measure: bool = True, store: RunStore | None = None
 ) -> Ranking:
     """Rank finished runs by their scores on the same validation pairs.
 
     Args:
-        new: a run, its folder, its id or its name.
-        old: another one, or a model on the Hub as `namespace/name`.
-        golden: a file of labelled rows that both models answer; its hash is kept, and it is never
-            trained on. Without one both are compared by the new run's validation pairs.
-        max_lost: right answers that may become wrong; not used of scores.
-        min_gain: in the metric that chooses the run's best model, in its unit, more being better;
-            below 0 that much may be lost.
-        request: the columns of the golden file and how it is read; guessed if None.
+        runs: runs, their folders, ids or names; all of the store, the newest first, if empty. Those
+            with other pairs than the first finished one are left out.
+        measure: True to measure the speed of models on this machine, where it is not known; a few
+            seconds each.
+        store: the default folder of runs if None; used if `runs` is empty.
 
     Returns:
-        `verdict`: passed, failed, or not judged; `status`, the exit status of the command: 0, 1 or
-            2; `reasons`; the answers lost and gained with their texts; the gain's 95% interval;
-            McNemar's test; and kinds of rows.
+        `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
+            and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
+            among those that may be with a probability of 95%.
     """
-    from finetune.evaluation import release
+    from finetune.evaluation import ranking, speed
 
     found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
     ranked = ranking.rank_runs(found)
