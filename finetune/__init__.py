@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         load_pairs,
         probe,
         push_to_hub,
+        rank,
         search,
         train,
     )
@@ -38,6 +39,7 @@ __all__ = [
     "load_pairs",
     "probe",
     "push_to_hub",
+    "rank",
     "search",
     "train",
 ]

@@ -28,6 +28,7 @@ from finetune.runs.summary import ENDED, RunSummary
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
     from finetune.evaluation.probe import ProbeReport
+    from finetune.evaluation.ranking import Ranking
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
     from finetune.inference.file_request import PredictionRequest
@@ -278,6 +279,36 @@ def gate(
     if path is not None:
         RunStore(run.folder.parent).uploads.keep_golden(path)
     return release.check_release(run, other, limits, path, request)
+
+
+def rank(
+    runs: Sequence[Run | Path | str] = (), measure: bool = True, store: RunStore | None = None
+) -> Ranking:
+    """Rank finished runs by their scores on the same validation pairs.
+
+    Args:
+        runs: runs, their folders, ids or names; all of the store, the newest first, if empty. Those
+            with other pairs than the first finished one are left out.
+        measure: True to measure the speed of models on this machine, where it is not known; a few
+            seconds each.
+        store: the default folder of runs if None; used if `runs` is empty.
+
+    Returns:
+        `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
+            and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
+            among those that may be with a probability of 95%.
+    """
+    from finetune.evaluation import ranking, speed
+
+    found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
+    ranked = ranking.rank_runs(found)
+    unknown = {run.id for run in ranked.runs if run.milliseconds is None}
+    if measure and unknown:
+        for run in found:
+            if run.id in unknown:
+                speed.measure_speed(run)
+        ranked = ranking.rank_runs(found)
+    return ranked
 
 
 def push_to_hub(
