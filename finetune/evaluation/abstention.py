@@ -9,7 +9,9 @@ by their number (Bonferroni).
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +62,17 @@ class Abstention:
         )  # fmt: skip
 
 
+def bound_of(rule: SureRule | None) -> dict[str, Any]:
+    """Return the arguments of `answer_when_sure` that a kept rule was found by; none if it is
+    None."""
+    if rule is None:
+        return {}
+    return {
+        "error": rule.error, "confidence": rule.confidence, "per_class": bool(rule.classes),
+        "split": rule.split,
+    }  # fmt: skip
+
+
 def answer_when_sure(
     run: Run,
     error: float = ERROR,
@@ -83,7 +96,7 @@ def answer_when_sure(
             raise DataError(
                 "The {name} {value} is out of range.",
                 "Choose one between {low} and {high}.",
-                name=name, value=value, low=low, high=high,
+                name=name, value=reprlib.repr(value), low=low, high=high,
             )  # fmt: skip
     summary = run.state()
     best = summary.best.step if summary.best else None
