@@ -50,15 +50,16 @@ class Abstention:
     @property
     def refusal(self) -> DataError:
         """Why no threshold keeps the bound, and how many examples it takes."""
+        needed = round(self.needed, 2 - len(str(self.needed))) if self.needed else None
         return DataError(
             "With {examples:,} rows that share no sentence, of {rows:,}, no threshold keeps the "
             "error at {most:g}% with {sure:g}% confidence: even without an error that takes "
             "{fewest:,} answers.",
             "With errors as frequent as here about {needed:,} such rows would do; or allow more "
-            "errors." if self.needed else "The surest answers err too often for it, however many "
+            "errors." if needed else "The surest answers err too often for it, however many "
             "rows there are: allow more errors, or train a better model.",
             examples=self.examples, rows=self.rows, most=100 * self.error,
-            sure=100 * self.confidence, fewest=self.fewest, needed=self.needed,
+            sure=100 * self.confidence, fewest=self.fewest, needed=needed,
         )  # fmt: skip
 
 

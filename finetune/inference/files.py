@@ -347,3 +347,21 @@ def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> 
         if number in wanted
     }
     return [found[row] for row in rows]
+
+
+def read_labelled(
+    path: Path, request: PredictionRequest
+) -> tuple[list[int], list[list[str]], list[Any]]:
+    """Read the rows of a file that have all sentences. Returns their numbers in the file, from 1,
+    their sentences, a list for each column, and the cells of their labels."""
+    table = table_formats.open_table(path, request.file, request.reading)
+    table.keep_empty_rows = True
+    names = [name for name in (request.sentence1, request.sentence2) if name]
+    read = [
+        (number, record)
+        for number, (record, error) in enumerate(_read_rows(table, request), start=1)
+        if not error
+    ]
+    sentences = [[_sentence(record.get(name)) for _, record in read] for name in names]
+    cells = [to_plain_value(record.get(request.label)) for _, record in read]
+    return [number for number, _ in read], sentences, cells

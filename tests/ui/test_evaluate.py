@@ -199,4 +199,3 @@ def test_a_bound_is_kept_shown_and_forgotten(part: Evaluation, toy_checkpoint: P
         _, message = click(do="sure", error=odd, confidence=0.95)
         assert "Choose one between 0 and 0.5." in message
         assert len(message) < 600
-
