@@ -12,7 +12,6 @@ from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
 from finetune.evaluation import abstention, report
-from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import evaluate as evaluation_jobs
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
     from finetune.inference.file_request import PredictionRequest
+    from finetune.tasks.base import SureRule
 
 _POLL = 0.2  # seconds between reads of a run's events
 
@@ -220,7 +220,7 @@ def answer_when_sure(
     confidence: float = abstention.CONFIDENCE,
     per_class: bool = False,
     split: str = "validation",
-) -> Abstention:
+) -> SureRule:
     """Let a run's model answer only when it is sure, and "unsure" otherwise: at most a share
     `error` of its answers to new pairs is wrong, with probability `confidence`.
 
@@ -233,8 +233,8 @@ def answer_when_sure(
         split: `validation`; or `test`, if it was opened.
 
     Returns:
-        `rule.above`, the threshold; `rule.coverage`, the share that is answered; `curve`, the error
-        at every such share.
+        `above`, the threshold of an answer's probability, or `classes`, that of each class; and
+        `coverage`, the share of the rows that is answered.
 
     Raises:
         DataError: if no threshold keeps the bound; it says how many rows would. Also if a value is
