@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
+        cross_validate,
         evaluate,
+        gate,
         load_pairs,
         probe,
         push_to_hub,
@@ -25,9 +27,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate", "load_pairs",
-    "probe", "push_to_hub", "search", "train",
-]  # fmt: skip
+    "Predictor",
+    "Run",
+    "RunConfig",
+    "RunStore",
+    "answer_when_sure",
+    "cross_validate",
+    "evaluate",
+    "gate",
+    "load_pairs",
+    "probe",
+    "push_to_hub",
+    "search",
+    "train",
+]
 _MODULES = {
     "Predictor": "inference.predictor",
     "Run": "runs.run",

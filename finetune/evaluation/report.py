@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from finetune import text_hashes
 from finetune.errors import StoreError
-from finetune.evaluation import picking, saved_predictions, slices
+from finetune.evaluation import cross_validation, picking, saved_predictions, slices
 from finetune.evaluation.picking import Candidate, Picking
 from finetune.evaluation.saved_predictions import Rows, SavedLogits, Targets
 from finetune.evaluation.slices import Slice, Traits
@@ -78,6 +78,7 @@ class Analysis:
     details: Any  # what the task measures besides, such as `ClassDetails`
     order: OrderConsistency | None  # None if it was not measured
     slices: list[Slice]  # empty if the texts were not kept
+    folds: int = 0  # if each example was answered by one of so many models that had not seen it
 
     @property
     def labels(self) -> list[str]:
@@ -165,6 +166,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         deciding_metric(run.config(), summary.task),
         tuple(metric.name for metric in measured(run.config(), summary.prepared.target)),
         tuple(candidates),
+        len(cross_validation.read_folds(run)) if split == "validation" else 0,
         version,
     )
 
@@ -180,6 +182,7 @@ def _evaluate(
     metric: str,
     names: tuple[str, ...],  # of all metrics
     candidates: tuple[Candidate, ...],
+    folds: int,
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
@@ -213,6 +216,7 @@ def _evaluate(
             if traits
             else []
         ),
+        folds=folds,
     )
     return RunEvaluation(
         analysis, truth, answers.values, errors, answers.probability_of(answers.values),

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -163,7 +164,7 @@ def test_what_cannot_be_kept_says_how_many_rows_it_takes(run: Run) -> None:
     "bound", [{"error": 0}, {"error": 0.5}, {"error": float("nan")}, {"error": "2%"},
               {"confidence": 1}, {"confidence": True}, {"confidence": 0.4}],
 )  # fmt: skip
-def test_a_bound_out_of_range_is_refused(run: Run, bound: dict[str, float]) -> None:
+def test_a_bound_out_of_range_is_refused(run: Run, bound: dict[str, Any]) -> None:
     (name,) = bound
     with pytest.raises(DataError, match=f"The {name} .* is out of range. Choose one between"):
         finetune.answer_when_sure(run, **bound)
@@ -213,7 +214,8 @@ def test_nonsense_in_the_file_is_no_rule(run: Run) -> None:
     assert decision_rule.read_rule(run.best).sure == rule
     path = run.best / "config.json"
     config = json.loads(path.read_text())
-    for sure in ([], "yes", {}, config["finetune"]["sure"] | {"above": "high"}):
+    nonsense: list[Any] = [[], "yes", {}, config["finetune"]["sure"] | {"above": "high"}]
+    for sure in nonsense:
         path.write_text(json.dumps(config | {"finetune": {"sure": sure}}))
         assert decision_rule.read_rule(run.best).sure is None
 
