@@ -108,9 +108,9 @@ def probe(
 
     Up to 1,000 training pairs are encoded once by each: the mean u and v of the two sentences'
     states, joined as (u, v, |u - v|, u * v), as InferSent does (https://arxiv.org/abs/1705.02364),
-    with their cosine; a checkpoint that is a classifier already reads each pair whole, and its first token counts. The
-    linear model is the task's own (`Task.word_model`), scored by cross-validation in which no
-    sentence is on both sides.
+    with their cosine. A checkpoint that is a classifier already reads each pair whole, and its
+    first token counts. The linear model is the task's own (`Task.word_model`), scored by
+    cross-validation in which no sentence is on both sides.
 
     Args:
         config: gives `max_length`; its checkpoint is not probed unless it is among `checkpoints`.
