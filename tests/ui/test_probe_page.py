@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from finetune.config import BUNDLED_CHECKPOINT, DATA_FIELDS, RunConfig
+from finetune.data import checkpoint_catalog
 from finetune.errors import DataError
 from finetune.evaluation.probe import Figure, Probed, ProbeReport
 from finetune.jobs import probe
@@ -79,6 +80,10 @@ def test_checkpoints_are_compared_and_one_is_chosen(
     toys.copy_model(toy_checkpoint, plain)
     config = json.loads((plain / "config.json").read_text())
     (plain / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+    page.locator("#train-file input").set_input_files(
+        toys.write_pairs(tmp_path / "pairs", train=80) / "train.csv"
+    )
+    expect(page.locator("#overview")).to_contain_text("can be trained on")
     page.get_by_role("tab", name="Train", exact=True).click()
     page.get_by_role("button", name="Advanced").click()
     page.locator("#knob-max_length input").fill("32")
@@ -95,3 +100,24 @@ def test_checkpoints_are_compared_and_one_is_chosen(
     row.get_by_role("button", name="Train with this").click()
     expect(page.locator("#knob-checkpoint input")).to_have_value(str(plain))
     expect(page.locator("#probe-message")).to_contain_text("in the form")
+
+
+@pytest.mark.long
+def test_a_file_in_another_language_is_offered_another_checkpoint(
+    page: Page, tmp_path: Path
+) -> None:
+    bundled = checkpoint_catalog.CHECKPOINTS[0].label
+    text = "Der Vertrag wurde gestern von beiden Seiten unterzeichnet und tritt bald in Kraft"
+    words = text.split(" ")
+    rows = [f"{' '.join(words[n % 5 :])},{' '.join(words[n % 7 :])},{n % 2}\n" for n in range(60)]
+    (tmp_path / "german.csv").write_text("first,second,label\n" + "".join(rows))
+    page.get_by_role("tab", name="Train", exact=True).click()
+    page.locator("#knob-checkpoint input").fill(bundled)
+    page.locator("#knob-checkpoint input").press("Enter")
+    page.get_by_role("tab", name="Data", exact=True).click()
+    page.locator("#train-file input").set_input_files(tmp_path / "german.csv")
+    finding = page.locator('#findings [data-kind="language"]')
+    expect(finding).to_contain_text("splits your words into")
+    finding.get_by_role("button", name="Take Multilingual MiniLM").click()
+    page.get_by_role("tab", name="Train", exact=True).click()
+    expect(page.locator("#knob-checkpoint input")).to_have_value("Multilingual MiniLM \u00b7 118M")
