@@ -230,6 +230,7 @@ class _Training:
                 len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
                 accelerators.gpu_memory(accelerator.device),
                 accelerator.num_processes,
+                classifier.config.model_type,
             )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
