@@ -31,7 +31,7 @@ from finetune.runs.run import NOTES
 from finetune.tasks.base import SINGLE_LABEL, Target
 from finetune.tasks.registry import task_of, tasks
 from finetune.training import layers
-from finetune.training.head import fit_head
+from finetune.training.head import fit_head, plan_head
 
 
 class LoadedClassifier(NamedTuple):
@@ -51,8 +51,7 @@ def load_classifier(
 ) -> LoadedClassifier:
     """Load a tokenizer, and a model in fp32 with the outputs that a target needs.
 
-    The model's output layer is new unless the checkpoint is a classifier of the same classes
-    (`training.head`).
+    The model's output layer is new unless the checkpoint's own fits the target (`training.head`).
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
@@ -72,8 +71,10 @@ def load_classifier(
             number = value is None or (isinstance(value, float | int) and value is not True)
             if number and ("dropout" in name or name.endswith("pdrop")):
                 setattr(config, name, dropout)
-        known = [str(name) for _, name in sorted(config.id2label.items())]
-        config.update(task_of(target).head(target))
+        plan, outputs = plan_head(config, target), task_of(target).head(target)
+        config.update(outputs)
+        if plan.rows:
+            config.num_labels = len(plan.known)  # until `fit_head`
         ends = {} if target.names else {"low": target.low, "high": target.high}
         setattr(config, NOTES, {"task": target.task, **ends})  # drops the checkpoint's threshold
         tokenizer = files.load(AutoTokenizer)
@@ -94,7 +95,9 @@ def load_classifier(
         )
     _check_weights(checkpoint, model, loading)
     new = {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])}
-    return LoadedClassifier(tokenizer, model, fit_head(model, known, target, new))
+    head = fit_head(model, plan, target, new)
+    model.config.update(outputs)
+    return LoadedClassifier(tokenizer, model, head)
 
 
 def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
