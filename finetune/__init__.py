@@ -9,7 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finetune.api import evaluate, load_pairs, push_to_hub, search, train
+    from finetune.api import (
+        answer_when_sure,
+        evaluate,
+        load_pairs,
+        push_to_hub,
+        search,
+        train,
+    )
     from finetune.config import RunConfig
     from finetune.inference.predictor import Predictor
     from finetune.runs.run import Run
@@ -17,8 +24,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "evaluate", "load_pairs", "push_to_hub", "search",
-    "train",
+    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate", "load_pairs",
+    "push_to_hub", "search", "train",
 ]  # fmt: skip
 _MODULES = {
     "Predictor": "inference.predictor",

@@ -19,6 +19,7 @@ COMMANDS = {  # modules of `cli`
     "check": "look for what is wrong with pairs before training on them",
     "predict": "predict every row of a file with a run's model",
     "evaluate": "score a run's model with its sentences swapped, or on its test set",
+    "sure": "let a run's model answer only when it is sure, with a bound on its error",
     "export": "write a saved model as ONNX, and compare it with PyTorch",
     "deploy": "make or update a Hugging Face Space with this project",
 }

@@ -1,4 +1,5 @@
-"""The Python API: `finetune.train`, `search`, `evaluate`, `load_pairs`, `push_to_hub`."""
+"""The Python API: `finetune.train`, `search`, `evaluate`, `answer_when_sure`, `load_pairs`,
+`push_to_hub`."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from finetune.config import RunConfig
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
-from finetune.evaluation import report
+from finetune.evaluation import abstention, report
+from finetune.evaluation.abstention import Abstention
 from finetune.hub import client, publish, push_plan
+from finetune.jobs import evaluate as evaluation_jobs
 from finetune.jobs import scheduler, service
 from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
@@ -151,6 +154,38 @@ def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
 
         test_set.open_test_set(run)
     return report.evaluate_run(run, run.state(), split)
+
+
+def answer_when_sure(
+    run: Run | Path | str,
+    error: float = abstention.ERROR,
+    confidence: float = abstention.CONFIDENCE,
+    per_class: bool = False,
+    split: str = "validation",
+) -> Abstention:
+    """Let a run's model answer only when it is sure, and "unsure" otherwise: at most a share
+    `error` of its answers to new pairs is wrong, with probability `confidence`.
+
+    The threshold of confidence is found by Learn then Test (https://arxiv.org/abs/2110.01052) and
+    kept with the model. It holds for answers in the given order at the saved threshold.
+
+    Args:
+        run: a run that has ended, its folder or its id.
+        per_class: True to keep the bound for each class's answers.
+        split: `validation`; or `test`, if it was opened.
+
+    Returns:
+        `rule.above`, the threshold; `rule.coverage`, the share that is answered; `curve`, the error
+        at every such share.
+
+    Raises:
+        DataError: if no threshold keeps the bound; it says how many rows would. Also if a value is
+            out of range, or the model answers with scores.
+        JobError: if the run is still training.
+    """
+    return evaluation_jobs.keep_when_sure(
+        as_run(run), error=error, confidence=confidence, per_class=per_class, split=split
+    )
 
 
 def push_to_hub(

@@ -26,7 +26,11 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         from finetune.evaluation import report
 
-        analysis = report.evaluate_run(run, run.state()).analysis
-        assert analysis.order is not None, "it was just measured"
-        print(json.dumps({"pairs": analysis.order.pairs, "changed answers": analysis.order.flips}))
+        summary = run.state()
+        order = report.evaluate_run(run, summary).analysis.order
+        assert order is not None, "it was just measured"
+        changes = {"mean change": order.difference}
+        if summary.task.has_right:
+            changes = {"changed answers": order.flips}
+        print(json.dumps({"pairs": order.pairs, **changes}))
     return 0

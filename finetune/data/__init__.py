@@ -11,6 +11,7 @@ __all__ = [
     "csv_cells",
     "dataset_cache",
     "hub_access",
+    "label_columns",
     "needed_files",
     "splits",
     "symmetry",

@@ -15,10 +15,11 @@ from pydantic.dataclasses import dataclass
 
 from finetune import disk
 from finetune.config import DATA_FIELDS, RunConfig
-from finetune.data import catalog, hub_access
+from finetune.data import catalog, hub_access, label_columns
 from finetune.findings import Example, Finding
 from finetune.messages import Text
 from finetune.tasks.base import SINGLE_LABEL
+from finetune.tasks.registry import find_task
 
 MAX_LINES = 1000
 
@@ -75,6 +76,19 @@ class CheckReport:
     sheets: list[str] = field(default_factory=list)  # of a workbook
     fingerprint: str = ""  # of the training data; empty if training is blocked
     seconds: float = 0.0
+
+    @property
+    def template(self) -> str:
+        """The task's, which says what kind of answers the label column has."""
+        return find_task(self.task).template
+
+    def usable(self, role: str) -> list[str]:
+        """Return the columns that can be `sentence1`, `sentence2` or `label`. A label may be a
+        column of lists, or the columns of 0 and 1 that it is now."""
+        reasons = ["", label_columns.LISTS] if role == "label" else [""]
+        names = [name for name, reason in self.choices.items() if reason in reasons]
+        read = self.columns.get(role, "")
+        return [*names, read] if label_columns.parts_of(read, self.choices) else names
 
     @property
     def blocked(self) -> list[Finding]:

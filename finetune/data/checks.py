@@ -225,6 +225,12 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
         "These rows are kept; one of the labels is wrong, and no model can learn both. If "
         "repeats are left out (drop_duplicates), the first of them is kept."
     )
+    if not find_task(assigned.dataset.task).has_right:
+        title = _("The same pair has different scores")
+        action = _(
+            "These rows are kept, and a model learns their mean. If repeats are left out "
+            "(drop_duplicates), the first of them is kept."
+        )
     yield from rows_finding(assigned, "conflicts", title, action, conflicts)
     action = _("They are kept and count more than once; drop_duplicates keeps only the first.")
     if config.drop_duplicates:

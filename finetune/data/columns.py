@@ -8,7 +8,7 @@ from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data.column_guess import ROLES, Guess, Role, guess_columns, named_label, plain_name
-from finetune.data.label_columns import LISTS, parts_of
+from finetune.data.label_columns import BETWEEN, LISTS, parts_of
 from finetune.errors import DataError, some
 from finetune.messages import message as _
 from finetune.runs.summary import ColumnNames
@@ -35,13 +35,17 @@ def match_columns(
     """Match the columns of a file to predict to those that a model was trained on.
 
     Columns match by name. Texts that do not are guessed, from a sample of cells if there is one; a
-    label is found by its name alone. "" if a column is missing or in doubt.
+    label is found by its name alone, or by those of its parts. "" if a column is missing or in
+    doubt.
     """
     by_name = {plain_name(name): name for name in reversed(names)}
     first, second, label = (by_name.get(plain_name(name), "") for name in trained)
+    parts = [by_name.get(plain_name(part), "") for part in trained.label.split(BETWEEN)]
+    if not label and all(parts):
+        label = BETWEEN.join(parts)
     label = label or named_label([name for name in names if name not in (first, second)])
     if not first or (trained.sentence2 and not second):
-        others = [name for name in names if name != label]
+        others = [name for name in names if name not in (label, *parts)]
         said: dict[Role, str] = {
             "sentence2": "" if trained.sentence2 else NO_COLUMN,
             "label": label or NO_COLUMN,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from finetune.data.table import OnBadRow
@@ -15,7 +15,7 @@ BETWEEN = " | "  # names of columns, as one label column
 _GIVEN = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-def parts_of(label: str, columns: Mapping[str, str]) -> list[str]:
+def parts_of(label: str, columns: Container[str]) -> list[str]:
     """Return the columns of 0 and 1 that a label column stands for, such as `toxic | insult`; none
     if it is a column itself, or names one that does not exist."""
     parts = [part.strip() for part in label.split(BETWEEN.strip())]
@@ -34,16 +34,22 @@ def joined(
 ) -> Iterator[tuple[int, list[Any]]]:
     """Replace the last cells of rows, one for each part, by a list of the parts that are given."""
     for line, cells in rows:
-        marks = dict(zip(parts, map(_mark, cells[-len(parts) :]), strict=True))
-        wrong = [part for part, mark in marks.items() if mark is None]
-        if wrong:
-            on_bad_row(line, _("has neither 0 nor 1 in the column {column!r}", column=wrong[0]))
+        labels, unclear = given(parts, cells[-len(parts) :])
+        if unclear:
+            on_bad_row(line, _("has neither 0 nor 1 in the column {column!r}", column=unclear))
             continue
-        labels = [part for part, mark in marks.items() if mark]
-        yield line, [*cells[: -len(parts)], json.dumps(labels, ensure_ascii=False)]
+        yield line, [*cells[: -len(parts)], labels]
 
 
-def _mark(cell: Any) -> bool | None:
-    """True if a cell gives its label, as an empty one does not; None if it says neither."""
-    text = label_text(cell).lower()
-    return False if text in MISSING else _GIVEN.get(text)
+def given(parts: Sequence[str], cells: Sequence[Any]) -> tuple[str, str]:
+    """Return the parts that a row's cells give, as a JSON list, and the first part whose cell says
+    neither; "" if each says one. An empty cell does not give its part."""
+    labels = []
+    for part, cell in zip(parts, cells, strict=True):
+        text = label_text(cell).lower()
+        mark = False if text in MISSING else _GIVEN.get(text)
+        if mark is None:
+            return "", part
+        if mark:
+            labels.append(part)
+    return json.dumps(labels, ensure_ascii=False), ""

@@ -11,7 +11,7 @@ import numpy as np
 from datasets import DatasetDict
 
 from finetune.config import RunConfig
-from finetune.data import reading_findings, validation_cut
+from finetune.data import label_columns, reading_findings, validation_cut
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, LabelColumn, LabelledRows, Target
 from finetune.tasks.registry import find_task
@@ -130,6 +130,7 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         dataset.spellings,
         dataset.named_labels,
         {split: keys.label for split, keys in hashes.items()},
+        bool(label_columns.parts_of(dataset.columns.label, dataset.choices)),
     )
     reading: Any = task.read(column, config)
     anew = True

@@ -1,6 +1,16 @@
 """Measures how good a model is, how certain that is, and where it fails."""
 
 __all__ = [
-    "advice", "baselines", "corrections", "examples", "in_ten", "picking", "quantization", "report",
-    "saved_predictions", "slices", "test_set",
-]  # fmt: skip
+    "abstention",
+    "advice",
+    "baselines",
+    "corrections",
+    "examples",
+    "in_ten",
+    "picking",
+    "quantization",
+    "report",
+    "saved_predictions",
+    "slices",
+    "test_set",
+]

@@ -17,11 +17,11 @@ from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SavedLogits
 from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import LOSS
-from finetune.metrics.classification import Floats, Indices
+from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
-from finetune.tasks.base import Target
+from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, measured, task_of
 
 _MOST_PREDICTIONS = 4_000_000  # read; if there are more, of the best evaluations
@@ -127,14 +127,14 @@ def _bias(
 ) -> dict[str, float]:
     """Return the selection bias. Empty if fewer than two candidates can be read, or answers do not
     suffice for the metric."""
-    tallied = [*filter(lambda found: found.of_tally, map(catalog.find, names))]
-    if metric not in (LOSS.name, *(found.name for found in tallied)):
+    sampled = [found for found in map(catalog.find, names) if found.of_tally or found.of_examples]
+    if metric not in (LOSS.name, *(found.name for found in sampled)):
         return {}
     with contextlib.suppress(StoreError):
         own = _read(kept, target)
         most = max(2, _MOST_PREDICTIONS // max(1, len(own.labels)))
         leading = {kept, *sorted(candidates, key=lambda candidate: -candidate.score)[:most]}
-        answers: list[Indices] = []
+        answers: list[Targets] = []
         losses: list[Floats] = []
         place = 0
         for candidate in [each for each in candidates if each in leading]:
@@ -146,9 +146,11 @@ def _bias(
                     if metric == LOSS.name:
                         losses.append(task_of(target).losses(read.logits, read.labels))
         if len(answers) > 1:
-            labels, predictions = own.labels, np.stack(answers)
-            classes, positive = target.size, target.positive
-            statistics = selection.tallied(tallied, labels, predictions, classes, positive)
+            truth, each = own.labels, np.stack(answers)
+            statistics = selection.of_examples(sampled, truth, each)
+            if any(found.of_tally for found in sampled):
+                classes, positive = target.size, target.positive
+                statistics |= selection.tallied(sampled, truth, each, classes, positive)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
             bias = selection.picking_bias(statistics[metric], statistics, place)

@@ -150,7 +150,8 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
             "Its model is still there; train it anew to have its figures.",
             id=run.id,
         )
-    rule = replace(decision_rule.read_rule(run.best), temperature=None)  # which changes no answer
+    # A temperature and a bound change no answer.
+    rule = replace(decision_rule.read_rule(run.best), temperature=None, sure=None)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
     candidates = picking.run_candidates(run, summary) if split == "validation" else []
     version = saved_predictions.files_version(run)
@@ -201,7 +202,7 @@ def _evaluate(
         scores=task.intervals(answers.values, truth, target, metrics),
         most_probable=task.scores(task.plain_answers(scored.logits), truth, target, metrics),
         picking=picking.measure_picking((folder, best_step), candidates, metric, target, names),
-        details=task.details(scored.logits, answers, truth, target, _sentence_groups(table)),
+        details=task.details(scored.logits, answers, truth, target, sentence_groups(table)),
         order=(
             _order_consistency(run, scored, target, rule, metrics)
             if split == "validation"
@@ -249,7 +250,7 @@ def _label_error_scores(
     return (1 - total / count).astype(np.float32), never_right
 
 
-def _sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
+def sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
     """Return the group of each example: examples that share a sentence, directly or through others.
     If such a group holds more than a tenth of them, only equal pairs are grouped. None without
     texts."""

@@ -1,4 +1,4 @@
-"""Reads and writes what a person chose for a model: its `DecisionRule`.
+"""Reads, writes and applies what a person chose for a model: its `DecisionRule`.
 
 It is stored in the `config.json` beside the model's weights, under a key that other programs
 ignore:
@@ -6,21 +6,27 @@ ignore:
     "finetune": {"threshold": 0.43, "positive": "equivalent", "temperature": 1.31, "step": 400}
 
 `step`: optimizer steps the model has taken, written when it is saved, as is the `margin` of a
-score. Several labels have `thresholds` by their names.
+score. Several labels have `thresholds` by their names. `sure` has the fields of a `SureRule`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from finetune import disk
 from finetune.disk import write_atomically
 from finetune.errors import DataError, StoreError
+from finetune.metrics.calibration import Logits
 from finetune.runs.run import NOTES
-from finetune.tasks.base import DecisionRule
+from finetune.tasks.base import DecisionRule, PredictOptions, SureRule, Target
+from finetune.tasks.registry import task_of
 
 # Above 0 and below these.
 _LIMITS = {"threshold": 1, "temperature": 1000, "margin": float("inf")}
@@ -28,31 +34,50 @@ _LIMITS = {"threshold": 1, "temperature": 1000, "margin": float("inf")}
 
 def read_rule(folder: Path) -> DecisionRule:
     """Read the rule of the model in a folder; the defaults if it cannot be read."""
-    notes = _notes(disk.read_json(folder / "config.json"))
+    notes = read_notes(folder)
     usable = {
         name: notes[name]
         for name, limit in _LIMITS.items()
         if type(notes.get(name)) in (int, float) and 0 < notes[name] < limit
     }
-    positive, thresholds = notes.get("positive"), notes.get("thresholds")
-    levels = thresholds.items() if isinstance(thresholds, dict) else ()
+    positive = notes.get("positive")
+    sure = None
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        kept = notes["sure"]
+        sure = SureRule(
+            error=float(kept["error"]),
+            confidence=float(kept["confidence"]),
+            above=float(kept["above"]),
+            classes=_levels(kept.get("classes")),
+            examples=int(kept["examples"]),
+            answered=int(kept["answered"]),
+            split=str(kept["split"]),
+        )
     return DecisionRule(
         **usable,
         positive=positive if isinstance(positive, str) else "",
-        thresholds=tuple(
-            (name, level) for name, level in levels if isinstance(level, float) and 0 < level < 1
-        ),
+        thresholds=tuple((name, at) for name, at in _levels(notes.get("thresholds")) if 0 < at < 1),
+        sure=sure,
     )
 
 
-def _notes(config: dict[str, Any]) -> dict[str, Any]:
-    notes = config.get(NOTES)
+def _levels(named: Any) -> tuple[tuple[str, float], ...]:
+    items = named.items() if isinstance(named, dict) else ()
+    return tuple((name, level) for name, level in items if isinstance(level, float))
+
+
+def read_notes(folder: Path) -> dict[str, Any]:
+    """Read all that is noted with the model in a folder, as JSON values."""
+    notes = disk.read_json(folder / "config.json").get(NOTES)
     return notes if isinstance(notes, dict) else {}
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
     """Change fields of the rule of the model in a folder; None or "" resets a choice. DataError
-    names an invalid value."""
+    names an invalid value.
+
+    A threshold changes the answers, so that the bound of `sure` is forgotten with it.
+    """
     for name, limit in _LIMITS.items():
         value = values.get(name)
         if value is not None and not 0 < value < limit:
@@ -66,10 +91,49 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     config = disk.read_json(folder / "config.json")
     if not config:
         raise StoreError("This run has no saved model.", "One is saved at the first evaluation.")
-    rule = replace(read_rule(folder), **values)
-    notes = _notes(config) | asdict(rule) | {"thresholds": dict(rule.thresholds)}
+    before = read_rule(folder)
+    rule = replace(before, **values)
+    if "sure" not in values and _deciding(rule) != _deciding(before):
+        rule = replace(rule, sure=None)
+    notes = read_notes(folder) | asdict(rule) | {"thresholds": dict(rule.thresholds)}
+    if rule.sure:
+        notes["sure"] |= {"classes": dict(rule.sure.classes)}
     config.pop(NOTES, None)
     if notes := {name: value for name, value in notes.items() if value not in (None, "", {})}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     return rule
+
+
+def _deciding(rule: DecisionRule) -> tuple[Any, ...]:
+    """What decides which answer is given."""
+    return rule.threshold, rule.threshold and rule.positive, rule.thresholds
+
+
+def sure_answers(
+    logits: Logits,
+    target: Target,
+    rule: DecisionRule,
+    options: PredictOptions,
+    swapped: Logits | None = None,
+) -> NDArray[np.bool_] | None:
+    """Return which answers are given, and not "unsure", shape (pairs,).
+
+    None if every answer is given: no bound is kept, or not of such answers. It is kept of answers
+    in the given order, at the saved threshold; a temperature does not matter.
+
+    Args:
+        logits, swapped: as for a task's `answers`.
+    """
+    sure = rule.sure
+    both_orders = options.both_orders and swapped is not None
+    thresholds = rule.threshold_for(target.names), *rule.thresholds
+    if sure is None or both_orders or (not options.threshold and any(thresholds)):
+        return None
+    answers = task_of(target).answers(logits, target, rule)
+    level: Any = sure.above
+    if sure.classes:
+        own = dict(sure.classes)
+        level = np.array([own.get(name, sure.above) for name in target.names])[answers.values]
+    given: NDArray[np.bool_] = answers.probability_of(answers.values).astype(np.float64) > level
+    return given

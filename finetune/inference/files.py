@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoints, table_formats
+from finetune.data import checkpoints, label_columns, table_formats
 from finetune.data.table import Table, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
@@ -200,6 +200,7 @@ class _RowPredictor:
             target = replace(target, positive=target.names.index(self._rule.positive))
         self._task, self._target = task_of(target), target
         self._metrics = measured(run.config(), target)
+        self._label_parts = label_columns.parts_of(request.label, taken)
         self._pair_index = pair_index.read_pair_index(run)
         # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
@@ -239,8 +240,7 @@ class _RowPredictor:
         margins = task.margins(answers, target, self._rule, options)
         trained_on = self._trained_on(records)
         if self._request.label:
-            cells = [to_plain_value(record.get(self._request.label)) for record in records]
-            truth, known = task.parse(cells, target)
+            truth, known = self._truth(records)
             self._unknown_labels += int((~known).sum())
             self._labelled.append((answers.values[known], truth[known], trained_on[known]))
         self._answers.update(task.counted(answers.values, target))
@@ -250,6 +250,19 @@ class _RowPredictor:
         rows = zip(task.cells(answers, target, self._rule), trained_on.tolist(), sure, strict=True)
         for cells, trained, margin in rows:
             yield dict(zip(self._answered, [*cells, trained], strict=False)), margin
+
+    def _truth(self, records: list[Line]) -> tuple[Targets, NDArray[np.bool_]]:
+        """The targets of rows, and a mask of those that could be read."""
+        parts = self._label_parts
+        rows = [
+            [to_plain_value(record.get(part)) for part in parts or [self._request.label]]
+            for record in records
+        ]
+        if not parts:
+            return self._task.parse([cell for (cell,) in rows], self._target)
+        read = [label_columns.given(parts, cells) for cells in rows]
+        truth, known = self._task.parse([labels for labels, _ in read], self._target)
+        return truth, known & [not unclear for _, unclear in read]
 
     def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
         """Mask of the rows that are training pairs, shape (rows,); also counts them."""
@@ -293,10 +306,11 @@ class _RowPredictor:
             return {"labelled": len(truth)}
         scores = self._task.intervals(answers, truth, self._target, self._metrics)
         rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
-        confusion = None
+        found = {"labelled": len(truth), "scores": rows}
         if self._task.choices(self._target):
-            confusion = classification.confusion_matrix(truth, answers, self._target.size).tolist()
-        return {"labelled": len(truth), "scores": rows, "confusion": confusion}
+            confusion = classification.confusion_matrix(truth, answers, self._target.size)
+            found["confusion"] = confusion.tolist()
+        return found
 
 
 def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> list[list[str]]:

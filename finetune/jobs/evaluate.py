@@ -6,6 +6,8 @@ from typing import Any, Literal, Self
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.errors import JobError
+from finetune.evaluation import abstention
+from finetune.evaluation.abstention import Abstention
 from finetune.inference import decision_rule
 from finetune.jobs.background import BackgroundJob, choose_offline
 from finetune.messages import message as _
@@ -46,13 +48,24 @@ def check_has_ended(run: Run) -> None:
 
 
 def save_decision(run: Run, summary: RunSummary, **choice: Any) -> None:
-    """Save a `threshold`, a `temperature` or the `thresholds` of labels with the model of a run
-    that has ended; None or () removes it."""
+    """Save a `threshold`, a `temperature`, the `thresholds` of labels or what it is `sure` of with
+    the model of a run that has ended; None or () removes it."""
     if summary.prepared is None or summary.status not in ENDED:
         raise JobError("This run is still training.", "Save it when the run has ended.")
     positive = summary.prepared.labels[summary.prepared.target.positive]
     names = {"positive": positive if choice["threshold"] else ""} if "threshold" in choice else {}
     decision_rule.write_rule(run.best, **choice, **names)
+
+
+def keep_when_sure(run: Run, **bound: Any) -> Abstention:
+    """Save with a run's model from which confidence on it gives an answer, and the bound on the
+    error that this keeps; `bound` has the arguments of `answer_when_sure`. DataError if no
+    threshold keeps it."""
+    found = abstention.answer_when_sure(run, **bound)
+    if found.rule is None:
+        raise found.refusal
+    save_decision(run, run.state(), sure=found.rule)
+    return found
 
 
 def score(run: Run, test: bool) -> None:

@@ -1,6 +1,15 @@
 """Metrics, and how sure they are: arrays in, numbers out."""
 
 __all__ = [
-    "calibration", "catalog", "classification", "cross_fitting", "intervals", "modules",
-    "multi_label", "regression", "selection",
-]  # fmt: skip
+    "abstention",
+    "best_set",
+    "calibration",
+    "catalog",
+    "classification",
+    "cross_fitting",
+    "intervals",
+    "modules",
+    "multi_label",
+    "regression",
+    "selection",
+]

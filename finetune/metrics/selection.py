@@ -33,11 +33,13 @@ class Statistic:
         terms: what each example adds to the sums, of shape (sums, examples).
         score: sums of shape (rows of terms, resamples) -> scores of shape (models, resamples), of
             which more is better.
+        work: numbers that are read for one resample.
     """
 
     terms: Any
     models: int
     score: Callable[[Floats], Floats]
+    work: int
 
     def of(self, weights: NDArray[Any]) -> Floats:
         """Scores of shape (models, resamples), for weights of shape (examples, resamples)."""
@@ -51,7 +53,7 @@ def tallied(
     classes: int,
     positive: int = 1,
 ) -> dict[str, Statistic]:
-    """Metrics of answers by name: of two classes that of `positive`, of more that of all;
+    """Metrics of classes by name: of two classes that of `positive`, of more that of all;
     `predictions` of shape (models, examples). They share their terms."""
     from scipy.sparse import csr_array, vstack
 
@@ -70,7 +72,33 @@ def tallied(
         scores = metric.tallied(Tally(rows[0], rows[2], rows[1]), meant)
         return scores if metric.greater_is_better else -scores
 
-    return {metric.name: Statistic(terms, models, partial(score, metric)) for metric in metrics}
+    return {
+        metric.name: Statistic(terms, models, partial(score, metric), terms.nnz)
+        for metric in metrics
+        if metric.of_tally is not None
+    }
+
+
+def of_examples(
+    metrics: Iterable[Metric], truth: NDArray[Any], answers: NDArray[Any]
+) -> dict[str, Statistic]:
+    """Metrics of scores or of several labels by name; `answers` of shape (models, examples, ...).
+    Each example is a sum of its own."""
+    from scipy.sparse import eye_array
+
+    terms = eye_array(len(truth), format="csr", dtype=np.float32)
+
+    def score(metric: Metric, weights: Floats) -> Floats:
+        of = metric.of_examples
+        assert of is not None
+        scores = np.stack([of(own, truth, weights) for own in answers])
+        return scores if metric.greater_is_better else -scores
+
+    return {
+        metric.name: Statistic(terms, len(answers), partial(score, metric), 8 * answers.size)
+        for metric in metrics
+        if metric.of_examples is not None
+    }
 
 
 def loss(losses: Floats) -> Statistic:
@@ -78,7 +106,9 @@ def loss(losses: Floats) -> Statistic:
     from scipy.sparse import csr_array
 
     terms = csr_array(np.concatenate([-losses, np.ones_like(losses)]))
-    return Statistic(terms, len(losses), lambda sums: classification.ratio(*np.split(sums, 2)))
+    return Statistic(
+        terms, len(losses), lambda sums: classification.ratio(*np.split(sums, 2)), terms.nnz
+    )
 
 
 def picking_bias(
@@ -98,7 +128,7 @@ def picking_bias(
     examples, models = picked_by.terms.shape[1], picked_by.models
     if models < 2 or examples < 2:
         return dict.fromkeys(reported, 0.0)
-    size = max(statistic.terms.nnz for statistic in (picked_by, *reported.values()))
+    size = max(statistic.work for statistic in (picked_by, *reported.values()))
     resamples = min(_RESAMPLES, max(_FEWEST, _BUDGET // max(1, size)))
     rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
     added: dict[str, list[Floats]] = {name: [] for name in reported}

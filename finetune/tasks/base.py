@@ -86,6 +86,7 @@ class LabelColumn:
     spellings: Sequence[str]
     named: bool  # True if the source itself names the classes
     codes: Mapping[str, NDArray[Any]]  # split of the source -> the encoder's numbers
+    joined: bool = False  # True if it stands for several columns of 0 and 1
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,26 @@ class LabelledRows:
 
 
 @dataclass(frozen=True)
+class SureRule:
+    """From which confidence on a model gives an answer, and the bound that this keeps. The
+    confidence is the answer's probability in the given order, not calibrated; of several labels the
+    probability that all are right."""
+
+    error: float  # at most this share of the given answers is wrong,
+    confidence: float  # with this probability
+    above: float  # an answer is given if its confidence is greater; 1 for none
+    classes: tuple[tuple[str, float], ...] = ()  # classes with such a threshold of their own
+    examples: int = 0  # it was found on, no two of which share a sentence
+    answered: int = 0  # of these
+    split: str = "validation"  # of the run, which they are of
+
+    @property
+    def coverage(self) -> float:
+        """Share of the examples that were answered."""
+        return self.answered / max(1, self.examples)
+
+
+@dataclass(frozen=True)
 class DecisionRule:
     """A person's choices for one model; None for a default."""
 
@@ -114,6 +135,7 @@ class DecisionRule:
     margin: float | None = None  # a score's 95% interval is the answer with this on either side
     # Names of labels, each with the probability from which it is given; a half for others.
     thresholds: tuple[tuple[str, float], ...] = ()
+    sure: SureRule | None = None  # None if every answer is given
 
     def threshold_for(self, names: Sequence[str]) -> float | None:
         """Return the threshold; None unless there are two classes, one of them `positive`."""
@@ -121,6 +143,7 @@ class DecisionRule:
 
 
 NO_RULE = DecisionRule()
+UNSURE = "unsure"  # the decision where no answer is given
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,10 @@ def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | Rows
 def _separator(config: RunConfig, labels: LabelledRows) -> Finding:
     """Say what was taken to be between labels, with buttons for the other possibilities."""
     reading = labels.reading
+    if labels.column.joined:
+        title = _("Each of these columns is a label: {columns}", columns=labels.column.name)
+        action = _("A row has those in whose column it has 1.")
+        return Finding("several-labels", "notes", title, 0, action)
     title = _(
         "The column {column!r} holds several labels per row, such as {listed!r}.",
         column=labels.column.name,

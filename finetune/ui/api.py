@@ -21,6 +21,7 @@ from finetune.errors import FinetuneError, PublishError
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.predict import PredictionJob
+from finetune.jobs.run_table import RunRow
 from finetune.runs.store import RunStore
 from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
@@ -217,7 +218,7 @@ class Api:
         """List your runs, newest first: id, name, status, place in the queue, scores, created
         (seconds since the epoch), seconds of training."""
         with self._store_of(request) as store:
-            return [asdict(row) for row in run_table.run_rows(store)]
+            return list(map(_row, run_table.run_rows(store)))
 
     def run_status(self, request: gr.Request, run_id: str) -> dict:
         """Return a run's row in list_runs, last step, total steps, last training loss, and the
@@ -271,12 +272,16 @@ def _batch(job: PredictionJob) -> dict:
     }
 
 
+def _row(row: RunRow) -> dict:
+    """A row without what runs are grouped by, which says nothing to a client."""
+    return {name: value for name, value in asdict(row).items() if name != "data_keys"}
+
+
 def _status(store: RunStore, run_id: str) -> dict:
     run = store.get(run_id)
-    summary, row = run.state(), asdict(run_table.run_row(store, run))
-    del row["data_keys"]
+    summary = run.state()
     return {
-        **row,
+        **_row(run_table.run_row(store, run)),
         "columns": summary.columns._asdict(),
         "step": summary.step,
         "total_steps": summary.total_steps,

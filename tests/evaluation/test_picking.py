@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from finetune.config import Range, RunConfig
-from finetune.evaluation import report, saved_predictions
+from finetune.evaluation import picking, report, saved_predictions
 from finetune.hub import model_card
-from finetune.metrics.catalog import tallied_scores
+from finetune.metrics.catalog import find, tallied_scores
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -18,7 +18,8 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.search import driver, results, winner
 from finetune.search.space import Budget
-from finetune.tasks.base import DecisionRule, Target
+from finetune.tasks.base import MULTI_LABEL, REGRESSION, DecisionRule, Target
+from finetune.tasks.registry import task_of
 from finetune.ui import compare_view, evaluation_view, run_view, search_view
 from tests.support.picked_runs import picked_run
 
@@ -65,6 +66,42 @@ def test_what_is_said_of_the_best_of_ten_equals_is_what_new_pairs_show(store: Ru
     accuracy = analysis.expected["accuracy"].value
     assert f"| this model, expected on new pairs | {accuracy:.4f}" in said["card"]
     assert "picked among 10 evaluations" in said["card"]
+
+
+@pytest.mark.parametrize(
+    ("target", "metric"),
+    [
+        (Target((), task=REGRESSION, high=5.0), "pearson"),
+        (Target(("a", "b", "c"), task=MULTI_LABEL), "micro_f1"),
+    ],
+)
+def test_scores_and_several_labels_are_picked_too(
+    store: RunStore, target: Target, metric: str
+) -> None:
+    """Ten evaluations that differ by chance alone."""
+    run, draw = store.create(RunConfig()), np.random.default_rng(0)
+    task = task_of(target)
+    truth = draw.random((200, 3)).round().astype(np.float32)
+    truth = truth if target.names else truth[:, 0]
+    candidates = []
+    for step in range(10):
+        logits = 2 * truth - 1 + draw.normal(size=truth.shape).astype(np.float32)
+        logits = logits.reshape(200, -1)
+        saved_predictions.save_logits(run, step, logits, truth)
+        scores = task.scores(task.plain_answers(logits), truth, target, task.metrics)
+        candidates.append(picking.Candidate(run.folder, step, scores[metric]))
+    best = max(candidates, key=lambda candidate: candidate.score)
+    names = tuple(each.name for each in task.metrics)
+    kept = best.folder, best.step
+    picked = picking.measure_picking(kept, candidates, metric, target, names)
+    assert picked is not None
+    assert picked.bias.keys() == set(names)
+    mean = float(np.mean([candidate.score for candidate in candidates]))
+    expected = picked.expected({metric: best.score})[metric]
+    assert best.score > expected
+    assert expected == pytest.approx(mean, abs=best.score - mean)
+    for name, added in picked.bias.items():
+        assert find(name).rank(added) > 0
 
 
 def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:

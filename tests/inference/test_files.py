@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openpyxl  # type: ignore[import-untyped]
@@ -78,7 +79,7 @@ def test_a_column_that_is_chosen_as_a_sentence_is_not_the_label(tmp_path: Path) 
     "options", [{}, {"threshold": True}, {"calibrated": True}, {"both_orders": True}]
 )
 def test_the_same_rows_come_out_with_the_models_answers(
-    run: Run, tmp_path: Path, options: dict[str, bool]
+    run: Run, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     decision_rule.write_rule(run.best, threshold=0.999, temperature=3.0, positive="equivalent")
     lines = [("id", *SIDES, "label"), *((f"=row {n}", *pair) for n, pair in enumerate(PAIRS))]

@@ -11,7 +11,15 @@ from scipy.stats import norm
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from finetune.metrics import intervals, selection
-from finetune.metrics.catalog import ACCURACY, F1
+from finetune.metrics.catalog import (
+    ACCURACY,
+    F1,
+    OF_LABELS,
+    OF_SCORES,
+    Metric,
+    example_scores,
+    find,
+)  # fmt: skip
 from finetune.metrics.classification import confusion_matrix
 from finetune.metrics.intervals import Interval
 
@@ -134,3 +142,43 @@ def test_a_loss_that_picks_says_what_it_adds_to_the_other_scores() -> None:
     bias = selection.picking_bias(loss, {"loss": loss, "accuracy": accuracy}, kept)
     assert bias["loss"] > 0.02
     assert 0 < bias["accuracy"] < 0.1
+
+
+def answered(task: str, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The truth of 100 examples and the answers of ten equally good models: scores that correlate
+    with it by 0.8, or three labels of which each is wrong in a tenth."""
+    if task == "scores":
+        truth = draw.normal(size=100)
+        return truth, truth + 0.75 * draw.normal(size=(10, 100))
+    labels = draw.integers(0, 2, (100, 3))
+    return labels, np.where(draw.random((10, 100, 3)) < 0.1, 1 - labels, labels)
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "expected"),
+    [
+        ("scores", OF_SCORES, {"pearson": 0.8, "rmse": 0.75}),
+        ("labels", OF_LABELS, {"micro_f1": 0.9, "subset_accuracy": 0.9**3, "hamming_loss": 0.1}),
+    ],
+)
+def test_what_picking_adds_to_scores_and_labels_is_taken_off(
+    task: str, metrics: tuple[Metric, ...], expected: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(selection, "_RESAMPLES", 100)
+    picked: dict[str, list[float]] = {name: [] for name in expected}
+    corrected: dict[str, list[float]] = {name: [] for name in expected}
+    for seed in range(100):
+        truth, answers = answered(task, np.random.default_rng(seed))
+        statistics = selection.of_examples(metrics, truth, answers)
+        by = statistics[metrics[0].name]
+        kept = int(by.of(np.ones((100, 1)))[:, 0].argmax())
+        bias = selection.picking_bias(by, statistics, kept)
+        scores = example_scores(answers[kept], truth, metrics)
+        for name in expected:
+            rank = find(name).rank
+            picked[name].append(rank(scores[name]) - rank(expected[name]))
+            corrected[name].append(picked[name][-1] - bias[name])
+    for name in expected:
+        assert np.mean(picked[name]) > 0.01, name
+        assert abs(np.mean(corrected[name])) < np.mean(picked[name]) / 2, name

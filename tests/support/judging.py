@@ -20,11 +20,14 @@ PAIRS = [
 
 
 SIDES = ("sentence1", "sentence2")
+PLAIN = ColumnNames()
 
 
-def judged(run: Run, path: Path, out: Path, **values: Any) -> dict[str, Any]:
+def judged(
+    run: Run, path: Path, out: Path, columns: ColumnNames = PLAIN, **values: Any
+) -> dict[str, Any]:
     request = file_request.check_columns(
-        PredictionRequest(run.id, path.name, "", **values), path, ColumnNames()
+        PredictionRequest(run.id, path.name, "", **values), path, columns
     )
     report, whole = files.predict_file(run, request, path, out)
     assert whole

@@ -20,25 +20,30 @@ from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport
 from finetune.evaluation import baselines, report, saved_predictions
 from finetune.findings import Finding
-from finetune.inference import decision_rule
+from finetune.inference import decision_rule, file_request, files
+from finetune.inference.file_request import PredictionRequest
 from finetune.inference.scorer import Scorer
 from finetune.jobs import train
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import JobState
+from finetune.runs.summary import ColumnNames, JobState
 from finetune.tasks import label_lists
 from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL, DecisionRule, PredictOptions, Target
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.registry import recognise
 from finetune.ui import evaluation_view, label_evaluation
+from finetune.ui.html import macro
+from finetune.ui.tabs.data import column_choices
 from finetune.ui.tabs.evaluate import Evaluation
 from finetune.uploads import Uploads
 from tests.support import tabs, trainer, uploads
 from tests.support.graded import LABELS, labelled_rows
 from tests.support.hub import LoopbackHub
+from tests.support.judging import judged, write_csv
 from tests.support.training import evaluations, fit, losses, work_in_this_process
 
 HEAD = "text,labels"
+GIVEN = labelled_rows(24, 2)
 TARGET = Target(("a", "b"), task=MULTI_LABEL)
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "22"
 
@@ -305,7 +310,20 @@ def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(
     assert scorer.scores(texts, None) == pytest.approx(logits, abs=2e-3)
     answers = MultiLabel().answers(logits, target, DecisionRule(thresholds=levels))
     assert kept.answers.tolist() == answers.values.tolist()
-    # 4. The model by itself, as transformers loads it
+    # 4. A file with a column of 0 and 1 for each label, of which one row says neither
+    names = "hears | likes | sees"
+    marks = [(text, *(int(name in cell.split(";")) for name in LABELS)) for text, cell in GIVEN]
+    rows = [("text", *LABELS), *marks, (GIVEN[0][0], "likes", 0, 1)]
+    file = write_csv(run.folder / "columns.csv", [tuple(map(str, row)) for row in rows])
+    columns = ColumnNames("text", "", names)
+    asked = file_request.check_columns(PredictionRequest(run.id, file.name, ""), file, columns)
+    assert (asked.sentence1, asked.label) == ("text", names)
+    by_columns, _whole = files.predict_file(run, asked, file, run.folder / "out.csv")
+    file = write_csv(run.folder / "lists.csv", [("sentence1", "label"), *GIVEN])
+    by_lists = judged(run, file, run.folder / "out.csv", ColumnNames("sentence1", "", "label"))
+    assert by_columns["scores"] == by_lists["scores"]
+    assert (by_columns["labelled"], by_columns["unknown_labels"]) == (len(GIVEN), 1)
+    # 5. The model by itself, as transformers loads it
     ask = pipeline(
         "text-classification",
         top_k=None,
@@ -394,6 +412,17 @@ def test_a_column_for_each_label_is_asked_about_and_read(tmp_path: Path) -> None
     checked = checks.check_pairs(config, tmp_path)
     assert (checked.task, checked.labels) == (MULTI_LABEL, LABELS)
     assert not checked.blocked
+    choices = column_choices(checked)
+    assert [value for _, value in choices[2]] == ["", "text", *LABELS, "hears | likes | sees"]
+    assert not choices[3]  # no label is the positive one
+    note = found(checked, "several-labels")
+    assert note is not None
+    assert (note.title, note.remedies) == (
+        "Each of these columns is a label: hears | likes | sees", []
+    )  # fmt: skip
+    drawn = str(macro("checks.html", "overview")(checked))
+    assert "<option selected>hears | likes | sees</option>" in drawn
+    assert "Labels in train" in drawn
     total = np.sum([split.classes for split in checked.splits], axis=0)
     assert total.tolist() == np.sum([row[1:] for row in rows], axis=0).tolist()
 

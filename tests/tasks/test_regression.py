@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import scipy.stats
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from finetune.cli import evaluate
 from finetune.config import RunConfig
 from finetune.data import catalog, checks, splits
 from finetune.data.check_report import CheckReport
@@ -38,6 +40,7 @@ from finetune.ui.html import render
 from tests.support import trainer, uploads
 from tests.support.graded import graded_rows
 from tests.support.hub import LoopbackHub
+from tests.support.judging import SIDES, judged, write_csv
 from tests.support.training import evaluations, fit, losses, work_in_this_process
 
 HEAD = "sentence1,sentence2,score"
@@ -180,6 +183,11 @@ def test_doubtful_scores_are_reported(tmp_path: Path) -> None:
     assert beyond is not None
     assert beyond.count == 60
     assert found(checked, "distribution") is not None
+    twice = [("same text", 3.1), ("same text", 3.4), *((f"text {n}", n / 7) for n in range(40))]
+    dataset = uploads.upload(tmp_path, "text,score", twice, low, ())
+    rated = found(checks.check_pairs(RunConfig(dataset=dataset), tmp_path), "conflicts")
+    assert rated is not None
+    assert (rated.title, rated.count) == ("The same pair has different scores", 2)
 
 
 def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> None:
@@ -260,7 +268,9 @@ def run(
     return made
 
 
-def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(run: Run) -> None:
+def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = run.state()
     assert state.status == "finished", state
     assert state.prepared is not None
@@ -283,7 +293,20 @@ def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(run: Run) -> 
     # 2. The baselines: a constant, and words
     assert state.baselines["always the mean"]["pearson"] == 0
     assert state.baselines[baselines.TFIDF]["mae"] > 0
-    # 3. The model by itself, as transformers loads it
+    # 3. Both orders, and a file of scores
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the command sets them
+        monkeypatch.setenv(name, "1")
+    assert evaluate.main(["--run", str(run.folder)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    order = report.evaluate_run(run, state).analysis.order
+    assert order is not None
+    assert said == {"pairs": 24, "mean change": pytest.approx(order.difference)}
+    rows = [(one, other, str(score)) for one, other, score in graded_rows(30, 2)]
+    file = write_csv(run.folder / "more.csv", [(*SIDES, "label"), *rows])
+    predicted = judged(run, file, run.folder / "out.csv")
+    assert predicted["scores"].keys() == measured_of.keys()
+    assert "confusion" not in predicted
+    # 4. The model by itself, as transformers loads it
     saved = AutoModelForSequenceClassification.from_pretrained(run.best)
     ask = pipeline(
         "text-classification",

@@ -403,8 +403,10 @@ def test_a_program_is_a_visitor_too(
     with server.client() as mine, server.client() as his, server.client() as nobody:
         for who, identity in ((mine, ada), (his, bob), (nobody, secrets.token_urlsafe(32))):
             who.headers[auth.HEADER] = identity
-        assert [row["name"] for row in call(mine, "list_runs")] == [NAME]
-        assert call(mine, "run_status", hers.id)["status"] == "finished"
+        (row,), status = call(mine, "list_runs"), call(mine, "run_status", hers.id)
+        assert (row["name"], status["status"]) == (NAME, "finished")
+        assert row == {name: status[name] for name in row}
+        assert "frozenset" not in str(row)  # only what a program can read
         for who in (his, nobody):
             assert call(who, "list_runs") == []
             for value in (hers.id, *NO_RUN, None):

@@ -259,7 +259,7 @@ class DataTab:
         if drawn.has_rows:  # other rows may be chosen by now
             return updates
         split = next(iter(report.read), "")
-        choices = _column_choices(report)
+        choices = column_choices(report)
         updates |= {
             self.drawn: replace(drawn, has_rows=True, choices=choices),
             self.split: gr.update(choices=list(report.read), value=split or None),
@@ -293,18 +293,19 @@ def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
     return macro(_TEMPLATE, "rows")(rows, report.columns, caption)
 
 
-def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
+def column_choices(report: CheckReport) -> tuple[Choices, ...]:
     """Choices of the columns, the positive class and the sheet, once the source is known."""
-    usable = [(name, name) for name, reason in report.choices.items() if not reason]
     choices: list[Choices] = []
     for role in ("sentence1", "sentence2", "label"):
-        guess = report.columns.get(role) or gettext("none found")
         none = [(NO_COLUMN, NO_COLUMN)] if role == "sentence2" else []
-        choices.append([(gettext("guessed: {name}", name=guess), ""), *none, *usable])
+        read = report.columns.get(role) or gettext("none found")
+        usable = ((name, name) for name in report.usable(role))
+        choices.append([(gettext("guessed: {name}", name=read), ""), *none, *usable])
     default = gettext("default: {name}", name=report.positive_label or gettext("the second"))
     if len(report.labels) > 2:
         default = gettext("macro F1 over all classes")
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
+    positive = [(default, ""), *classes] if report.template == "classes" else []
     sheets = [(name, name) for name in report.sheets[:200]] if len(report.sheets) > 1 else []
     first = [(gettext("the first with pairs"), "")] if sheets else []
-    return (*choices, [(default, ""), *classes], [*first, *sheets])
+    return (*choices, positive, [*first, *sheets])

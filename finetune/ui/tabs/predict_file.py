@@ -142,9 +142,10 @@ class FilePredictions:
         for chooser, own, match in zip(self.columns, trained, matches, strict=True):
             is_label = chooser is self.columns[2]
             none = [(gettext("none"), NONE)] if is_label and names else []
+            joined = [match] if match and match not in names else []  # columns of 0 and 1
             updates[chooser] = gr.update(
                 label=gettext("Column for {name}", name=own),
-                choices=[*none, *((name, name) for name in names)],
+                choices=[*none, *((name, name) for name in [*joined, *names])],
                 value=match or (NONE if none else None),
                 visible=bool(own),
             )

@@ -1,0 +1,158 @@
+"""Answering only when sure: the threshold of confidence above which a run's kept model errs no more
+often than a person allows.
+
+It is found on the rows of the run's evaluation, one of those that share a sentence. A model picked
+as the best of several evaluations on these rows errs more often on others; so that its bound holds
+whichever was picked, it is found for each of them at once: the probability that it fails is divided
+by their number (Bonferroni).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.errors import DataError, StoreError
+from finetune.evaluation import picking, report
+from finetune.evaluation.report import RunEvaluation
+from finetune.metrics import abstention
+from finetune.metrics.abstention import AbstentionCurve
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.tasks.base import SureRule
+from finetune.tasks.registry import task_of
+
+ERROR, CONFIDENCE = 0.02, 0.95  # what is offered first
+NONE_FOR_SCORES = (
+    "A score is never left out: the interval around it is as wide for every row.",
+    "Read the score with its interval.",
+)
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """What a model answers if it answers only when sure."""
+
+    error: float
+    confidence: float
+    rule: SureRule | None  # None if no threshold keeps the bound
+    rows: int  # of the evaluation
+    examples: int  # of these, no two of which share a sentence
+    candidates: int  # evaluations that the model was picked among
+    fewest: int  # answers without an error that it takes; with `per_class` of one class
+    needed: int | None  # examples it takes with errors as frequent as here; None if these are many
+    curve: AbstentionCurve
+
+    @property
+    def refusal(self) -> DataError:
+        """Why no threshold keeps the bound, and how many examples it takes."""
+        return DataError(
+            "With {examples:,} rows that share no sentence, of {rows:,}, no threshold keeps the "
+            "error at {most:g}% with {sure:g}% confidence: even without an error that takes "
+            "{fewest:,} answers.",
+            "With errors as frequent as here about {needed:,} such rows would do; or allow more "
+            "errors." if self.needed else "The surest answers err too often for it, however many "
+            "rows there are: allow more errors, or train a better model.",
+            examples=self.examples, rows=self.rows, most=100 * self.error,
+            sure=100 * self.confidence, fewest=self.fewest, needed=self.needed,
+        )  # fmt: skip
+
+
+def answer_when_sure(
+    run: Run,
+    error: float = ERROR,
+    confidence: float = CONFIDENCE,
+    per_class: bool = False,
+    split: str = "validation",
+) -> Abstention:
+    """Find the lowest threshold of confidence above which a share of at most `error` of a run's
+    answers to new pairs is wrong, with probability `confidence`.
+
+    Args:
+        per_class: True for a bound on the error of each class's answers.
+        split: `validation`, or `test` if it was opened: the model was not picked on it.
+
+    Raises:
+        DataError: if a value is out of range, or the model answers with scores.
+        StoreError: if the predictions were not kept.
+    """
+    for name, value, low, high in (("error", error, 0, 0.5), ("confidence", confidence, 0.5, 1)):
+        if not (isinstance(value, int | float) and low < value < high):
+            raise DataError(
+                "The {name} {value} is out of range.",
+                "Choose one between {low} and {high}.",
+                name=name, value=value, low=low, high=high,
+            )  # fmt: skip
+    summary = run.state()
+    best = summary.best.step if summary.best else None
+    if split == "test" and (not summary.opened or summary.opened[-1].step != best):
+        raise StoreError(
+            "The test set of run {id} was not opened for this model.",
+            "Open it first, or use the validation pairs.",
+            id=run.id,
+        )
+    study = run.about().study if split == "validation" else ""
+    trials = RunStore(run.folder.parent).runs() if study else []
+    runs = [trial for trial in trials if trial.about().study == study] or [run]
+    candidates = sum(len(picking.run_candidates(each, each.state())) for each in runs)
+    evaluation = report.evaluate_run(run, summary, split)
+    return measure(
+        evaluation, error, confidence, per_class, split,
+        max(1, candidates) if split == "validation" else 1,
+    )  # fmt: skip
+
+
+def measure(
+    evaluation: RunEvaluation,
+    error: float,
+    confidence: float,
+    per_class: bool = False,
+    split: str = "validation",
+    candidates: int = 1,
+) -> Abstention:
+    """Find the threshold on the rows of an evaluation, as above."""
+    target = evaluation.analysis.target
+    task = task_of(target)
+    if not task.has_right:
+        raise DataError(*NONE_FOR_SCORES)
+    if per_class and not task.choices(target):
+        raise DataError(
+            "A bound of each class is for rows of one class.", "Ask for one of all answers."
+        )
+    rows = independent_rows(evaluation)
+    sure, right, answers = evaluation.confidence[rows], evaluation.right[rows], evaluation.answers
+    delta = (1 - confidence) / candidates
+    parts = [np.ones(len(rows), bool)]
+    if per_class:
+        delta /= target.size
+        parts = [answers[rows] == index for index in range(target.size)]
+    found = [abstention.sure_threshold(sure[part], right[part], error, delta) for part in parts]
+    kept = [each for each in found if each is not None]
+    rule, needed = None, []
+    if kept:
+        names = zip(target.names, found, strict=False) if per_class else ()
+        rule = SureRule(
+            error, confidence, 1.0 if per_class else kept[0].above,
+            tuple((name, each.above) for name, each in names if each is not None),
+            len(rows), sum(each.answered for each in kept), split,
+        )  # fmt: skip
+    for part in parts if rule is None else ():
+        count = abstention.rows_needed(sure[part], right[part], error, delta)
+        needed += [round(count * len(rows) / part.sum())] if count else []
+    return Abstention(
+        error, confidence, rule, len(evaluation.truth), len(rows), candidates,
+        abstention.fewest_rows(error, delta), min(needed, default=None),
+        abstention.abstention_curve(sure, right, delta),
+    )  # fmt: skip
+
+
+def independent_rows(evaluation: RunEvaluation) -> NDArray[np.int64]:
+    """Return rows of an evaluation no two of which share a sentence; all if the texts are unknown.
+    One of each group is drawn, always the same."""
+    groups = report.sentence_groups(evaluation.table)
+    order = np.random.default_rng(0).permutation(len(evaluation.truth))
+    if groups is None:
+        return np.sort(order)
+    return np.sort(order[np.unique(groups[order], return_index=True)[1]])

@@ -1,0 +1,232 @@
+"""A run's model answers only when it is sure: the rule is found, kept, applied and forgotten."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import finetune
+from finetune.__main__ import main
+from finetune.errors import DataError, StoreError
+from finetune.evaluation import abstention, report, saved_predictions
+from finetune.inference import decision_rule
+from finetune.jobs import evaluate as jobs
+from finetune.metrics.calibration import probabilities
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.tasks.base import MULTI_LABEL, REGRESSION, DecisionRule, PredictOptions, Target
+from tests.support.scored_runs import evaluated
+
+NAMES = ("no", "yes")
+PLAIN = PredictOptions()
+
+
+def draw_logits(rows: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, list[int]]:
+    """Logits of a model that is right as often as it says, and what is right."""
+    draw = np.random.default_rng(seed)
+    logits = draw.normal(0, 4, (rows, classes)).astype(np.float32)
+    shares = probabilities(logits).cumsum(axis=1)
+    truth = (draw.random((rows, 1)) > shares).sum(axis=1).clip(0, classes - 1)
+    return logits, truth.tolist()
+
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    """A run that has ended with a model, evaluated three times."""
+    logits, truth = draw_logits(1500)
+    steps = {step: logits + np.float32(step) for step in (1, 2, 3)}
+    run, _ = evaluated(store, steps, truth, 3, NAMES)
+    shutil.copytree(toy_checkpoint, run.best)
+    run.append(events.Finished(step=3, seconds=1))
+    return run
+
+
+def test_a_rule_is_found_kept_and_followed(run: Run) -> None:
+    found = finetune.answer_when_sure(run, error=0.05)
+    rule = found.rule
+    assert rule is not None
+    assert (found.rows, found.examples, found.candidates) == (1500, 1500, 3)
+    assert 0.4 < rule.coverage < 1
+    logits, truth = draw_logits(1500)
+    kept = decision_rule.read_rule(run.best)
+    assert kept.sure == rule
+    given = decision_rule.sure_answers(logits, Target(NAMES), kept, PLAIN)
+    assert given is not None
+    assert given.sum() == rule.answered
+    assert (logits.argmax(axis=1) != truth)[given].mean() < 0.05
+    # New rows of the same kind, too: the model is as good there.
+    fresh, right = draw_logits(4000, seed=9)
+    answered = decision_rule.sure_answers(fresh, Target(NAMES), kept, PLAIN)
+    assert (fresh.argmax(axis=1) != right)[answered].mean() < 0.05
+    everything = decision_rule.sure_answers(logits, Target(NAMES), DecisionRule(), PLAIN)
+    assert everything is None
+
+
+def test_being_the_best_of_several_makes_it_stricter(run: Run) -> None:
+    study = report.evaluate_run(run, run.state())
+    levels = [
+        abstention.measure(study, 0.05, 0.95, candidates=candidates).fewest
+        for candidates in (1, 3, 100)
+    ]
+    assert levels == [59, 80, 149]
+
+
+def test_each_class_has_a_threshold_of_its_own(store: RunStore, toy_checkpoint: Path) -> None:
+    logits, truth = draw_logits(3000, 3)
+    names = ("a", "b", "c")
+    wrong = np.flatnonzero(logits.argmax(axis=1) == 2)[::3]
+    for row in wrong:
+        truth[row] = 0  # a third of the answers "c" is wrong, however sure
+    run, _ = evaluated(store, {1: logits}, truth, 1, names)
+    found = abstention.answer_when_sure(run, 0.05, per_class=True).rule
+    assert found is not None
+    assert (found.above, [name for name, _ in found.classes]) == (1, ["a", "b"])
+    rule, answers = DecisionRule(sure=found), logits.argmax(axis=1)
+    given = decision_rule.sure_answers(logits, Target(names), rule, PLAIN)
+    assert given is not None
+    assert set(answers[given]) == {0, 1}
+    for index in (0, 1):
+        assert (np.array(truth) != answers)[given & (answers == index)].mean() < 0.05
+
+
+def test_the_bound_holds_only_of_answers_like_those_it_was_found_on(run: Run) -> None:
+    finetune.answer_when_sure(run, error=0.05)
+    rule = decision_rule.read_rule(run.best)
+    logits, _ = draw_logits(100, seed=5)
+    target = Target(NAMES)
+    plain = decision_rule.sure_answers(logits, target, rule, PLAIN)
+    for options in (PredictOptions(calibrated=True), PredictOptions(threshold=False)):
+        same = decision_rule.sure_answers(logits, target, replace(rule, temperature=3.0), options)
+        np.testing.assert_array_equal(same, plain)
+    both = PredictOptions(both_orders=True)
+    assert decision_rule.sure_answers(logits, target, rule, both, logits) is None
+    single = decision_rule.sure_answers(logits, target, rule, both)  # has no other order
+    np.testing.assert_array_equal(single, plain)
+    lower = replace(rule, threshold=0.4, positive="yes")
+    assert decision_rule.sure_answers(logits, target, lower, PLAIN) is not None
+    assert (
+        decision_rule.sure_answers(logits, target, lower, PredictOptions(threshold=False)) is None
+    )
+
+
+def test_another_threshold_forgets_it_and_a_temperature_does_not(run: Run) -> None:
+    rule = finetune.answer_when_sure(run, error=0.05).rule
+    jobs.save_decision(run, run.state(), temperature=1.4)
+    assert decision_rule.read_rule(run.best).sure == rule
+    jobs.save_decision(run, run.state(), threshold=None)
+    assert decision_rule.read_rule(run.best).sure == rule
+    jobs.save_decision(run, run.state(), threshold=0.4)
+    assert decision_rule.read_rule(run.best).sure is None
+    finetune.answer_when_sure(run, error=0.05)
+    jobs.save_decision(run, run.state(), sure=None)
+    assert "sure" not in decision_rule.read_notes(run.best)
+    assert decision_rule.read_rule(run.best).threshold == 0.4
+
+
+def test_rows_that_share_a_sentence_count_once(run: Run) -> None:
+    saved = saved_predictions.read_logits(run, 3, Target(NAMES))
+    shared = [f"question {row // 2}" for row in range(1500)]
+    columns = {"sentence1": shared, "sentence2": [f"answer {row}" for row in range(1500)]}
+    saved_predictions.save_examples(run, "validation", pa.table(columns | {"label": saved.labels}))
+    found = abstention.answer_when_sure(run, error=0.05)
+    assert (found.rows, found.examples) == (1500, 750)
+
+
+def test_what_cannot_be_kept_says_how_many_rows_it_takes(run: Run) -> None:
+    with pytest.raises(DataError) as caught:
+        finetune.answer_when_sure(run, error=0.001)
+    assert "no threshold keeps the error at 0.1% with 95% confidence" in caught.value.fact
+    assert "takes 4,093 answers" in caught.value.fact  # (1 - 0.001)^4093 = 5% / 3
+    assert decision_rule.read_rule(run.best).sure is None
+    few, truth = draw_logits(40, seed=1)
+    few[np.arange(40), truth] += 20
+    store = RunStore(run.folder.parent)
+    small, _ = evaluated(store, {1: few}, truth, 1, NAMES)
+    found = abstention.answer_when_sure(small)
+    assert found.rule is None
+    assert found.fewest == 149
+    assert 149 <= (found.needed or 0) < 200
+    assert "about 1" in found.refusal.remedy
+    wrong, _ = evaluated(store, {1: -few}, truth, 1, NAMES)
+    assert abstention.answer_when_sure(wrong).needed is None
+    assert "however many rows" in abstention.answer_when_sure(wrong).refusal.remedy
+
+
+@pytest.mark.parametrize(
+    "bound", [{"error": 0}, {"error": 0.5}, {"error": float("nan")}, {"error": "2%"},
+              {"confidence": 1}, {"confidence": True}, {"confidence": 0.4}],
+)  # fmt: skip
+def test_a_bound_out_of_range_is_refused(run: Run, bound: dict[str, float]) -> None:
+    (name,) = bound
+    with pytest.raises(DataError, match=f"The {name} .* is out of range. Choose one between"):
+        finetune.answer_when_sure(run, **bound)
+
+
+def test_the_test_set_serves_once_it_is_opened(run: Run) -> None:
+    with pytest.raises(StoreError, match="was not opened for this model"):
+        abstention.answer_when_sure(run, split="test")
+    logits, truth = draw_logits(500, seed=4)
+    saved_predictions.save_logits(run, 3, logits, np.array(truth), "test")
+    run.append(events.TestSetOpened(step=3, metrics={}))
+    found = abstention.answer_when_sure(run, 0.05, split="test")
+    assert (found.rows, found.candidates) == (500, 1)
+    assert found.rule is not None
+    assert found.rule.split == "test"
+
+
+def test_the_rows_of_several_labels_are_answered_whole_and_scores_have_none(run: Run) -> None:
+    study = report.evaluate_run(run, run.state())
+    target = Target((), task=REGRESSION)
+    with pytest.raises(DataError, match="A score is never left out"):
+        abstention.measure(
+            replace(study, analysis=replace(study.analysis, target=target)), 0.1, 0.9
+        )
+    labels = Target(("x", "y"), task=MULTI_LABEL)
+    draw = np.random.default_rng(2)
+    logits = draw.normal(0, 9, (800, 2)).astype(np.float32)
+    shares = 1 / (1 + np.exp(-logits))
+    truth = (draw.random(shares.shape) < shares).astype(np.int8)
+    given = (logits > 0).astype(np.int8)
+    sure = np.where(given > 0, shares, 1 - shares).prod(axis=1)
+    several = replace(
+        study, analysis=replace(study.analysis, target=labels), truth=truth, answers=given,
+        errors=(given != truth).mean(axis=1), confidence=sure.astype(np.float32),
+    )  # fmt: skip
+    found = abstention.measure(several, 0.05, 0.95).rule
+    assert found is not None
+    answered = decision_rule.sure_answers(logits, labels, DecisionRule(sure=found), PLAIN)
+    assert answered is not None
+    assert abs(int(answered.sum()) - found.answered) <= 1  # a probability is rounded
+    with pytest.raises(DataError, match="A bound of each class is for rows of one class"):
+        abstention.measure(several, 0.05, 0.95, per_class=True)
+
+
+def test_nonsense_in_the_file_is_no_rule(run: Run) -> None:
+    rule = finetune.answer_when_sure(run, error=0.05, per_class=True).rule
+    assert decision_rule.read_rule(run.best).sure == rule
+    path = run.best / "config.json"
+    config = json.loads(path.read_text())
+    for sure in ([], "yes", {}, config["finetune"]["sure"] | {"above": "high"}):
+        path.write_text(json.dumps(config | {"finetune": {"sure": sure}}))
+        assert decision_rule.read_rule(run.best).sure is None
+
+
+def test_a_terminal_keeps_it_forgets_it_and_says_why_not(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sure", "--run", str(run.folder), "--error", "0.05"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["above"] == decision_rule.read_rule(run.best).sure.above  # type: ignore[union-attr]
+    assert told["candidates"] == 3
+    assert main([*words, "--forget"]) == 0
+    assert decision_rule.read_rule(run.best).sure is None
+    assert main(["sure", "--run", str(run.folder), "--error", "0.001"]) == 2
+    assert "takes 4,093 answers" in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""A threshold of confidence keeps its bound on the error; what is known of the draws tells so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import norm
+
+from finetune.metrics import abstention
+from finetune.metrics.classification import Floats
+
+DRAWS = 2000
+_LOGITS = np.linspace(-9, 9, 4001)
+# Of a confidence, the chance that the answer is right.
+MODELS: dict[str, Callable[[Floats], Floats]] = {
+    "as sure as it is right": lambda sure: sure,
+    "too sure of itself": lambda sure: 0.5 + 0.88 * (sure - 0.5),
+    "wrong a little too often, however sure": lambda sure: np.full_like(sure, 0.947),
+    "wrong where it is surest": lambda sure: np.where(sure > 0.995, 0.9, 0.5 + 0.5 * sure),
+    "at the edge of the bound": lambda sure: np.where(sure > 0.8, 0.948, 0.7),
+}
+
+
+def true_errors(right_at: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
+    """Thresholds in rising order, and the share of errors above each among all rows there are."""
+    sure = expit(np.abs(_LOGITS))
+    weight = norm.pdf(_LOGITS, 3, 2.5)
+    order = np.argsort(sure)
+    beyond = np.cumsum(weight[order][::-1])[::-1]
+    wrong = np.cumsum((weight * (1 - right_at(sure)))[order][::-1])[::-1]
+    return sure[order], wrong / beyond
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("rows", [150, 600])
+def test_the_bound_holds_in_95_of_100_draws(kind: str, rows: int) -> None:
+    draw, error, delta = np.random.default_rng(rows), 0.05, 0.05
+    thresholds, errors = true_errors(MODELS[kind])
+    sure = expit(np.abs(draw.normal(3, 2.5, (DRAWS, rows))))
+    right = draw.random(sure.shape) < MODELS[kind](sure)
+    broken = 0
+    for confidence, hits in zip(sure, right, strict=True):
+        found = abstention.sure_threshold(confidence, hits, error, delta)
+        if found is not None:
+            broken += np.interp(found.above, thresholds, errors) > error
+    assert broken <= DRAWS * delta
+
+
+def test_a_good_model_answers_most_rows_and_the_figures_are_those_of_the_rows() -> None:
+    draw = np.random.default_rng(0)
+    sure = expit(np.abs(draw.normal(3, 2.5, 3000)))
+    right = draw.random(3000) < sure
+    found = abstention.sure_threshold(sure, right, 0.05, 0.05)
+    assert found is not None
+    assert found.answered > 1900
+    assert found.answered == (sure > found.above).sum()
+    assert found.errors == (~right[sure > found.above]).sum()
+    stricter = abstention.sure_threshold(sure, right, 0.02, 0.05)
+    assert stricter is not None
+    assert stricter.above > found.above
+    everything = abstention.sure_threshold(sure, np.ones(3000, bool), 0.02, 0.05)
+    assert everything == abstention.SureThreshold(0.0, 3000, 0)
+
+
+@pytest.mark.parametrize(("error", "rows"), [(0.02, 149), (0.05, 59), (0.1, 29)])
+def test_it_takes_that_many_rows_even_without_an_error(error: float, rows: int) -> None:
+    assert abstention.fewest_rows(error, 0.05) == rows
+    for count in (rows - 1, rows):
+        sure, right = np.linspace(0.6, 0.9, count), np.ones(count, bool)
+        found = abstention.sure_threshold(sure, right, error, 0.05)
+        assert (found is not None) == (count == rows)
+        assert rows <= (abstention.rows_needed(sure, right, error, 0.05) or 0) <= rows + 3
+
+
+def test_rows_needed_suffice_where_the_errors_stay_as_frequent() -> None:
+    sure, right = np.linspace(0.99, 0.5, 200), np.ones(200, bool)
+    right[20::25] = False  # one in 25 of all, at any confidence
+    assert abstention.sure_threshold(sure, right, 0.06, 0.05) is None
+    needed = abstention.rows_needed(sure, right, 0.06, 0.05)
+    assert needed is not None
+    assert 200 < needed < 4000
+    times = -(-needed // 200)
+    assert abstention.sure_threshold(np.repeat(sure, times), np.repeat(right, times), 0.06, 0.05)
+    assert abstention.rows_needed(sure, right, 0.02, 0.05) is None
+
+
+def test_equal_confidences_are_answered_together_or_not_at_all() -> None:
+    sure = np.repeat([0.9, 0.6], [300, 100])
+    right = np.repeat([True, False], [300, 100])
+    found = abstention.sure_threshold(sure, right, 0.05, 0.05)
+    assert found is not None
+    assert (found.above, found.answered, found.errors) == (0.6, 300, 0)
+    curve = abstention.abstention_curve(sure, right, 0.05)
+    np.testing.assert_allclose(curve.coverage, [0.75, 1.0])
+    np.testing.assert_allclose(curve.error, [0.0, 0.25])
+
+
+def test_the_curve_has_the_exact_upper_bound() -> None:
+    from scipy.stats import binomtest
+
+    draw = np.random.default_rng(1)
+    sure, right = draw.random(80), draw.random(80) < 0.8
+    curve = abstention.abstention_curve(sure, right, 0.05)
+    assert curve.coverage[-1] == 1
+    assert curve.error[-1] == pytest.approx((~right).mean())
+    for point in (0, 9, 79):
+        wrong = round(curve.error[point] * (point + 1))
+        exact = binomtest(wrong, point + 1).proportion_ci(0.90, "exact")  # 95% on one side
+        assert curve.upper[point] == pytest.approx(exact.high)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_none_and_one_row_are_no_reason_to_fail(right: bool) -> None:
+    for rows in (0, 1, 3):
+        sure, hits = np.full(rows, 0.7, np.float32), np.full(rows, right)
+        assert abstention.sure_threshold(sure, hits, 0.02, 0.05) is None
+        assert len(abstention.abstention_curve(sure, hits, 0.05).error) == min(rows, 1)
+        needed = abstention.rows_needed(sure, hits, 0.02, 0.05)
+        assert (needed is not None) == (right and rows > 0)
