@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
         evaluate,
+        list_models,
         load_pairs,
         push_to_hub,
+        remove_model,
         search,
         train,
     )
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate", "load_pairs",
-    "push_to_hub", "search", "train",
+    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate",
+    "list_models", "load_pairs", "push_to_hub", "remove_model", "search", "train",
 ]  # fmt: skip
 _MODULES = {
     "Predictor": "inference.predictor",

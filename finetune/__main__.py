@@ -21,6 +21,7 @@ COMMANDS = {  # modules of `cli`
     "evaluate": "score a run's model with its sentences swapped, or on its test set",
     "sure": "let a run's model answer only when it is sure, with a bound on its error",
     "export": "write a saved model as ONNX, and compare it with PyTorch",
+    "models": "list checkpoints to begin from and those on this disk, or remove one",
     "deploy": "make or update a Hugging Face Space with this project",
 }
 

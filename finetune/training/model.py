@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +48,7 @@ def load_classifier(
     max_length: int,
     dropout: float = -1.0,
     attn_implementation: str = "auto",
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadedClassifier:
     """Load a tokenizer, and a model in fp32 with the outputs that a target needs.
 
@@ -57,13 +58,15 @@ def load_classifier(
         checkpoint: an offered name, a Hub id, or a folder.
         max_length: the longest input in tokens.
         dropout: replaces every dropout of the checkpoint; -1 keeps them.
+        on_progress: as in `checkpoint_files.fetch`.
 
     Raises:
         ConfigError: if the checkpoint reads fewer than `max_length` tokens.
         ModelError: if the checkpoint cannot be fetched or used.
     """
     options = {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
-    with checkpoint_files.open_files(checkpoint_files.fetch(checkpoint), checkpoint) as files:
+    folder = checkpoint_files.fetch(checkpoint, on_progress=on_progress)
+    with checkpoint_files.open_files(folder, checkpoint) as files:
         config = files.load(AutoConfig)
         checkpoints.check_length(checkpoint, max_length, config.to_dict())
         # Families name their dropouts differently: numbers with the word in the name.
