@@ -24,6 +24,7 @@ COMMANDS = {  # modules of `cli`
     "rank": "rank finished runs, and name the cheapest of those that may be the best",
     "gate": "say if a run's model may replace an older one: exit status 0, 1, or 2 if in doubt",
     "export": "write a saved model as ONNX, and compare it with PyTorch",
+    "models": "list checkpoints to begin from and those on this disk, or remove one",
     "deploy": "make or update a Hugging Face Space with this project",
 }
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import FOLDS, RunConfig
+from finetune.data import model_cache
+from finetune.data.model_cache import CachedModel
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
@@ -15,7 +17,7 @@ from finetune.evaluation import abstention, report
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import evaluate as evaluation_jobs
-from finetune.jobs import scheduler, service
+from finetune.jobs import models, scheduler, service
 from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
@@ -334,3 +336,20 @@ def push_to_hub(
     summary = run.state()
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())
+
+
+def list_models() -> list[CachedModel]:
+    """List the downloaded checkpoints, the largest first: `name`, `bytes` on this disk, `used`."""
+    return model_cache.list_models()
+
+
+def remove_model(name: str, store: RunStore | None = None) -> CachedModel:
+    """Remove a downloaded checkpoint from this disk. The next run that needs it downloads it again.
+
+    Args:
+        store: of the runs that may need it; the default folder of runs if None.
+
+    Raises:
+        StoreError: if it is not on this disk, or a run that has not ended needs it.
+    """
+    return models.remove_model(store or RunStore(default_root()), name)
