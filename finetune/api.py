@@ -255,6 +255,7 @@ def gate(
 ) -> Judgement:
     """Check whether a run's model may replace an old one.
 
+    Args:
         new: a run, its folder, its id or its name.
         old: another one, or a model on the Hub as `namespace/name`.
         golden: a file of labelled rows that both models answer; its hash is kept, and it is never
@@ -264,9 +265,11 @@ def gate(
             below 0 that much may be lost.
         request: the columns of the golden file and how it is read; guessed if None.
 
+    Returns:
         `verdict`: passed, failed, or not judged; `status`, the exit status of the command: 0, 1 or
             2; `reasons`; the answers lost and gained with their texts; the gain's 95% interval;
             McNemar's test; and kinds of rows.
+    """
     from finetune.evaluation import release
 
     limits, run = Limits(max_lost, min_gain), as_run(new)

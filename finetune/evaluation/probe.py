@@ -26,7 +26,7 @@ from finetune.evaluation import baselines
 from finetune.evaluation.vectors import Vectors, encode
 from finetune.messages import Text
 from finetune.messages import message as _
-from finetune.metrics import best_set, cross_fitting
+from finetune.metrics import best_set, cross_fitting, selection
 from finetune.metrics.classification import Indices
 from finetune.tasks.base import Target, Targets, one_stratum
 from finetune.tasks.registry import task_of
@@ -215,11 +215,9 @@ def rank(
     """
     task, probed = task_of(target), [one for one in found if one.score is not None]
     if len(probed) > 1:
-        scores = best_set.weighted_scores(
-            task.headline, truth, np.stack([answers[one.checkpoint] for one in probed]),
-            target.size, target.positive,
-        )  # fmt: skip
-        kept = best_set.best_set(*best_set.bootstrap_scores(scores, len(truth), len(probed)))
+        each = np.stack([answers[one.checkpoint] for one in probed])
+        by_name = selection.statistics([task.headline], truth, each, target.size, target.positive)
+        kept = best_set.best_set(*best_set.bootstrap_scores(by_name[task.headline.name]))
     else:
         kept = np.ones(len(probed), bool)
     marked = [replace(one, may_be_best=bool(best)) for one, best in zip(probed, kept, strict=True)]
