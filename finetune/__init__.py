@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         probe,
         push_to_hub,
         search,
+        still_holds,
         train,
     )
     from finetune.config import RunConfig
@@ -39,6 +40,7 @@ __all__ = [
     "probe",
     "push_to_hub",
     "search",
+    "still_holds",
     "train",
 ]
 _MODULES = {

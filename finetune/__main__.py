@@ -22,6 +22,7 @@ COMMANDS = {  # modules of `cli`
     "evaluate": "score a run's model with its sentences swapped, or on its test set",
     "sure": "let a run's model answer only when it is sure, with a bound on its error",
     "gate": "say if a run's model may replace an older one: exit status 0, 1, or 2 if in doubt",
+    "monitor": "say if a run's model still holds on a file without labels",
     "export": "write a saved model as ONNX, and compare it with PyTorch",
     "deploy": "make or update a Hugging Face Space with this project",
 }

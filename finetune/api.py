@@ -27,6 +27,7 @@ from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
+    from finetune.evaluation.file_shift import Monitoring
     from finetune.evaluation.probe import ProbeReport
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
@@ -278,6 +279,35 @@ def gate(
     if path is not None:
         RunStore(run.folder.parent).uploads.keep_golden(path)
     return release.check_release(run, other, limits, path, request)
+
+
+def still_holds(
+    run: Run | Path | str,
+    file: Path | str,
+    labels: Path | str | None = None,
+    request: PredictionRequest | None = None,
+) -> Monitoring:
+    """Say if a run's model still holds on a file without labels.
+
+    Args:
+        file: the file, or the counts of one that `python -m finetune monitor --aggregates` wrote.
+        labels: a file with labels of at least 30 rows, drawn from it at random.
+        request: columns and reading of both; guessed if None.
+
+    Returns:
+        `verdict`: `as before`, `changed` or `train anew`; `accuracy`, estimated, with its interval;
+            `changes`, a test each; `shares` of the classes; and what the labels show as `measured`.
+
+    Raises:
+        DataError: if fewer than 50 rows are new to the model and share no sentence, or the run's
+            validation pairs were not kept.
+    """
+    from finetune.evaluation import monitoring
+    from finetune.inference.file_request import PredictionRequest
+
+    run, path = as_run(run), Path(file)
+    request = request or PredictionRequest(run.id, path.name, "")
+    return monitoring.monitor_file(run, path, request, Path(labels) if labels else None)[0]
 
 
 def push_to_hub(

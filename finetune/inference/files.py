@@ -103,6 +103,7 @@ def predict_file(
     on_rows: Callable[[list[ShownRow]], None] = lambda rows: None,
     scorer: WindowScorer | None = None,
     review: Path | None = None,
+    on_window: Callable[[Window], None] = lambda window: None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file; returns the report, and whether all rows were predicted.
 
@@ -115,6 +116,7 @@ def predict_file(
         scorer: scores with the run's model; a `LocalScorer` by default.
         review: where to write the rows that the model is unsure of, as in `out`; written only if
             a bound kept with the model decides which these are.
+        on_window: called with all rows as they were read.
     """
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
@@ -135,6 +137,7 @@ def predict_file(
             writers.append(opened.enter_context(result_files.open_writer(path, table, own, added)))
         try:
             for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
+                on_window(window)
                 begin, predicted = predictor.rows, predictor.predict(window.rows, scores)
                 writers[0]([row.cells for row in predicted])
                 for write in writers[1:]:
@@ -147,6 +150,13 @@ def predict_file(
     on_rows(shown.rows)
     report = {"precision": scorer.precision, "left_out": [*table.unusable]}
     return predictor.report() | report, complete
+
+
+def read_windows(path: Path, request: PredictionRequest) -> Iterator[Window]:
+    """Read the rows of a file in windows, without predicting them."""
+    table = table_formats.open_table(path, request.file, request.reading)
+    table.keep_empty_rows = True
+    yield from _windows(_read_rows(table, request), request)
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
