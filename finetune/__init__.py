@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
+        compare_answers,
         cross_validate,
         evaluate,
         gate,
@@ -33,6 +34,7 @@ __all__ = [
     "RunConfig",
     "RunStore",
     "answer_when_sure",
+    "compare_answers",
     "cross_validate",
     "evaluate",
     "gate",

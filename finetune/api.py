@@ -281,6 +281,34 @@ def gate(
     return release.check_release(run, other, limits, path, request)
 
 
+def compare_answers(
+    run: Run | Path | str, file: Path | str, request: PredictionRequest | None = None
+) -> list[dict[str, Any]]:
+    """Compare a run's answers to a file with those in its further columns, such as another model's
+    or a person's.
+
+    Args:
+        request: columns and reading of the file; guessed if None.
+
+    Returns:
+        What `OtherAnswers.report` says of each column whose cells are answers: how far they agree,
+        and who is right if the file has labels.
+    """
+    import tempfile
+
+    from finetune.inference import file_request, files
+    from finetune.inference.file_request import PredictionRequest
+
+    run, path = as_run(run), Path(file)
+    request = request or PredictionRequest(run.id, path.name, "")
+    trained = run.state().columns
+    request = file_request.check_columns(request, path, trained, run.config().encoding)
+    with tempfile.TemporaryDirectory() as folder:
+        predicted, _ = files.predict_file(run, request, path, Path(folder) / "result.jsonl")
+    others: list[dict[str, Any]] = predicted.get("others", [])
+    return others
+
+
 def still_holds(
     run: Run | Path | str,
     file: Path | str,
