@@ -6,6 +6,7 @@ __all__ = [
     "cost",
     "evaluate",
     "export",
+    "models",
     "predict",
     "probe",
     "push",
