@@ -2,6 +2,7 @@
 
 __all__ = [
     "check",
+    "compare",
     "cost",
     "evaluate",
     "export",

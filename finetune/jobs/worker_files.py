@@ -51,7 +51,10 @@ def of_job(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) -> Co
             found |= needed_files.of_checkpoint(checkpoint)
         return found | needed_files.of_counts(root, job.owner)
     run = Run(job.folder.parent.parent)
-    return _folder(run.folder) | _pairs_of(run)
+    others = Confinement()  # of a comparison: the owner's other runs
+    for run_id in [*request.get("runs", ()), *filter(None, [request.get("old")])]:
+        others |= _folder(root / run_id) | _pairs_of(Run(root / run_id))
+    return _folder(run.folder) | _pairs_of(run) | others
 
 
 def _folder(folder: Path) -> Confinement:
