@@ -208,7 +208,7 @@ def test_a_bound_goes_from_the_evaluation_to_the_answers(
 ) -> None:
     run = evaluated(app, toy_checkpoint, 1, 9.0)  # all right but the sixth
     open_part(page, "Evaluation")
-    page.get_by_role("tab", name="Only when sure").click()
+    page.get_by_role("tab", name="When sure").click()
     expect(page.locator("#sure-refused")).to_contain_text("no threshold keeps the error at 2%")
     page.get_by_label("wrong at most").select_option("10%")
     page.get_by_label("with confidence").select_option("90%")
