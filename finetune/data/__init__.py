@@ -12,11 +12,13 @@ __all__ = [
     "dataset_cache",
     "hub_access",
     "label_columns",
+    "model_cache",
     "needed_files",
     "splits",
     "symmetry",
     "table",
     "table_formats",
     "token_lengths",
+    "tokenizer_fit",
     "truncation",
 ]

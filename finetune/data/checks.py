@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.config import FOLDS, RunConfig
+from finetune import owners
+from finetune.config import RunConfig
 from finetune.data import (
     catalog,
     column_findings,
@@ -18,6 +19,7 @@ from finetune.data import (
     reading_findings,
     splits,
     token_lengths,
+    tokenizer_fit,
 )
 from finetune.data.check_report import FEW_HELD_OUT, CheckReport, SplitSummary, TokenLengths
 from finetune.data.row_findings import described, rows_finding
@@ -79,7 +81,8 @@ def check_pairs(
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
     findings = list(report.findings)
     try:
-        lengths = token_lengths.check_lengths(assigned, config)
+        lengths, fit = token_lengths.check_lengths(assigned, config)
+        findings += tokenizer_fit.findings(fit, config.checkpoint)
     except ModelError as error:
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
         lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
@@ -280,10 +283,10 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
                 "are cut from train."
             )
         severity: Severity = "warns" if margin > UNCERTAIN else "notes"
-        remedies = []
-        if cut and train + validation < FEW_TO_HOLD_OUT:
-            text = _("Cross-validate in {folds} folds", folds=FOLDS)
-            remedies.append(Remedy("folds", str(FOLDS), text))
+        remedies, folds = [], owners.policy().limits.folds
+        if cut and train + validation < FEW_TO_HOLD_OUT and folds > 1:
+            text = _("Cross-validate in {folds} folds", folds=folds)
+            remedies.append(Remedy("folds", str(folds), text))
         yield Finding(FEW_HELD_OUT, severity, title, validation, action, remedies=remedies)
     if not cut or not assigned.dataset.paired:
         return

@@ -15,10 +15,12 @@ __all__ = [
     "picking",
     "probe",
     "quantization",
+    "ranking",
     "release",
     "report",
     "saved_predictions",
     "slices",
+    "speed",
     "test_set",
     "vectors",
 ]

@@ -218,10 +218,19 @@ class _Training:
         attention = model.choose_attention(
             config.attn_implementation, accelerator.device, half, config.max_length
         )
+        shown = background.EventProgress(self.run, Phase.DOWNLOAD, config.checkpoint)
+
+        def on_progress(done: int, total: int) -> None:
+            self.stop.check()
+            if distributed.is_main_process():
+                with _logged_only():
+                    shown(Phase.DOWNLOAD, config.checkpoint, done, total)
+
         with accelerator.main_process_first():
             self.tokenizer, classifier, self.head = model.load_classifier(
-                config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention
-            )
+                config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention,
+                on_progress,
+            )  # fmt: skip
             if self.checkpoint:  # a resumed run keeps its batch size and learning rate
                 config = self.run.state().resolved(config)
             self.config = config = recipe.resolve(
@@ -230,6 +239,7 @@ class _Training:
                 len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
                 accelerators.gpu_memory(accelerator.device),
                 accelerator.num_processes,
+                classifier.config.model_type,
             )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):

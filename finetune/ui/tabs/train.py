@@ -48,6 +48,7 @@ from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
+from finetune.ui.probe_form import ProbeForm
 
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
@@ -115,6 +116,8 @@ class TrainTab:
         common = form.draw_common()
         self.hub = gr.HTML(elem_id="hub-status")
         form.draw_search()
+        self.probe = ProbeForm(self.store)
+        self.probe.draw()
         with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
             self.preset = gr.Dropdown(
                 list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
@@ -134,6 +137,7 @@ class TrainTab:
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
+        self.probe.wire(self.form)
         everything = [*elements.components(self), *self.engine.outputs]
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # Also if the same one is chosen again; not, as `input`, if the chooser is merely left.
@@ -284,7 +288,8 @@ class TrainTab:
         costs = cost_view.costs(estimates[0], config, count, total, files, folder, name)
         pairs = cost_view.pairs_card(checked, store, name)
         shown |= {self.costs: costs, self.pairs: pairs}
-        if estimates[0].measurable:
+        download = estimates[0].download
+        if estimates[0].measurable or (download and download.unasked):
             shown[self.unmeasured] = str(time.time())
         return shown | self.engine.priced(store, choice, estimates[0], count)
 
@@ -295,10 +300,11 @@ class TrainTab:
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
-        """Measure the token lengths of a part of the chosen pairs, and ask for the costs again."""
+        """Measure the token lengths of a part of the chosen pairs, ask the Hub for the size of the
+        checkpoint, and ask for the costs again."""
         with contextlib.suppress(FinetuneError):  # shown by `on_costs`
             config = several_runs.plan(self._chosen(values)[1])[0].config
-            if cost.measure_token_lengths(store, config):
+            if cost.ask_hub(store, config) | cost.measure_token_lengths(store, config):
                 return {self.cost_asked: str(time.time())}
         return {}
 
