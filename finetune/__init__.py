@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
+        cross_validate,
         evaluate,
+        gate,
         list_models,
         load_pairs,
+        probe,
         push_to_hub,
+        rank,
         remove_model,
         search,
         train,
@@ -26,9 +30,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "evaluate",
-    "list_models", "load_pairs", "push_to_hub", "remove_model", "search", "train",
-]  # fmt: skip
+    "Predictor",
+    "Run",
+    "RunConfig",
+    "RunStore",
+    "answer_when_sure",
+    "cross_validate",
+    "evaluate",
+    "gate",
+    "list_models",
+    "load_pairs",
+    "probe",
+    "push_to_hub",
+    "rank",
+    "remove_model",
+    "search",
+    "train",
+]
 _MODULES = {
     "Predictor": "inference.predictor",
     "Run": "runs.run",

@@ -1,35 +1,39 @@
-"""The Python API: `finetune.train`, `search`, `evaluate`, `answer_when_sure`, `load_pairs`,
-`push_to_hub`, `list_models`, `remove_model`."""
+"""The Python API, which `import finetune` offers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import RunConfig
+from finetune.config import FOLDS, RunConfig
 from finetune.data import model_cache
 from finetune.data.model_cache import CachedModel
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
 from finetune.evaluation import abstention, report
-from finetune.evaluation.abstention import Abstention
+from finetune.evaluation.gate import Judgement, Limits
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import evaluate as evaluation_jobs
 from finetune.jobs import models, scheduler, service
 from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
+from finetune.runs.grids import plan_runs
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, as_run, default_root
 from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
+    from finetune.evaluation.probe import ProbeReport
+    from finetune.evaluation.ranking import Ranking
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
+    from finetune.inference.file_request import PredictionRequest
+    from finetune.tasks.base import SureRule
 
 _POLL = 0.2  # seconds between reads of a run's events
 
@@ -69,15 +73,45 @@ def train(
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
     """
     store = store or RunStore(default_root())
-    run = service.start_run(store, config, make_spec(engine, options))
-    try:
-        summary = _follow(store, run, progress)
-    except KeyboardInterrupt:
-        service.stop_run(store, run)
-        summary = _follow(store, run, False)
-    if summary.status not in ("finished", "stopped"):
-        raise TrainingError(summary.error or _("The run ended early."), summary.remedy)
-    return run
+    runs = service.start_runs(store, plan_runs(config), make_spec(engine, options))
+    for number, run in enumerate(runs):
+        try:
+            summary = _follow(store, run, progress)
+        except KeyboardInterrupt:
+            for other in reversed(runs[number:]):
+                service.stop_run(store, other)
+            summary = _follow(store, run, False)
+        if summary.status not in ("finished", "stopped"):
+            raise TrainingError(summary.error or _("The run ended early."), summary.remedy)
+        if summary.status == "stopped":
+            return run
+    return runs[-1]
+
+
+def cross_validate(
+    config: RunConfig,
+    folds: int = 0,
+    store: RunStore | None = None,
+    progress: bool = True,
+    engine: str = HERE,
+    **options: Any,
+) -> Run:
+    """Cross-validate a configuration, then train a model on all rows.
+
+    The rows of train and validation are cut into folds that share no sentence; a test split stays
+    as it is. For each fold a model is trained on the others, and answers the fold with its last
+    state: nothing is picked. Then a model is trained on all rows in the same way.
+
+    Args:
+        folds: from 2 to 10; those of the configuration, or else 5, if 0.
+        store, progress, engine, options: as `train` takes them.
+
+    Returns:
+        the run on all rows. Its `metrics` and `evaluate(run)` are the cross-validated ones: the
+            answers for each row are by the model that had not seen it.
+    """
+    config = config.changed(folds=folds or config.folds or FOLDS, fold=0)
+    return train(config, store, progress, engine, **options)
 
 
 def search(
@@ -138,6 +172,30 @@ def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
         time.sleep(_POLL)
 
 
+def probe(
+    config: RunConfig, checkpoints: Sequence[str] = (), store: RunStore | None = None
+) -> ProbeReport:
+    """Rank checkpoints on a configuration's training pairs before any training, in this process.
+
+    Args:
+        checkpoints: offered names, Hub ids or folders, from 2 to 8; by default those of the
+            catalogue that are on this disk.
+        store: keeps the pairs read; the default folder of runs if None.
+
+    Returns:
+        `candidates`, the best first: each with its cross-validated `score`, whether it
+            `may_be_best`, and its time and size; `words` is the score of TF-IDF.
+
+    Raises:
+        ConfigError, DataError: if there is nothing to compare, or too few pairs.
+    """
+    from finetune.jobs import probe as jobs
+
+    store = store or RunStore(default_root())
+    names = jobs.check_request(store, config, [*checkpoints] or jobs.candidates(config))
+    return jobs.probe_checkpoints(config, names, store.root)
+
+
 def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
     """Evaluate a run's best model: how good it is, how sure that is, and where it fails.
 
@@ -164,7 +222,7 @@ def answer_when_sure(
     confidence: float = abstention.CONFIDENCE,
     per_class: bool = False,
     split: str = "validation",
-) -> Abstention:
+) -> SureRule:
     """Let a run's model answer only when it is sure, and "unsure" otherwise: at most a share
     `error` of its answers to new pairs is wrong, with probability `confidence`.
 
@@ -177,8 +235,8 @@ def answer_when_sure(
         split: `validation`; or `test`, if it was opened.
 
     Returns:
-        `rule.above`, the threshold; `rule.coverage`, the share that is answered; `curve`, the error
-        at every such share.
+        `above`, the threshold of an answer's probability, or `classes`, that of each class; and
+        `coverage`, the share of the rows that is answered.
 
     Raises:
         DataError: if no threshold keeps the bound; it says how many rows would. Also if a value is
@@ -188,6 +246,71 @@ def answer_when_sure(
     return evaluation_jobs.keep_when_sure(
         as_run(run), error=error, confidence=confidence, per_class=per_class, split=split
     )
+
+
+def gate(
+    new: Run | Path | str,
+    old: Run | Path | str,
+    golden: Path | str | None = None,
+    max_lost: int = 0,
+    min_gain: float = -0.01,
+    request: PredictionRequest | None = None,
+) -> Judgement:
+    """Check whether a run's model may replace an old one.
+
+    Args:
+        new: a run, its folder, its id or its name.
+        old: another one, or a model on the Hub as `namespace/name`.
+        golden: a file of labelled rows that both models answer; its hash is kept, and it is never
+            trained on. Without one both are compared by the new run's validation pairs.
+        max_lost: right answers that may become wrong; not used of scores.
+        min_gain: in the metric that chooses the run's best model, in its unit, more being better;
+            below 0 that much may be lost.
+        request: the columns of the golden file and how it is read; guessed if None.
+
+    Returns:
+        `verdict`: passed, failed, or not judged; `status`, the exit status of the command: 0, 1 or
+            2; `reasons`; the answers lost and gained with their texts; the gain's 95% interval;
+            McNemar's test; and kinds of rows.
+    """
+    from finetune.evaluation import release
+
+    limits, run = Limits(max_lost, min_gain), as_run(new)
+    other = old if isinstance(old, Run) else release.named_model(str(old), run.folder.parent)
+    path = None if golden is None else Path(golden)
+    if path is not None:
+        RunStore(run.folder.parent).uploads.keep_golden(path)
+    return release.check_release(run, other, limits, path, request)
+
+
+def rank(
+    runs: Sequence[Run | Path | str] = (), measure: bool = True, store: RunStore | None = None
+) -> Ranking:
+    """Rank finished runs by their scores on the same validation pairs.
+
+    Args:
+        runs: runs, their folders, ids or names; all of the store, the newest first, if empty. Those
+            with other pairs than the first finished one are left out.
+        measure: True to measure the speed of models on this machine, where it is not known; a few
+            seconds each.
+        store: the default folder of runs if None; used if `runs` is empty.
+
+    Returns:
+        `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
+            and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
+            among those that may be with a probability of 95%.
+    """
+    from finetune.evaluation import ranking, speed
+
+    found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
+    ranked = ranking.rank_runs(found)
+    unknown = {run.id for run in ranked.runs if run.milliseconds is None}
+    if measure and unknown:
+        for run in found:
+            if run.id in unknown:
+                speed.measure_speed(run)
+        ranked = ranking.rank_runs(found)
+    return ranked
 
 
 def push_to_hub(

@@ -94,6 +94,7 @@ def _field(
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
+FOLDS, MOST_FOLDS = 5, 10  # if offered; at most
 _LEAST_RATE = 1e-8  # learning rate
 _AUTOMATIC, _OFF = {0: _("Automatic")}, {0: _("Off")}
 # The groups of the form. Fields of `Expert` are shown only if a file, a flag or a program set them.
@@ -298,12 +299,16 @@ class RunConfig(BaseModel):
         0, 0, 1_000_000_000, label="Most validation rows", words={0: _("All")}
     )
     """Score on at most this many validation rows, drawn at random."""
+    folds: int = _data(0, 0, MOST_FOLDS, label="Cross-validation folds", words=_OFF)
+    """Train this many models, each scored on its own part of the rows, then one on all; 2 to 10."""
     data_seed: int = _data(42, 0, 2**31 - 1)
     """Fixes which rows are drawn and held out; not the seed, so that runs can be compared."""
     drop_duplicates: bool = _data(False, label="Leave out duplicates")
     """Keep only the first of equal pairs in each split."""
     drop_leaked: bool = _data(False, label="Leave out leaked rows")
     """Leave out training pairs that stand in validation or test too, swapped or not."""
+    fold: int = _expert(0, 0, MOST_FOLDS, words={0: _("All rows")})
+    """Of a cross-validation, train only the model that holds out this fold."""
     name: str = _field("Name", "")
     """A name to find the run by; empty for the data's name and a number."""
 
@@ -339,6 +344,17 @@ class RunConfig(BaseModel):
             )
         elif name == "max_steps" and value == 0:
             problem = _("must be at least 1, got 0; leave it out for no limit")
+        elif name == "folds" and value == 1:
+            problem = _("must be from 2 to {most}, got 1", most=MOST_FOLDS)
+        elif name == "folds" and value and (clash := _picks_by_folds(info.data)):
+            problem = _(
+                "is {folds}: every row is scored once, nothing is picked; leave {name} out",
+                folds=value, name=clash,
+            )  # fmt: skip
+        elif name == "fold" and value > info.data.get("folds", value):
+            problem = _(
+                "is {fold}, and there are {folds} folds", fold=value, folds=info.data["folds"]
+            )
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
             words = dict(zip(("first", "second"), _WORDS[name], strict=True))
             problem = _(
@@ -396,6 +412,11 @@ class RunConfig(BaseModel):
         """Return the folders and Hub modules among `metrics`; a run executes their code."""
         return [name for name in self.added_metrics if name not in METRICS]
 
+    @property
+    def trains_on_all(self) -> bool:
+        """True for the last run of a cross-validation, which holds out no rows."""
+        return self.folds > 0 and not self.fold
+
     def follows(self, name: str) -> bool:
         """True if every value that a preset sets is the preset's."""
         return all(getattr(self, field) == value for field, value in PRESETS[name].items())
@@ -420,6 +441,16 @@ class RunConfig(BaseModel):
         except (TypeError, ValueError) as error:
             problem = _("must be a JSON object of names and values")
             raise ConfigError({"config.json": problem}) from error
+
+
+def _picks_by_folds(values: Mapping[str, Any]) -> str:
+    """The first field that makes a run depend on scores of the rows it holds out; "" if none."""
+    picks = {
+        "early_stopping_patience": values.get("early_stopping_patience", 0) > 0,
+        "lr_scheduler_type": values.get("lr_scheduler_type") == "reduce_lr_on_plateau",
+        "max_eval_samples": values.get("max_eval_samples", 0) > 0,
+    }
+    return next((name for name, found in picks.items() if found), "")
 
 
 def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:

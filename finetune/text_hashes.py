@@ -77,6 +77,16 @@ def sentence_groups(first: Integers, second: Integers) -> Integers:
     return groups
 
 
+def fold_groups(first: Integers, second: Integers, folds: int) -> Integers:
+    """Number the groups of rows that must share a fold: those that share a sentence, directly or
+    through others, or only equal pairs if such a group is larger than a fold. All arrays have shape
+    (rows,)."""
+    groups = sentence_groups(first, second)
+    if np.unique(groups, return_counts=True)[1].max(initial=0) * folds > len(groups):
+        return unordered_pair_hash(first, second)
+    return groups
+
+
 def unordered_pair_hash(first: Integers, second: Integers) -> Integers:
     """Hash each pair; swapped sentences give the same hash. All arrays have shape (rows,)."""
     return ordered_pair_hash(np.minimum(first, second), np.maximum(first, second))

@@ -58,14 +58,14 @@ class Uploads:
             name = (names or {}).get(split) or files[split].name
             name = name.encode("utf-8", "replace").decode()  # file systems allow any bytes
             file_names[split], stored_names[split] = name, split + file_suffix(name)
-            try:
-                with files[split].open("rb") as file:
-                    contents = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                reason = error.strerror or error
+            contents = contents_hash(files[split], name)
+            if split != "test" and self._golden(contents).exists():
                 raise DataError(
-                    "{name!r} cannot be read: {reason}.", name=name, reason=reason
-                ) from error
+                    "{name!r} is a golden file: release checks rely on no model being trained on "
+                    "it.",
+                    "Choose another file.",
+                    name=name,
+                )
             digest.update(f"{stored_names[split]}{contents}\n{name}\n".encode())
         folder = self.root / digest.hexdigest()[:24]
         if not (folder / "upload.json").is_file():
@@ -88,6 +88,18 @@ class Uploads:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+    def keep_golden(self, path: Path) -> None:
+        """Remember the hash of a golden file, so that `add` refuses to train on it."""
+        mark = self._golden(contents_hash(path, path.name))
+        with disk.writing(message("The golden file's hash"), DataError):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+    def _golden(self, contents: str) -> Path:
+        """The mark of a golden file of the visitor, by the hash of its contents."""
+        digest = hashlib.sha256(f"{self.visitor.name}\n{contents}".encode()).hexdigest()
+        return self.root / ".golden" / digest
 
     def _stored(self) -> list[StoredUpload]:
         """The visitor's uploads, the oldest first."""
@@ -151,6 +163,17 @@ class Uploads:
 
     def _folder(self, name: str) -> Path:
         return self.root / name.removeprefix(UPLOAD_PREFIX)
+
+
+def contents_hash(path: Path, name: str) -> str:
+    """sha256 of a file's contents; DataError, with the person's `name` of it, if it cannot be
+    read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError("{name!r} cannot be read: {reason}.", name=name, reason=reason) from error
 
 
 def file_suffix(name: str) -> str:

@@ -48,7 +48,7 @@ def test_a_run_that_fails_raises(store: RunStore, monkeypatch: pytest.MonkeyPatc
     run = store.create(RunConfig())
     run.append(events.Started(device="CPU"))
     run.append(events.Failed(error="The loss is not a number.", remedy="Lower it."))
-    monkeypatch.setattr(service, "start_run", lambda *_: run)
+    monkeypatch.setattr(service, "start_runs", lambda *_: [run])
     with pytest.raises(TrainingError, match="not a number") as caught:
         finetune.train(RunConfig(), store, progress=False)
     assert caught.value.remedy == "Lower it."

@@ -24,8 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Predict a file from a terminal."""
     about = (
         "Predict every row of a file with a run's model. The result has the file's columns as they "
-        "are, then prediction, a probability_ of each class, trained_on and error; if the file has "
-        "one of these, all those added end in _2 (or _3, ...)."
+        "are, then prediction, a probability_ of each class, trained_on, error, and decision (the "
+        "answer or unsure) if a bound is kept with the model; if the file has one of these, all "
+        "those added end in _2 (or _3, ...)."
     )
     parser = argparse.ArgumentParser("python -m finetune predict", description=about)
     parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
@@ -34,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, required=True, help=formats)
     result = "where the result goes; its ending says as what: .csv, .tsv, .jsonl, .json, .parquet"
     parser.add_argument("--out", type=Path, required=True, help=result)
+    about = "where the rows go that the model is unsure of, by what `sure` has kept with it"
+    parser.add_argument("--review", type=Path, help=about)
     for name in ("sentence1", "sentence2", "label"):
         about = "by the name that the run was trained on, or guessed, if absent"
         parser.add_argument(f"--{name}_column", default="", help=about)
@@ -51,10 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
     from finetune.inference.files import predict_file
     from finetune.inference.result_files import ERROR, SUFFIXES
 
-    if args.out.suffix.lower() not in SUFFIXES:
-        parser.error(f"--out is {args.out}: end its name in one of {', '.join(SUFFIXES)}")
-    if args.out.resolve() == args.file.resolve():
-        parser.error(f"--out is {args.out}, the file to predict: name another one")
+    for name, path in {"out": args.out, "review": args.review}.items():
+        if path and path.suffix.lower() not in SUFFIXES:
+            parser.error(f"--{name} is {path}: end its name in one of {', '.join(SUFFIXES)}")
+        if path and path.resolve() == args.file.resolve():
+            parser.error(f"--{name} is {path}, the file to predict: name another one")
+    if args.review and args.review.resolve() == args.out.resolve():
+        parser.error(f"--review is {args.review}, as --out is: name another one")
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
     request = PredictionRequest(
@@ -69,7 +75,14 @@ def main(arguments: list[str] | None = None) -> int:
         report, _ = predict_file(
             run, request, args.file, args.out,
             lambda done, total: bar.update(done - bar.n), scorer=scorer,
+            review=args.review,
         )  # fmt: skip
+    if args.review and "sure" not in report:
+        print(
+            f"{args.review} is not written: the model has no bound on such answers; keep one with "
+            "python -m finetune sure",
+            file=sys.stderr,
+        )
     if report["columns"][-1] != ERROR:
         names = ", ".join(report["columns"])
         print(f"{args.file} keeps its own columns; those added are {names}", file=sys.stderr)

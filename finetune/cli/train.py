@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from finetune import config
+from finetune import api, config
 from finetune.arguments import add_arguments, arguments_given
 from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig
@@ -16,6 +16,7 @@ from finetune.data import catalog
 from finetune.engines import attempt, registry
 from finetune.engines.base import EngineSpec, read_spec, resume
 from finetune.errors import JobError, StoreError
+from finetune.evaluation import cross_validation
 from finetune.jobs import check, cost, ranks, service, workers
 from finetune.jobs.ranks import RankView
 from finetune.jobs.terminal import EventLog, TerminalBar, describe_event
@@ -39,7 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
     engine_arguments.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
-    run = _open_run(args, engine_arguments.spec_from_arguments(args))
+    chosen = None if args.run else _config(args)
+    spec = engine_arguments.spec_from_arguments(args)
+    if chosen is not None and chosen.trains_on_all:
+        return _cross_validate(args, chosen, spec)
+    run = _open_run(args, spec, chosen)
     distributed.check_accelerate_config(run.config())
     if distributed.is_main_process():
         print(f"run {run.title()} ({run.id})", file=sys.stderr)
@@ -62,23 +67,21 @@ def main(arguments: list[str] | None = None) -> int:
         return ranks.leave(carry_out_run(run, show))
 
 
-def _open_run(args: argparse.Namespace, spec: EngineSpec | None) -> Run:
+def _open_run(
+    args: argparse.Namespace, spec: EngineSpec | None, run_config: RunConfig | None
+) -> Run:
     """Return the run to carry out; on ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
-    if args.run:
+    if run_config is None:
         named = named_run(args.run, args.runs)
         store = RunStore(named.folder.parent)
         run = attempt.as_attempt(store.get(named.id))
         run.config()
         if main_process and not attempt.is_attempt():
             _take_up(store, run, spec, args)
+            if run.config().trains_on_all:
+                cross_validation.gather(run, store.runs())
         return run if main_process else RankView(run.folder.parent, run.config())
-    values: dict[str, Any] = {}
-    if args.config:
-        values = RunConfig.from_json(args.config.read_bytes()).to_dict()
-    values |= config.preset(args.preset) if args.preset else {}
-    values |= arguments_given(args) | file_arguments.upload_from_arguments(args, args.runs)
-    run_config = catalog.with_absolute_paths(RunConfig(**values))
     store = RunStore(args.runs)
     distributed.check_accelerate_config(run_config)
     check.check_source_access(store, run_config)
@@ -89,6 +92,34 @@ def _open_run(args: argparse.Namespace, spec: EngineSpec | None) -> Run:
         registry.check_config(run_config, spec)
         engine_arguments.agree(args, spec)
     return store.create(run_config, spec=spec.to_json() if spec is not None else "")
+
+
+def _config(args: argparse.Namespace) -> RunConfig:
+    """Return the configuration of a new run. Files that are given become an upload, once."""
+    values: dict[str, Any] = {}
+    if args.config:
+        values = RunConfig.from_json(args.config.read_bytes()).to_dict()
+    values |= config.preset(args.preset) if args.preset else {}
+    values |= arguments_given(args) | file_arguments.upload_from_arguments(args, args.runs)
+    return catalog.with_absolute_paths(RunConfig(**values))
+
+
+def _cross_validate(args: argparse.Namespace, chosen: RunConfig, spec: EngineSpec | None) -> int:
+    """Train a run for each fold and one on all rows, by the queue. Returns the exit status."""
+    if not distributed.is_single_process():
+        raise JobError(
+            "A cross-validation starts its own processes.",
+            "Leave `accelerate launch` out, and set num_processes.",
+        )
+    spec = spec or EngineSpec()
+    most = registry.billed_options(spec)
+    engine_arguments.agree(args, spec, most.most * (1 + chosen.folds) if most else 0.0)
+    store = RunStore(args.runs)
+    run = api.cross_validate(chosen, store=store, engine=spec.engine, **spec.options)
+    print(f"run {run.title()} ({run.id})", file=sys.stderr)
+    for name, score in api.evaluate(run).analysis.scores.items():
+        print(f"cross-validated {name} {score.value:.4f} ({score.low:.4f} to {score.high:.4f})")
+    return 0
 
 
 def _take_up(store: RunStore, run: Run, spec: EngineSpec | None, args: argparse.Namespace) -> None:

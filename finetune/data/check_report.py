@@ -22,6 +22,7 @@ from finetune.tasks.base import SINGLE_LABEL
 from finetune.tasks.registry import find_task
 
 MAX_LINES = 1000
+FEW_HELD_OUT = "few-validation"  # kind of a finding
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class CheckReport:
     unreadable: list[Example] = field(default_factory=list)  # rows, each with its reason
     notes: list[Text] = field(default_factory=list)  # how the source was read
     sheets: list[str] = field(default_factory=list)  # of a workbook
+    folds: int = 0  # of a cross-validation: both splits have all of its rows
     fingerprint: str = ""  # of the training data; empty if training is blocked
     seconds: float = 0.0
 
@@ -94,6 +96,11 @@ class CheckReport:
     def blocked(self) -> list[Finding]:
         """The findings that make training impossible."""
         return [finding for finding in self.findings if finding.severity == "blocks"]
+
+    @property
+    def few_held_out(self) -> Finding | None:
+        """The finding that so few rows are held out that a cross-validation is better, or None."""
+        return next((f for f in self.findings if f.kind == FEW_HELD_OUT and f.remedies), None)
 
     @property
     def question(self) -> Finding | None:

@@ -235,3 +235,12 @@ def length_of(run_folder: Path) -> int:
     if type(length) is not int or length < 1:  # a damaged file
         length = DEFAULT_LENGTH
     return min(length, most_tokens(disk.read_json(run_folder / "best" / "config.json")) or length)
+
+
+def saved_length(folder: Path) -> int:
+    """The longest input, in tokens, of a saved model that belongs to no run, as its tokenizer was
+    saved; at most what the model reads."""
+    length = disk.read_json(folder / "tokenizer_config.json").get("model_max_length")
+    if type(length) is not int or not 0 < length < 10**9:  # transformers writes 10**30 for none
+        length = DEFAULT_LENGTH
+    return min(length, most_tokens(disk.read_json(folder / "config.json")) or length)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import (
     catalog,
@@ -19,11 +20,11 @@ from finetune.data import (
     splits,
     token_lengths,
 )
-from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
+from finetune.data.check_report import FEW_HELD_OUT, CheckReport, SplitSummary, TokenLengths
 from finetune.data.row_findings import described, rows_finding
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
-from finetune.findings import Example, Finding, Remedy
+from finetune.findings import Example, Finding, Remedy, Severity
 from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.events import Phase
@@ -35,6 +36,7 @@ ProgressCallback = Callable[[Phase, str, int, int], None]
 MAX_SHOWN = 20  # unreadable rows of a split
 _CUTS = 19  # places on a scale at which it may be cut into two classes
 FEW = 100  # training rows
+FEW_TO_HOLD_OUT = 500  # rows; of fewer a cross-validation is offered in place of a split
 # Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (93 pairs) a good model
 # and a constant answer can score the same; above 0.06 (263) two that differ by a whole preset.
 UNCERTAIN, SLIGHTLY_UNCERTAIN = 0.1, 0.06
@@ -47,8 +49,9 @@ def check_pairs(
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
     """Read a configuration's pairs and report what is wrong with them. `on_partial` gets the report
-    before lengths are measured. DataError if the source cannot be opened."""
-    start = time.monotonic()
+    before lengths are measured. DataError if the source cannot be opened. All runs of a
+    cross-validation have the same report."""
+    start, config = time.monotonic(), config.changed(fold=0)
     try:
         dataset = dataset_cache.read_dataset(
             config, root, lambda split, rows: progress(Phase.READ_ROWS, split, rows, 0)
@@ -67,6 +70,11 @@ def check_pairs(
         *_split_findings(all_rows),
     ]
     assigned = splits.assign_rows(dataset, config)
+    try:
+        assigned = splits.hold_out(assigned, config)
+    except DataError as error:
+        remedy = Remedy("folds", "", _("Hold out a validation split"))
+        findings.append(Finding("folds", "blocks", error.fact, 0, error.remedy, remedies=[remedy]))
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
@@ -139,6 +147,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
             for line, reason in examples
         ],
         sheets=dataset.sheets,
+        folds=config.folds,
         fingerprint=fingerprint,
     )
     own = described(assigned, task.findings(assigned.labels, config, train, majority))
@@ -208,14 +217,14 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Find rows whose pair has another label elsewhere, in any split, or is a repeat in its own."""
-    keys = list(map(assigned.of, assigned.rows))
+    keys = list(map(assigned.of, assigned.distinct))
     ordered = np.concatenate([key.ordered for key in keys])
     __, first, group = np.unique(ordered, return_index=True, return_inverse=True)
     labels = np.concatenate([key.label for key in keys])
     differs = (labels != labels[first[group]]).reshape(len(group), -1).any(axis=1)
     conflicting = np.isin(group, group[differs])
     conflicts, start = [], 0
-    for source_split, rows in assigned.rows.values():
+    for source_split, rows in (assigned.rows[name] for name in assigned.distinct):
         end = start + len(rows)
         order = np.argsort(group[start:end], kind="stable")  # rows of a pair stand together
         conflicts.append((source_split, rows[order][conflicting[start:end][order]]))
@@ -236,7 +245,8 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
     if config.drop_duplicates:
         action = _("The first of them is kept.")
     repeated = []
-    for name, (source_split, rows) in assigned.rows.items():
+    for name in assigned.distinct:
+        source_split, rows = assigned.rows[name]
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
         repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
@@ -248,6 +258,7 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
     """Find too few rows to learn from or to validate with, and validation rows that share a
     sentence with training rows."""
     train, validation = (len(assigned.rows[name][1]) for name in ("train", "validation"))
+    cut = assigned.rows["validation"][0] == "train" and "validation" in assigned.distinct
     if 0 < train < FEW:
         title = _("Only {train} training rows", train=train)
         action = _("A few hundred are the least from which a model learns something that lasts.")
@@ -269,9 +280,13 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
                 "tell nothing. Bring more validation rows, or raise validation_share where they "
                 "are cut from train."
             )
-        severe = margin > UNCERTAIN
-        yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)
-    if assigned.rows["validation"][0] != "train" or not assigned.dataset.paired:
+        severity: Severity = "warns" if margin > UNCERTAIN else "notes"
+        remedies, folds = [], owners.policy().limits.folds
+        if cut and train + validation < FEW_TO_HOLD_OUT and folds > 1:
+            text = _("Cross-validate in {folds} folds", folds=folds)
+            remedies.append(Remedy("folds", str(folds), text))
+        yield Finding(FEW_HELD_OUT, severity, title, validation, action, remedies=remedies)
+    if not cut or not assigned.dataset.paired:
         return
     train_keys, keys = assigned.of("train"), assigned.of("validation")
     known = np.union1d(train_keys.first, train_keys.second)

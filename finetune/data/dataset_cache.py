@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pydantic.dataclasses
 from datasets import Dataset
-from datasets.table import MemoryMappedTable
+from datasets.table import MemoryMappedTable, concat_tables
 from filelock import FileLock
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
@@ -99,36 +99,66 @@ class CachedDataset:
     splits: dict[str, str]  # split -> the source's own name of it
     named_labels: bool  # True if the source names its classes
     sheets: list[str]  # of a workbook
+    behind: int = 0  # rows of `validation` that `train` has behind its own
 
     @property
     def paired(self) -> bool:
         return bool(self.columns.sentence2)
 
+    def joined(self) -> CachedDataset:
+        """The same rows, with those of the validation split behind those of train."""
+        if "validation" not in self.rows:
+            return self
+        rows = {split: count for split, count in self.rows.items() if split != "validation"}
+        names = [self.splits.get(split, split) for split in ("train", "validation")]
+        return replace(
+            self,
+            rows=rows | {"train": rows["train"] + self.rows["validation"]},
+            splits={split: self.splits.get(split, split) for split in rows}
+            | {"train": " + ".join(names)},
+            behind=self.rows["validation"],
+        )
+
     def texts(self, split: str) -> Dataset:
         """The sentences of a split, memory-mapped."""
-        path = self.folder / f"{split}.arrow"
-        facts = f"{path.resolve()} {path.stat().st_mtime_ns}"
+        paths = [self.folder / f"{part}.arrow" for part in self._parts(split)]
+        facts = " ".join(f"{path.resolve()} {path.stat().st_mtime_ns}" for path in paths)
         # With a fingerprint of our own: that of `Dataset.from_file` fails while another thread of
         # the app imports transformers.
         fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:16]
-        return Dataset(MemoryMappedTable.from_file(str(path)), fingerprint=fingerprint)
+        tables = [MemoryMappedTable.from_file(str(path)) for path in paths]
+        return Dataset(concat_tables(tables), fingerprint=fingerprint)
 
     def hashes(self, split: str) -> RowHashes:
         """The labels of a split, whose numbers are those of `spellings`, and its hashes."""
-        labels = np.load(self.folder / f"{split}-labels.npy")
-        return RowHashes(labels, *np.load(self.folder / f"{split}.npy"))
+        paths = [self.folder / part for part in self._parts(split)]
+        labels = np.concatenate([np.load(f"{path}-labels.npy") for path in paths])
+        return RowHashes(labels, *np.concatenate([np.load(f"{path}.npy") for path in paths], 1))
 
-    def examples_of(self, split: str, rows: Iterable[int], characters: int) -> list[Example]:
+    def origins(self, split: str, rows: Integers) -> Iterator[tuple[str, Integers]]:
+        """Yield each split of the source that a split consists of, and which of the rows are its
+        own."""
+        first = self.rows[split] - self.behind * (split == "train")
+        for part, name in enumerate(self._parts(split)):
+            yield name, rows[(rows >= first) == part]
+
+    def _parts(self, split: str) -> list[str]:
+        return ["train", "validation"] if self.behind and split == "train" else [split]
+
+    def examples_of(
+        self, split: str, rows: Sequence[int] | Integers, characters: int
+    ) -> list[Example]:
         """Return rows of a split as examples, each sentence cut to this many characters."""
-        texts, keys = self.texts(split), self.hashes(split)
+        texts, keys, shown = self.texts(split), self.hashes(split), np.array(rows, np.int64)
+        own = {int(row): part for part, some in self.origins(split, shown) for row in some}
         return [
             Example(
-                split,
+                own[row],
                 int(keys.line[row]),
                 label=find_task(self.task).cell(self.spellings, keys.label[row]),
                 **{name: shorten(text or "", characters) for name, text in texts[row].items()},
             )
-            for row in map(int, rows)
+            for row in shown.tolist()
         ]
 
 

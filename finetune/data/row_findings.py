@@ -35,9 +35,10 @@ def rows_finding(
         for split, indices in rows:
             shown = indices[: MAX_EXAMPLES - len(examples)]
             examples += assigned.dataset.examples_of(split, shown, EXAMPLE_CHARACTERS)
-            if len(indices):
-                more = assigned.hashes[split].line[indices[:MAX_LINES]].tolist()
-                lines[split] = (lines.get(split, []) + more)[:MAX_LINES]
+            for part, own in assigned.dataset.origins(split, indices):
+                more = assigned.hashes[split].line[own[:MAX_LINES]].tolist()
+                if more:
+                    lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
         buttons = [remedy(count)] if remedy else list(remedies)
         done = remedy is not None and not buttons[0].value
         yield Finding(kind, severity, title, count, action, examples, buttons, done, lines)

@@ -44,10 +44,17 @@ class SplitRows:
         task = find_task(self.dataset.task)
         return {name: task.count(self.of(name).label, self.names) for name in self.rows}
 
+    @property
+    def distinct(self) -> list[str]:
+        """The splits, without a validation split whose rows are trained on, too."""
+        (split, train), (source_split, rows) = self.rows["train"], self.rows["validation"]
+        again = split == source_split and np.isin(rows, train).any()
+        return [name for name in self.rows if name != "validation" or not again]
+
     def leaked(self) -> dict[str, Integers]:
         """Held-out split -> training rows whose pair the split also contains, in either order."""
         train, (_, rows) = self.of("train").unordered, self.rows["train"]
-        held_out = [name for name in self.rows if name != "train"]
+        held_out = [name for name in self.distinct if name != "train"]
         return {name: rows[np.isin(train, self.of(name).unordered)] for name in held_out}
 
     def fingerprint(self, target: Target) -> str:
@@ -81,8 +88,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     """Load the pairs that a configuration asks for; DataError if they cannot be trained on."""
     dataset = read_dataset(config, root)
     reading_findings.check_answered(dataset.remarks)
-    assigned = assign_rows(dataset, config)
-    task = find_task(dataset.task)
+    assigned = hold_out(assign_rows(dataset, config), config)
+    dataset, task = assigned.dataset, find_task(dataset.task)
     target = task.target(assigned.labels, config)
     splits, feature = DatasetDict(), task.feature(target)
     for name, (source_split, rows) in assigned.rows.items():
@@ -121,8 +128,9 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
 
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     """Choose the rows of each split deterministically: complete rows, except those that the
-    configuration leaves out. If there is no validation split, one is cut from train."""
-    task = find_task(dataset.task)
+    configuration leaves out. If there is no validation split, one is cut from train. With folds,
+    train and validation both have all rows of the two, which `hold_out` divides."""
+    dataset, task = dataset.joined() if config.folds else dataset, find_task(dataset.task)
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
     column = LabelColumn(
         dataset.columns.label,
@@ -141,6 +149,24 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         assigned = _assign(dataset, targets, config, LabelledRows(column, reading, {}))
         reading, anew = task.settle(assigned.labels, config)
     return replace(assigned, labels=replace(assigned.labels, reading=reading))
+
+
+def hold_out(assigned: SplitRows, config: RunConfig) -> SplitRows:
+    """Divide the rows of a configuration with folds: all but one fold are trained on, and that one
+    is the validation split. For the run that trains on all rows, the validation split has them fold
+    by fold, as the other runs have answered them. DataError if the folds cannot be cut."""
+    if not config.folds:
+        return assigned
+    (split, rows), keys, task = assigned.rows["train"], assigned.of("train"), assigned.dataset.task
+    strata = find_task(task).strata(keys.label)
+    names = assigned.names
+    fold = validation_cut.cut_folds(keys, strata, config.folds, config.data_seed, names)
+    if config.trains_on_all:
+        divided = {"validation": (split, rows[np.argsort(fold, kind="stable")])}
+    else:
+        held_out = fold == config.fold
+        divided = {"train": (split, rows[~held_out]), "validation": (split, rows[held_out])}
+    return replace(assigned, rows=assigned.rows | divided)
 
 
 def _assign(
@@ -167,7 +193,7 @@ def _assign(
             first = np.unique(keys[rows[split]].ordered, return_index=True)[1]
             keep(split, rows[split][np.sort(first)], "duplicates")
     # 2. Every run needs a validation split; a test split without labels is of no use.
-    if not len(rows.get("validation", ())):
+    if not config.folds and not len(rows.get("validation", ())):
         keys, share = hashes["train"][rows["train"]], config.validation_share
         strata = task.strata(keys.label)
         cut = validation_cut.cut_validation(keys, strata, share, config.data_seed)
@@ -180,8 +206,11 @@ def _assign(
     if config.drop_leaked:
         pairs = {split: hashes[source_of[split]][rows[split]].unordered for split in rows}
         train = pairs.pop("train")
-        leaked = np.isin(train, np.concatenate(list(pairs.values())))
+        leaked = np.isin(train, np.concatenate([train[:0], *pairs.values()]))
         keep("train", rows["train"][~leaked], "leaked")
+    if config.folds:
+        rows["validation"], source_of["validation"] = rows["train"], "train"
+        left_out["validation"] = {}
     labels = replace(
         labels, rows={split: (source_of[split], indices) for split, indices in rows.items()}
     )
@@ -191,5 +220,7 @@ def _assign(
             rng = np.random.default_rng([config.data_seed, split == "train"])
             sample = np.sort(rng.choice(rows[split], size, replace=False))
             keep(split, sample, "beyond the maximum")
+    if config.folds:
+        rows["validation"] = rows["train"]
     assigned = {split: (source_of[split], indices) for split, indices in rows.items()}
     return SplitRows(dataset, labels, hashes, assigned, left_out)

@@ -1,13 +1,17 @@
-"""Cut a validation split from training rows: each class by its share, equal pairs together."""
+"""Cut a validation split or folds from training rows: each class by its share, equal pairs
+together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.errors import DataError
+from finetune.messages import message as _
 from finetune.text_hashes import Integers, sentence_groups
 
 if TYPE_CHECKING:
@@ -58,6 +62,64 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
     if 2 * chosen.sum() >= wanted.sum():
         return chosen
     return _draw_groups(np.arange(len(keys)), row, stratum, wanted, rng)
+
+
+def cut_folds(
+    keys: RowHashes, strata: Integers, folds: int, seed: int, names: Sequence[str] = ()
+) -> Integers:
+    """Assign each row to a fold, from 1; shape (rows,). No sentence is in two folds, and each
+    stratum is spread over them as evenly as that allows.
+
+    Groups of rows that share sentences go, the largest and then the rarest first, to the fold that
+    lacks most of their strata (after Sechidis et al. 2011,
+    https://doi.org/10.1007/978-3-642-23808-6_10).
+
+    Args:
+        keys: hashes of the rows.
+        strata: as `cut_validation` takes them.
+        folds: number of folds.
+        seed: fixes the folds.
+        names: of the strata if they are classes, each of which has to be in every fold.
+
+    Raises:
+        DataError: if there are too few groups, or one is too large for its fold.
+    """
+    group = sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
+    table = strata if strata.ndim > 1 else np.eye(1 + max(strata, default=0), dtype=int)[strata]
+    counts = np.zeros((1 + max(group, default=-1), table.shape[1]), np.int64)
+    np.add.at(counts, group, table)
+    rows = np.bincount(group, minlength=len(counts))
+    if len(counts) < folds:
+        raise DataError(
+            "{folds} folds need as many groups of rows that share no sentence; there are {n}.",
+            "Set folds to 0, or bring more rows.", folds=folds, n=len(counts),
+        )  # fmt: skip
+    for name, found in zip(names, (counts > 0).sum(axis=0).tolist(), strict=False):
+        if 0 < found < folds and strata.ndim == 1:
+            raise DataError(
+                "{folds} folds need as many groups of rows of each class that share no sentence; "
+                "{name} has {n}.",
+                _("Set folds to {n} at most, or leave the class out with label_map.", n=found)
+                if found > 1 else _("Set folds to 0, or leave the class out with label_map."),
+                folds=folds, name=name, n=found,
+            )  # fmt: skip
+    shares = counts / np.maximum(1, counts.sum(axis=0))
+    order = np.random.default_rng(seed).permutation(len(counts))
+    order = order[np.lexsort((-shares.max(axis=1)[order], -rows[order]))]
+    fold_of, sizes = np.zeros(len(counts), np.int64), np.zeros(folds)
+    taken = np.zeros((folds, table.shape[1]))
+    for index in order.tolist():
+        fold = np.lexsort((sizes, taken @ shares[index]))[0]
+        fold_of[index] = fold + 1
+        taken[fold] += shares[index]
+        sizes[fold] += rows[index]
+    if sizes.max() > np.ceil(1.5 * len(keys) / folds):
+        raise DataError(
+            "{share:.0%} of the rows share sentences with one another, so they cannot be cut into "
+            "{folds} folds with no sentence in two.",
+            "Set folds to 0, or to fewer.", share=rows.max() / len(keys), folds=folds,
+        )  # fmt: skip
+    return fold_of[group]
 
 
 def _draw_groups(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from finetune import owners
 from finetune.config import RunConfig
 from finetune.evaluation.report import Verdict
 from finetune.metrics import catalog
@@ -12,7 +13,7 @@ from finetune.metrics.catalog import LOSS
 from finetune.runs.summary import RunSummary
 from finetune.tasks.registry import deciding_metric
 
-Kind = Literal["resume", "perfect", "below", "once", "longer", "falls", "level"]
+Kind = Literal["resume", "perfect", "below", "once", "longer", "falls", "level", "whole"]
 # What its button does: fill the form with another run, list the errors, lead to the test set.
 Action = Literal["train", "errors", "test"]
 
@@ -22,6 +23,7 @@ _PATIENCE = 3  # evaluations
 _SEEDS = 3  # runs that show what is chance
 _FEW_ERRORS = 20  # that are soon read
 _WIDE = 0.15  # an interval with which little can be told
+_WITHOUT_FOLDS = ("early_stopping_patience", "max_eval_samples")  # fields that folds exclude
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Advice:
     `resume`: it did not reach its end. `perfect`: no error is left to learn from. `below`: a
     simple method is better, or it always gives one answer. `once`: one evaluation shows no course.
     `longer`: the last evaluation was the best. `falls`: the score fell after the best one. `level`:
-    it neither rose nor fell.
+    it neither rose nor fell. `whole`: it was trained on all rows, so it has no course.
     """
 
     kind: Kind
@@ -55,6 +57,9 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         return Advice("resume")
     last = curve[-1]
     steps: dict[str, Any] = {"best_step": best.step, "last_step": last.step}
+    rank = catalog.find(metric).rank
+    if config.folds:  # the last model is kept, whatever its score
+        best = max(curve, key=lambda scored: rank(scored.metrics[metric]))
     rising = len(curve) > 1 and best.step == last.step
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
     facts = summary.prepared.data if summary.prepared else {}
@@ -68,11 +73,12 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         weighted = verdict.always is not None and config.class_weights == "none"
         changes = longer or (weights if weighted else {})
         return Advice("below", changes, "train" if changes else "errors", **steps)
+    if config.trains_on_all:
+        return Advice("whole", action="errors", **steps)
     if len(curve) < 2:
         return Advice("once", {"eval_steps": max(1, summary.total_steps // 10)}, **steps)
     if rising:
         return Advice("longer", longer, **steps)
-    rank = catalog.find(metric).rank
     change = rank(last.metrics[metric]) - rank(best.metrics[metric])
     width = verdict.score.high - verdict.score.low
     noise = width / _WIDTH
@@ -80,14 +86,16 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         noise = _LOSS_NOISE * best.metrics[metric]
     if change < -noise and not summary.early:
         shorter = _of_steps(summary, config, best.step)
-        patience = {"early_stopping_patience": _PATIENCE}
+        patience = {} if config.folds else {"early_stopping_patience": _PATIENCE}
         return Advice("falls", shorter or patience, **steps)
+    cut = "validation" not in facts.get("splits", {"validation": ""})
+    follows_scores = config.lr_scheduler_type == "reduce_lr_on_plateau"
+    folds = owners.policy().limits.folds
+    if cut and width > _WIDE and folds > 1 and not (config.folds or follows_scores):
+        others = {name: 0 for name in _WITHOUT_FOLDS if getattr(config, name)}
+        return Advice("level", {"folds": folds, **others}, **steps)
     if verdict.errors <= _FEW_ERRORS:
         return Advice("level", action="errors", **steps)
-    larger = min(0.5, 2 * config.validation_share)
-    cut = "validation" not in facts.get("splits", {"validation": ""})
-    if cut and larger > config.validation_share and width > _WIDE:
-        return Advice("level", {"validation_share": larger}, **steps)
     return Advice("level", again, seeds=_SEEDS, **steps)
 
 

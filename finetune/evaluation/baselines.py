@@ -11,6 +11,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from finetune import disk
 from finetune.data import checkpoint_files
 from finetune.errors import FinetuneError
+from finetune.evaluation.vectors import Vectors, encode
 from finetune.messages import message as _
 from finetune.metrics.catalog import Metric, metric_name
 from finetune.tasks.base import Target, Task
@@ -37,17 +39,23 @@ MOST_ENCODED = 2_000  # validation pairs that are encoded: as dear as an evaluat
 MOST_TUNED = 500  # training pairs that the similarity's threshold is chosen on
 ENOUGH = 0.95  # of the similarity's accuracy or F1: training has little left to gain
 WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
-_BATCH = 64
 _VERSION = 2  # of how they are measured and called
 
 Targets = NDArray[Any]
 Similarities = NDArray[np.float32]
 
 
-class _Texts(NamedTuple):
+class Texts(NamedTuple):
+    """Sentences or pairs with what is learned of them."""
+
     first: list[str]
     second: list[str]  # empty for single sentences
     targets: Targets
+
+    def of(self, rows: NDArray[np.bool_]) -> Texts:
+        """Return those of a mask of shape (rows,)."""
+        first, second = ([*compress(column, rows)] for column in self[:2])
+        return Texts(first, second, self.targets[rows])
 
 
 def measure_baselines(
@@ -90,7 +98,7 @@ def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = ()) -> dict[str, flo
     """Return the scores of TF-IDF; empty if no text has a word. Takes seconds and no torch."""
 
     def measure() -> dict[str, float]:
-        train, validation = (_draw(pairs.splits[name], MOST) for name in ("train", "validation"))
+        train, validation = (draw(pairs.splits[name], MOST) for name in ("train", "validation"))
         try:
             answers = predict_by_tfidf(train, validation, pairs.target)
         except ValueError:  # the vocabulary is empty
@@ -153,28 +161,28 @@ def _measure_cosine(
     metrics: Sequence[Metric],
 ) -> dict[str, float]:  # fmt: skip
     """Return the scores of the similarity; empty if stopped."""
-    train = _draw(pairs.splits["train"], MOST_TUNED)
-    validation = _draw(pairs.splits["validation"], MOST_ENCODED)
+    train = draw(pairs.splits["train"], MOST_TUNED)
+    validation = draw(pairs.splits["validation"], MOST_ENCODED)
     first, second = train.first + validation.first, train.second + validation.second
-    cosine = cosine_similarity(folder, first, second, max_length, half, stop)
-    if cosine is None:
+    similarities = cosine_similarity(folder, first, second, max_length, half, stop)
+    if similarities is None:
         return {}
-    tuned_on, similarity = np.split(cosine, [len(train.targets)])
+    tuned_on, similarity = np.split(similarities, [len(train.targets)])
     task = task_of(pairs.target)
     answers = task.by_similarity(tuned_on, train.targets, similarity, pairs.target)
     return _scores(answers, validation.targets, pairs, metrics)
 
 
-def _draw(split: Dataset, most: int) -> _Texts:
+def draw(split: Dataset, most: int) -> Texts:
     """Draw texts and targets of a split, or of a number of its pairs, with a seed."""
     if len(split) > most:
         rows = np.random.default_rng(0).choice(len(split), most, replace=False)
         split = split.select(np.sort(rows))
     second = split["sentence2"][:] if "sentence2" in split.column_names else []
-    return _Texts(split["sentence1"][:], second, np.asarray(split["label"][:]))
+    return Texts(split["sentence1"][:], second, np.asarray(split["label"][:]))
 
 
-def predict_by_tfidf(train: _Texts, validation: _Texts, target: Target) -> Targets:
+def predict_by_tfidf(train: Texts, validation: Texts, target: Target) -> Targets:
     """Predict the targets of the validation pairs by a linear model.
 
     A pair is the elementwise product and absolute difference of its two TF-IDF vectors, as
@@ -190,7 +198,7 @@ def predict_by_tfidf(train: _Texts, validation: _Texts, target: Target) -> Targe
     )  # fmt: skip
     vectorizer.fit(train.first + train.second)
 
-    def features(texts: _Texts) -> Any:
+    def features(texts: Texts) -> Any:
         first = vectorizer.transform(texts.first)
         if not texts.second:
             return first
@@ -220,22 +228,14 @@ def cosine_similarity(
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
     pooling = files.contents.get("1_Pooling/config.json", {})
-    texts = first + second
-    order = np.argsort([len(text) for text in texts], kind="stable")
-    batches = []
-    for rows in np.array_split(order, range(_BATCH, len(order), _BATCH)):
-        if stop():
-            return None
-        inputs = tokenizer(
-            [texts[row] for row in rows],
-            truncation=True, max_length=max_length, padding=True, return_tensors="pt",
-        ).to(model.device)  # fmt: skip
-        autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=half)
-        with torch.inference_mode(), autocast:
-            states = model(**inputs).last_hidden_state.float()
-        mask = inputs["attention_mask"].unsqueeze(-1)
-        mean = (states * mask).sum(1) / mask.sum(1)
-        pooled = states[:, 0] if pooling.get("pooling_mode_cls_token") else mean
-        batches.append(torch.nn.functional.normalize(pooled, dim=1).cpu())
-    vectors = torch.cat(batches)[np.argsort(order)].chunk(2)
-    return np.asarray((vectors[0] * vectors[1]).sum(dim=1))
+    first_token = bool(pooling.get("pooling_mode_cls_token"))
+    vectors = encode(model, tokenizer, [first + second], max_length, half, first_token, stop)
+    if vectors is None:
+        return None
+    return cosine(*np.split(vectors, 2))
+
+
+def cosine(first: Vectors, second: Vectors) -> Similarities:
+    """Return the cosine similarity of each row with the other's; shape (rows,)."""
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return np.asarray((first * second).sum(axis=1) / np.maximum(norms, 1e-12), np.float32)

@@ -78,8 +78,9 @@ def run_picking(
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
-    """Return the evaluations of a run in order, from its first step on."""
-    if summary.prepared is None:
+    """Return the evaluations of a run in order, from its first step on. None of a cross-validation:
+    there nothing is picked."""
+    if summary.prepared is None or run.config().folds:
         return []
     metric = deciding_metric(run.config(), summary.task)
     rank = catalog.find(metric).rank
@@ -147,10 +148,7 @@ def _bias(
                         losses.append(task_of(target).losses(read.logits, read.labels))
         if len(answers) > 1:
             truth, each = own.labels, np.stack(answers)
-            statistics = selection.of_examples(sampled, truth, each)
-            if any(found.of_tally for found in sampled):
-                classes, positive = target.size, target.positive
-                statistics |= selection.tallied(sampled, truth, each, classes, positive)
+            statistics = selection.statistics(sampled, truth, each, target.size, target.positive)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
             bias = selection.picking_bias(statistics[metric], statistics, place)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from finetune import text_hashes
 from finetune.errors import StoreError
-from finetune.evaluation import picking, saved_predictions, slices
+from finetune.evaluation import cross_validation, picking, saved_predictions, slices
 from finetune.evaluation.picking import Candidate, Picking
 from finetune.evaluation.saved_predictions import Rows, SavedLogits, Targets
 from finetune.evaluation.slices import Slice, Traits
@@ -78,6 +78,7 @@ class Analysis:
     details: Any  # what the task measures besides, such as `ClassDetails`
     order: OrderConsistency | None  # None if it was not measured
     slices: list[Slice]  # empty if the texts were not kept
+    folds: int = 0  # if each example was answered by one of so many models that had not seen it
 
     @property
     def labels(self) -> list[str]:
@@ -165,6 +166,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         deciding_metric(run.config(), summary.task),
         tuple(metric.name for metric in measured(run.config(), summary.prepared.target)),
         tuple(candidates),
+        len(cross_validation.read_folds(run)) if split == "validation" else 0,
         version,
     )
 
@@ -180,6 +182,7 @@ def _evaluate(
     metric: str,
     names: tuple[str, ...],  # of all metrics
     candidates: tuple[Candidate, ...],
+    folds: int,
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
@@ -213,6 +216,7 @@ def _evaluate(
             if traits
             else []
         ),
+        folds=folds,
     )
     return RunEvaluation(
         analysis, truth, answers.values, errors, answers.probability_of(answers.values),
@@ -251,9 +255,7 @@ def _label_error_scores(
 
 
 def sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
-    """Return the group of each example: examples that share a sentence, directly or through others.
-    If such a group holds more than a tenth of them, only equal pairs are grouped. None without
-    texts."""
+    """Return the group of each example, as `text_hashes.fold_groups`; None without texts."""
     if table is None:
         return None
     names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
@@ -261,10 +263,7 @@ def sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
         np.array([text_hashes.text_hash(text) for text in table.column(name).to_pylist()], np.int64)
         for name in names
     ]
-    groups = text_hashes.sentence_groups(hashes[0], hashes[-1])
-    if np.unique(groups, return_counts=True)[1].max(initial=0) * cross_fitting.FOLDS > len(groups):
-        return text_hashes.unordered_pair_hash(hashes[0], hashes[-1])
-    return groups
+    return text_hashes.fold_groups(hashes[0], hashes[-1], cross_fitting.FOLDS)
 
 
 def _order_consistency(
@@ -413,14 +412,23 @@ class PairedComparison:
         return better and (self.mcnemar is None or self.mcnemar.p < 0.05)
 
 
+def same_pairs(*models: tuple[Target, Targets, pa.Table | None]) -> bool:
+    """Return True if two models were scored on the same examples, by what is learned, the true
+    answers and, if they were kept, the texts. The range of a score is that of the training pairs,
+    which may differ."""
+    (target, truth, table), (other, other_truth, other_table) = models
+    if replace(target, low=other.low, high=other.high) != other:
+        return False
+    same = np.array_equal(truth, other_truth)
+    return same and (table is None or other_table is None or table.equals(other_table))
+
+
 @lru_cache(maxsize=6)
 def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedComparison | None:
     """Compare two models on the same examples; None if the examples differ."""
     target = first.analysis.target
-    same = target == second.analysis.target and np.array_equal(first.truth, second.truth)
-    if first.table is not None and second.table is not None:
-        same = same and first.table.equals(second.table)
-    if not same:
+    models = ((each.analysis.target, each.truth, each.table) for each in (first, second))
+    if not same_pairs(*models):
         return None
     task = task_of(target)
     apart = first.errors - second.errors

@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.messages import message
+from finetune.messages import Text, message
 from finetune.metrics import intervals
 from finetune.metrics.classification import Floats, Truths
 from finetune.metrics.intervals import Interval
@@ -57,6 +57,20 @@ class Slice:
     # Share of right answers, with Wilson's interval; or mean error, with Student's.
     result: Interval
     weak: bool  # the result is significantly worse than that of all other examples
+
+
+@dataclass(frozen=True)
+class SliceChange:
+    """How two models fare on the examples of one value of one trait."""
+
+    trait: str  # as of a `Slice`
+    value: Text
+    count: int
+    old: float  # share of right answers, or mean error
+    new: float
+    lost: int  # examples that only the old model answered rightly, or more nearly
+    gained: int
+    worse: bool  # the new model is significantly worse on them
 
 
 def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None) -> Traits:
@@ -104,15 +118,51 @@ def score_slices(
     counts = np.array([members.sum() for _, _, members in groups], np.int64)
     measure = _by_right_answers if has_right else _by_errors
     results, p_values = measure(errors, [members for _, _, members in groups])
-    # Holm: from the least p value on, each at alpha over those left, until one is too large.
-    tested = np.flatnonzero((counts >= TESTED) & (counts < len(errors)))
-    ranked = tested[np.argsort(p_values[tested], kind="stable")]
-    rejected = p_values[ranked] <= ALPHA / np.arange(len(ranked), 0, -1)
-    weak = ranked[np.logical_and.accumulate(rejected)]
+    weak = _significant(p_values, (counts >= TESTED) & (counts < len(errors)))
     return [
         Slice(trait, value, int(members.sum()), result, index in weak)
         for index, ((trait, value, members), result) in enumerate(zip(groups, results, strict=True))
     ]
+
+
+def compare_slices(
+    traits: Traits, truth: Targets, old: Floats, new: Floats, names: Sequence[str],
+    has_right: bool = True,
+) -> list[SliceChange]:  # fmt: skip
+    """Compare two models on the groups of `score_slices` that are not all examples.
+
+    The new one is worse on a group of 10 examples or more if it loses more answers than it gains,
+    by the one-sided exact McNemar test at 5% over all groups together after Holm.
+
+    Args:
+        old, new: errors of shape (examples,); 0 or 1 if `has_right`.
+    """
+    from scipy.stats import binom
+
+    changes, p_values = [], []
+    for trait, value, members in _groups(traits, truth, names):
+        if 0 < members.sum() < len(members):
+            before, after = old[members], new[members]
+            lost, gained = int((before < after).sum()), int((after < before).sum())
+            first, second = float(before.mean()), float(after.mean())
+            if has_right:
+                first, second = 1 - first, 1 - second
+            p_values.append(float(binom.sf(lost - 1, lost + gained, 0.5)))
+            changes.append(
+                SliceChange(trait, value, len(before), first, second, lost, gained, False)
+            )
+    tested = np.array([change.count >= TESTED for change in changes], bool)
+    worse = set(_significant(np.array(p_values), tested).tolist())
+    return [replace(change, worse=index in worse) for index, change in enumerate(changes)]
+
+
+def _significant(p_values: Floats, tested: Truths) -> NDArray[np.int64]:
+    """Return the indices rejected after Holm: from the least p value on, each at alpha over those
+    left, until one is too large."""
+    found = np.flatnonzero(tested)
+    ranked = found[np.argsort(p_values[found], kind="stable")]
+    rejected = p_values[ranked] <= ALPHA / np.arange(len(ranked), 0, -1)
+    return np.asarray(ranked[np.logical_and.accumulate(rejected)])
 
 
 def _by_right_answers(errors: Floats, groups: Sequence[Truths]) -> tuple[list[Interval], Floats]:

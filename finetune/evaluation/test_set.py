@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from finetune.data import checkpoints
 from finetune.errors import DataError
-from finetune.evaluation import saved_predictions
+from finetune.evaluation import cross_validation, saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
 from finetune.runs import events
@@ -25,10 +25,12 @@ MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 
 
 def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
-    """Score the kept model in both orders on the validation pairs, or on 10,000 of them. Raises a
-    DataError for single sentences."""
+    """Score the kept model in both orders on the validation pairs, or on 10,000 of them. Of a model
+    trained on all rows, keep the answers of the folds. Raises a DataError for single sentences."""
     from finetune.inference.scorer import Scorer
 
+    if run.config().trains_on_all:
+        return cross_validation.keep_orders(run, run.state().saved_step or 0)
     table = validation_examples(run)
     if "sentence2" not in table.column_names:
         raise DataError("These are single sentences: they have no order.")

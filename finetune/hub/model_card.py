@@ -20,7 +20,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from finetune.config import RunConfig, hyperparameters, is_upload
 from finetune.data import catalog, check_report, checkpoint_catalog, checkpoints
 from finetune.errors import FinetuneError, StoreError
-from finetune.evaluation import picking, report
+from finetune.evaluation import cross_validation, picking, report
 from finetune.evaluation.report import Analysis
 from finetune.findings import Finding
 from finetune.hub import rendering
@@ -133,6 +133,7 @@ class _Card:
         config = run.config()
         self._run, self.summary, self.prepared = run, summary, prepared
         self.full, self.name = full, full.split("/")[-1]
+        self.folds = cross_validation.read_folds(run)  # empty unless it was trained on all rows
         self.config = public_config(summary.resolved(config))
         self.template, self.has_right = summary.task.template, summary.task.has_right
         self.example = EXAMPLES[0][: 1 + summary.paired]
@@ -211,12 +212,15 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
     results = []
     for split, metrics in scores.items():
         source_split, cut = card.source_split(split)
+        how = f" (cut from {source_split})" * cut
+        if split == "validation" and card.folds:
+            how = f" ({len(card.folds)}-fold cross-validation)"
         results += [
             EvalResult(
                 task_type="text-classification",
                 task_name="Text classification",
                 dataset_type=card.hub_dataset or "custom",
-                dataset_name=card.source + f" (cut from {source_split})" * cut,
+                dataset_name=card.source + how,
                 dataset_split=source_split or None,
                 dataset_revision=card.data["revision"] or None,
                 metric_type=score,

@@ -110,6 +110,18 @@ def _deciding(rule: DecisionRule) -> tuple[Any, ...]:
     return rule.threshold, rule.threshold and rule.positive, rule.thresholds
 
 
+def is_bounded(target: Target, rule: DecisionRule, options: PredictOptions, orders: int) -> bool:
+    """True if a bound is kept with the model that is one of answers of these options: in the given
+    order, at the saved threshold. A temperature does not matter.
+
+    Args:
+        orders: in how many the sentences are read, if `options` ask for both.
+    """
+    thresholds = rule.threshold_for(target.names), *rule.thresholds
+    in_order = not options.both_orders or orders < 2
+    return rule.sure is not None and in_order and (options.threshold or not any(thresholds))
+
+
 def sure_answers(
     logits: Logits,
     target: Target,
@@ -117,18 +129,13 @@ def sure_answers(
     options: PredictOptions,
     swapped: Logits | None = None,
 ) -> NDArray[np.bool_] | None:
-    """Return which answers are given, and not "unsure", shape (pairs,).
-
-    None if every answer is given: no bound is kept, or not of such answers. It is kept of answers
-    in the given order, at the saved threshold; a temperature does not matter.
+    """Return which answers are given, and not "unsure", shape (pairs,); None unless `is_bounded`.
 
     Args:
         logits, swapped: as for a task's `answers`.
     """
     sure = rule.sure
-    both_orders = options.both_orders and swapped is not None
-    thresholds = rule.threshold_for(target.names), *rule.thresholds
-    if sure is None or both_orders or (not options.threshold and any(thresholds)):
+    if sure is None or not is_bounded(target, rule, options, 1 if swapped is None else 2):
         return None
     answers = task_of(target).answers(logits, target, rule)
     level: Any = sure.above

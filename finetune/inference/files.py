@@ -3,9 +3,10 @@ class's probability and, if it cannot be predicted, the reason."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,9 +18,9 @@ from finetune.data import checkpoints, label_columns, table_formats
 from finetune.data.table import Table, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
-from finetune.inference.result_files import TRAINED_ON, ColumnTypes, Line
+from finetune.inference.result_files import DECISION, TRAINED_ON, ColumnTypes, Line
 from finetune.inference.scorer import Precision, Scorer
-from finetune.inference.shown_rows import UNSURE, ShownRow, ShownRows
+from finetune.inference.shown_rows import UNSURE, PredictedRow, ShownRow, ShownRows
 from finetune.metrics import classification
 from finetune.runs import pair_index
 from finetune.runs.run import Run
@@ -101,6 +102,7 @@ def predict_file(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_rows: Callable[[list[ShownRow]], None] = lambda rows: None,
     scorer: WindowScorer | None = None,
+    review: Path | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file; returns the report, and whether all rows were predicted.
 
@@ -111,6 +113,8 @@ def predict_file(
             raise `PredictionStopped`.
         on_rows: called with the rows of the result to show on the page.
         scorer: scores with the run's model; a `LocalScorer` by default.
+        review: where to write the rows that the model is unsure of, as in `out`; written only if
+            a bound kept with the model decides which these are.
     """
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
@@ -124,11 +128,17 @@ def predict_file(
         row_count = max(1, lines - 1)
     shown, complete = ShownRows(), True
     added = predictor.added
-    with disk.writing(out), result_files.open_writer(out, table, own, added) as write:
+    with contextlib.ExitStack() as opened:
+        writers = []
+        for path in (out, review) if review and predictor.decides else (out,):
+            opened.enter_context(disk.writing(path))
+            writers.append(opened.enter_context(result_files.open_writer(path, table, own, added)))
         try:
             for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
                 begin, predicted = predictor.rows, predictor.predict(window.rows, scores)
-                write([line for line, _ in predicted])
+                writers[0]([row.cells for row in predicted])
+                for write in writers[1:]:
+                    write([row.cells for row in predicted if row.unsure])
                 if shown.add(begin, predicted):
                     on_rows(shown.rows)
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
@@ -205,6 +215,9 @@ class _RowPredictor:
         # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
         columns = self._task.columns(target, self._rule)
+        orders = 2 if request.sentence2 else 1
+        self.decides = decision_rule.is_bounded(target, self._rule, request.options, orders)
+        columns |= {DECISION: str} if self.decides else {}
         self.added: ColumnTypes = result_files.added_columns(columns, bool(self._pair_index), taken)
         *self._answered, self._error = self.added  # the last column is for errors
         self.rows = self._errors = self._unknown_labels = 0
@@ -214,27 +227,23 @@ class _RowPredictor:
         self._answers: Counter[str] = Counter()
         self._unsure: int | None = None  # None if answers have no margin
 
-    def predict(
-        self, window: list[InputRow], scores: WindowLogits
-    ) -> list[tuple[Line, float | None]]:
-        """Return the rows of the result with their margins."""
+    def predict(self, window: list[InputRow], scores: WindowLogits) -> list[PredictedRow]:
+        """Return the rows of the result."""
         records = [record for record, error in window if not error]
         predictions = iter(self._predictions(records, scores) if records else ())
-        nothing: tuple[Line, float | None] = dict.fromkeys(self._answered), None
+        nothing = PredictedRow(dict.fromkeys(self._answered), None, False)
         self.rows += len(window)
         self._errors += len(window) - len(records)
         errors = [error for _, error in window if error]
         self._examples += errors[: 10 - len(self._examples)]
         lines = []
         for record, error in window:
-            answered, margin = nothing if error else next(predictions)
-            lines.append(({**record, **answered, self._error: error}, margin))
+            row = nothing if error else next(predictions)
+            lines.append(row._replace(cells={**record, **row.cells, self._error: error}))
         return lines
 
-    def _predictions(
-        self, records: list[Line], scores: WindowLogits
-    ) -> Iterator[tuple[Line, float | None]]:
-        """Yield the added columns of the rows that can be predicted, and their margins."""
+    def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[PredictedRow]:
+        """Yield the added columns of the rows that can be predicted."""
         task, target, options = self._task, self._target, self._request.options
         answers = task.answers(scores.logits, target, self._rule, options, scores.swapped)
         margins = task.margins(answers, target, self._rule, options)
@@ -244,12 +253,22 @@ class _RowPredictor:
             self._unknown_labels += int((~known).sum())
             self._labelled.append((answers.values[known], truth[known], trained_on[known]))
         self._answers.update(task.counted(answers.values, target))
+        given = decision_rule.sure_answers(
+            scores.logits, target, self._rule, options, scores.swapped
+        )
+        unsure = None if margins is None else margins < UNSURE
+        unsure = unsure if given is None else ~given
+        if unsure is not None:
+            self._unsure = (self._unsure or 0) + int(unsure.sum())
         sure = [None] * len(records) if margins is None else margins.tolist()
-        if margins is not None:
-            self._unsure = (self._unsure or 0) + int((margins < UNSURE).sum())
-        rows = zip(task.cells(answers, target, self._rule), trained_on.tolist(), sure, strict=True)
-        for cells, trained, margin in rows:
-            yield dict(zip(self._answered, [*cells, trained], strict=False)), margin
+        rows = zip(
+            task.cells(answers, target, self._rule), trained_on.tolist(), sure,
+            [False] * len(records) if unsure is None else unsure.tolist(), strict=True,
+        )  # fmt: skip
+        for cells, trained, margin, is_unsure in rows:
+            decision = [target.unsure if is_unsure else cells[0]] if self.decides else []
+            added = dict(zip(self._answered, [*cells, *decision, trained], strict=False))
+            yield PredictedRow(added, margin, is_unsure)
 
     def _truth(self, records: list[Line]) -> tuple[Targets, NDArray[np.bool_]]:
         """The targets of rows, and a mask of those that could be read."""
@@ -289,6 +308,9 @@ class _RowPredictor:
         }  # fmt: skip
         if self._unsure is not None:
             report["unsure"] = self._unsure
+        if self.decides and self._rule.sure:
+            column = len(self._task.columns(target, self._rule))
+            report["sure"] = asdict(self._rule.sure) | {"column": [*self.added][column]}
         if self._request.threshold and self._rule.threshold_for(target.names):
             report["threshold"] = self._rule.threshold
         if self._labelled:
@@ -325,3 +347,21 @@ def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> 
         if number in wanted
     }
     return [found[row] for row in rows]
+
+
+def read_labelled(
+    path: Path, request: PredictionRequest
+) -> tuple[list[int], list[list[str]], list[Any]]:
+    """Read the rows of a file that have all sentences. Returns their numbers in the file, from 1,
+    their sentences, a list for each column, and the cells of their labels."""
+    table = table_formats.open_table(path, request.file, request.reading)
+    table.keep_empty_rows = True
+    names = [name for name in (request.sentence1, request.sentence2) if name]
+    read = [
+        (number, record)
+        for number, (record, error) in enumerate(_read_rows(table, request), start=1)
+        if not error
+    ]
+    sentences = [[_sentence(record.get(name)) for _, record in read] for name in names]
+    cells = [to_plain_value(record.get(request.label)) for _, record in read]
+    return [number for number, _ in read], sentences, cells

@@ -58,6 +58,14 @@ class Prediction:
     explained: int = 0  # index of the output that explains the answer
     cells: tuple[Any, ...] = ()  # of the columns that a predicted file gets
     scale: tuple[float, float] = (0.0, 1.0)  # of a score in training
+    # The answer, or that it is unsure; empty if no bound is kept with the model, or not of answers
+    # of these options.
+    decision: str = ""
+
+    @property
+    def is_unsure(self) -> bool:
+        """True if the model gives no answer, because it is not sure of it."""
+        return self.decision not in ("", self.label)
 
 
 class Predictor:
@@ -140,12 +148,15 @@ class Predictor:
         if swapped is not None:
             reverse = task.answers(swapped, target, rule, options, scored[0].logits)
             other_label, other = self._named(reverse)[0]
+        given = decision_rule.sure_answers(scored[0].logits, target, rule, options, swapped)
+        decision = "" if given is None else label if given[0] else target.unsure
         logits, tokens, cut = (column[0].tolist() for column in scored[0])
         seconds = time.perf_counter() - began
         return Prediction(
             label, probabilities, logits, tokens, cut, seconds, options, rule, other_label, other,
             self.scorer.precision, target.task, task.explained_output(answers),
             tuple(task.cells(answers, target, rule)[0]), (target.low, target.high),
+            decision,
         )  # fmt: skip
 
     def _named(self, answers: Answers) -> list[tuple[str, dict[str, float]]]:

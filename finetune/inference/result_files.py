@@ -21,7 +21,7 @@ from finetune.data import csv_cells
 from finetune.data.table import Table, to_plain_value
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # formats that can be written
-PREDICTION, TRAINED_ON, ERROR = "prediction", "trained_on", "error"
+PREDICTION, DECISION, TRAINED_ON, ERROR = "prediction", "decision", "trained_on", "error"
 Line = dict[str, Any]  # a row of the file or of the result: column -> cell
 ColumnTypes = dict[str, pa.DataType]
 WriteLines = Callable[[list[Line]], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from finetune.data.table import to_plain_value
 
@@ -14,11 +14,20 @@ UNSURE = 0.3  # an answer with a smaller margin is unsure: less than 65% to 35% 
 _CELL = 500  # characters of a cell
 
 
+class PredictedRow(NamedTuple):
+    """A row of the result."""
+
+    cells: dict[str, Any]  # column -> cell
+    margin: float | None  # of `Answers.margins`; None if it is not known
+    unsure: bool
+
+
 class ShownRow(TypedDict):
     """A row of the result, as JSON keeps it."""
 
     row: int  # in the file, from 0
     margin: float | None  # of `Answers.margins`; None if it is not known
+    unsure: bool  # the model is
     cells: dict[str, Any]  # column -> cell, shortened
 
 
@@ -34,12 +43,12 @@ class ShownRows:
         """The rows so far, in the order of the file."""
         return self._first + sorted(self._unsure, key=lambda row: row["row"])
 
-    def add(self, begin: int, lines: Iterable[tuple[dict[str, Any], float | None]]) -> bool:
-        """Take in rows from number `begin` on with their margins. Returns True if any is shown."""
+    def add(self, begin: int, lines: Iterable[PredictedRow]) -> bool:
+        """Take in rows from number `begin` on. Returns True if any is shown."""
         rows = [
-            ShownRow(row=number, margin=margin, cells=cells)
-            for number, (cells, margin) in enumerate(lines, begin)
-            if number < FIRST or (margin is not None and margin < UNSURE)
+            ShownRow(row=number, margin=margin, unsure=unsure, cells=cells)
+            for number, (cells, margin, unsure) in enumerate(lines, begin)
+            if number < FIRST or unsure
         ]
         first = [_shortened(row) for row in rows if row["row"] < FIRST]
         later = [row for row in rows if row["row"] >= FIRST]
@@ -55,4 +64,5 @@ class ShownRows:
 def _shortened(row: ShownRow) -> ShownRow:
     plain = {name: to_plain_value(cell) for name, cell in row["cells"].items()}
     cells = {name: c[:_CELL] if isinstance(c, str) else c for name, c in plain.items()}
-    return ShownRow(row=row["row"], margin=row["margin"], cells=cells)
+    row["cells"] = cells
+    return row

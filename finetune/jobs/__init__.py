@@ -1,6 +1,20 @@
 """Background processes: the queue, the scheduler, the workers and each kind of job."""
 
 __all__ = [
-    "check", "cost", "evaluate", "export", "models", "predict", "push", "ranks", "run_table",
-    "scheduler", "service", "terminal", "tokens", "train", "workers",
-]  # fmt: skip
+    "check",
+    "cost",
+    "evaluate",
+    "export",
+    "models",
+    "predict",
+    "probe",
+    "push",
+    "ranks",
+    "run_table",
+    "scheduler",
+    "service",
+    "terminal",
+    "tokens",
+    "train",
+    "workers",
+]

@@ -179,6 +179,7 @@ def check_config(
     on_partial(report)
     on_progress(Phase.BASELINES, "", 0, 0)
     scores = {find_task(report.task).constant: report.majority}
-    if tfidf := baselines.measure_tfidf(splits.load_pairs(config, root)):
+    divided = config.changed(fold=min(1, config.folds))  # of several folds, the first tells enough
+    if tfidf := baselines.measure_tfidf(splits.load_pairs(divided, root)):
         scores[baselines.TFIDF] = tfidf
     return replace(report, baselines=scores)

@@ -194,7 +194,9 @@ def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
 
 def count_evaluations(config: RunConfig, steps: Steps, validation_pairs: int) -> int:
     """Count a run's evaluations, including the one before the first step; the maximum if 0 pairs
-    are known."""
+    are known. A run on all rows evaluates nothing."""
+    if config.trains_on_all:
+        return 0
     every = schedule.eval_every(
         config, steps.per_epoch, steps.total, config.num_processes, validation_pairs
     )
@@ -267,7 +269,11 @@ class _Facts:
     def _rows(self, split: str) -> int:
         """Return the number of used rows of a split; 0 if unknown."""
         splits = self.report.splits if self.report else []
-        return next((summary.rows for summary in splits if summary.name == split), 0)
+        rows = next((summary.rows for summary in splits if summary.name == split), 0)
+        if not self.config.fold:
+            return rows
+        held_out = rows // self.config.folds
+        return rows - held_out if split == "train" else held_out
 
     @cached_property
     def lengths(self) -> TokenLengths:

@@ -188,9 +188,26 @@ class _Training:
                 else "Start a new run.",
                 revision=revision,
             )
+        self.out_of_fold = None  # logits and labels
+        if self.config.trains_on_all:
+            self.out_of_fold = self._read_folds()
         if main_process:
             with _logged_only():  # a file that was trained on is then scored without a warning
                 pair_index.write_pair_index(run, self.pairs.pair_hashes)
+
+    def _read_folds(self) -> tuple[Logits, Indices]:
+        """Return the logits of all rows by models that had not seen them, and the labels."""
+        from accelerate.utils import broadcast_object_list
+
+        from finetune.evaluation import cross_validation
+
+        facts: list[Any] = [None]
+        if distributed.is_main_process():
+            hashes = self.pairs.pair_hashes["validation"]
+            answers = cross_validation.out_of_fold(self.run, self.pairs.target, hashes)
+            facts = [(answers.logits, answers.labels)]
+        (found,) = broadcast_object_list(facts)
+        return found  # type: ignore[no-any-return]
 
     def load_model(self) -> None:
         from finetune.training import accelerator as accelerators
@@ -289,8 +306,13 @@ class _Training:
             return
         yield events.PhaseStarted(phase=Phase.BASELINES)
         with _logged_only():
-            from finetune.evaluation import baselines, test_set
+            from finetune.evaluation import baselines, cross_validation, test_set
 
+            if config.trains_on_all:
+                folds = cross_validation.read_folds(run)
+                print(f"trains on all rows, as each of {len(folds)} folds did on the others'")
+                yield events.BaselinesMeasured(baselines=cross_validation.baselines_over(folds))
+                return
             test_set.keep_examples(run, self.pairs, "validation")
             half = self.accelerator.mixed_precision == "bf16"
             scores = baselines.measure_baselines(
@@ -341,9 +363,14 @@ class _Training:
                 if accelerator.is_main_process:
                     run.end_checkpoint(step, run.config().save_total_limit)
 
-        hooks = loop.Hooks(self.stop, save_best, save_predictions, save_checkpoint, describe_batch)
+        hooks = loop.Hooks(
+            self.stop, save_best, save_predictions, save_checkpoint, describe_batch,
+            self.out_of_fold,
+        )  # fmt: skip
         if not accelerator.is_main_process:
-            hooks = loop.Hooks(should_stop=self.stop, save_checkpoint=save_checkpoint)
+            hooks = loop.Hooks(
+                self.stop, save_checkpoint=save_checkpoint, out_of_fold=self.out_of_fold
+            )
         yield from loop.fit(
             self.config, accelerator, self.classifier, self.batches, task, self.metric,
             hooks, self.checkpoint, self.eval_every,

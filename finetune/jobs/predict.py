@@ -1,7 +1,8 @@
 """Prediction jobs: every row of a file, by a run's model.
 
 The folder `batches/<id>` has the file as it was brought, `input.csv`, and gets `result.csv`, its
-rows to show in `shown.json`, and the added columns, counts and scores in `report.json`.
+rows to show in `shown.json`, and the added columns, counts and scores in `report.json`; also
+`review.csv`, the rows that the model is unsure of, if a bound kept with it decides that.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ class PredictionJob(BackgroundJob):
         """The file with the predictions; None if it does not exist."""
         return next(iter(self.folder.glob("result.*")), None)
 
+    @property
+    def review(self) -> Path | None:
+        """The rows of the result that the model is unsure of; None unless a bound decides that."""
+        return next(iter(self.folder.glob("review.*")), None)
+
     def state(self) -> PredictionState:
         """Return the job's state, with its first rows and figures."""
         return PredictionState(
@@ -110,13 +116,15 @@ class PredictionJob(BackgroundJob):
             disk.write_atomically(self.folder / name, text)
 
         request = self.prediction_request()
+        ending = request.ending or result_suffix(self.input)
         report, complete = predict_file(
             Run(self.folder.parent.parent / request.run),
             request,
             self.input,
-            self.folder / f"result{request.ending or result_suffix(self.input)}",
+            self.folder / f"result{ending}",
             on_progress,
             lambda rows: write("shown.json", {"rows": rows}),
+            review=self.folder / f"review{ending}",
         )
         seconds = time.monotonic() - began
         write("report.json", report | {"seconds": seconds})

@@ -20,7 +20,7 @@ from finetune.evaluation import report
 from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.runs import grids
-from finetune.runs.names import SEED
+from finetune.runs.names import BETWEEN, SEED
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -73,6 +73,8 @@ class RunRow:
     tags: tuple[str, ...] = ()
     note: str = ""
     group: str = ""
+    fold: int = 0  # of a cross-validation, the fold it holds out
+    folds: int = 0  # of a cross-validation; 0 for other runs
     place: int = 0  # place in the queue, from 1; 0 if not queued
     damaged: bool = False  # True if its configuration cannot be read
     settings: dict[str, Any] = field(default_factory=dict)  # settings other than the defaults
@@ -89,17 +91,23 @@ class RunRow:
 
 
 class RunGroup:
-    """Runs that differ by the seed alone; `rows` are the ones that are shown."""
+    """Runs that differ by the seed alone, or the runs of a cross-validation; `rows` are the ones
+    that are shown. The scores are those over seeds, or over folds."""
 
     def __init__(self, members: Sequence[RunRow]) -> None:
         self.rows: list[RunRow] = []
-        named = [row.name.partition(SEED)[0] for row in members if SEED in row.name]
+        self.folds = members[0].folds
+        last = SEED if not self.folds else BETWEEN
+        named = [row.name.rpartition(last)[0] for row in members if last in row.name]
         self.name = named[0] if named else members[0].name
         self.count = len(members)
         finished = [row for row in members if row.status == "finished"]
         self.finished = len(finished)
         self.scores = {  # None if none was scored
-            name: grids.seed_spread(row.scores.get(name) for row in finished)
+            name: grids.seed_spread(
+                (row.scores.get(name) for row in finished if row.fold or not row.folds),
+                independent=not self.folds,
+            )
             for name in score_columns()
         }
 
@@ -163,6 +171,8 @@ def run_row(store: RunStore, run: Run) -> RunRow:
             if uploaded
             else f"{settings.dataset} {settings.dataset_config_name}".rstrip(),
             "data_keys": frozenset(filter(None, keys)),
+            "fold": settings.fold,
+            "folds": settings.folds,
             "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
         }
         values["settings"] = {

@@ -19,6 +19,7 @@ from finetune.engines.base import read_spec, resume
 from finetune.engines.registry import engine_of, is_remote
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
+from finetune.evaluation import cross_validation
 from finetune.jobs import tokens, webhook, worker_files, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message
@@ -68,6 +69,8 @@ def _start_waiting(store: RunStore) -> None:
         if busy and not is_remote(run):
             continue  # no run overtakes on this machine
         try:
+            if run.config().trains_on_all and not _folds_have_ended(store, run):
+                continue
             accelerators = _free_place(run, running)
         except FinetuneError as error:  # its configuration is damaged
             _fail(run, error)
@@ -80,6 +83,17 @@ def _start_waiting(store: RunStore) -> None:
             running.append(run)
         except JobError as error:  # no process can be started
             _fail(run, error)
+
+
+def _folds_have_ended(store: RunStore, run: Run) -> bool:
+    """Give a run on all rows the answers of its folds. Returns False while some of them are at work
+    or wait. DataError if one has ended too early."""
+    waiting, group = Queue(store.root).waiting(), run.about().group
+    others = [other for other in store.runs() if group and other.about().group == group]
+    if any(other.is_alive() or other.id in waiting for other in others if other.id != run.id):
+        return False
+    cross_validation.gather(run, others)
+    return True
 
 
 def _fail(run: Run, error: FinetuneError) -> None:

@@ -18,7 +18,7 @@ from finetune.jobs.background import store_lock
 from finetune.messages import message as _
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs import events
-from finetune.runs.grids import PlannedRun
+from finetune.runs.grids import PlannedRun, plan_runs
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.names import BETWEEN
 from finetune.runs.queue import Queue
@@ -32,8 +32,9 @@ RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 def start_run(
     store: RunStore, config: RunConfig, spec: EngineSpec | None = None, token: str = ""
 ) -> Run:
-    """Create a run and start its worker, or queue it if another is training; see `start_runs`."""
-    return start_runs(store, [PlannedRun(config)], spec, token)[0]
+    """Create a run and start its worker, or queue it if another is training; see `start_runs`. Of a
+    cross-validation, create all runs; returns the one on all rows."""
+    return start_runs(store, plan_runs(config), spec, token)[-1]
 
 
 def start_runs(

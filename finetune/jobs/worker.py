@@ -49,6 +49,7 @@ JOBS: dict[str, Callable[[Path], int]] = {
     "check": partial(_carry_out, "check:CheckJob"),
     "evaluate": partial(_carry_out, "evaluate:EvaluationJob"),
     "predict": partial(_carry_out, "predict:PredictionJob"),
+    "probe": partial(_carry_out, "probe:ProbeJob"),
     "export": partial(_carry_out, "export:ExportJob"),
     "push": partial(_carry_out, "push:PushJob"),
 }

@@ -44,14 +44,12 @@ def of_job(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) -> Co
         return None
     if kind == "predict":
         return _folder(job.folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
-    if kind == "check":
-        config = RunConfig(**request)
-        return (
-            _folder(job.folder)
-            | needed_files.of_pairs(config, root)
-            | needed_files.of_checkpoint(config.checkpoint)
-            | needed_files.of_counts(root, job.owner)
-        )
+    if kind in ("check", "probe"):
+        config = RunConfig(**(request["config"] if kind == "probe" else request))
+        found = _folder(job.folder) | needed_files.of_pairs(config, root)
+        for checkpoint in request["checkpoints"] if kind == "probe" else [config.checkpoint]:
+            found |= needed_files.of_checkpoint(checkpoint)
+        return found | needed_files.of_counts(root, job.owner)
     run = Run(job.folder.parent.parent)
     return _folder(run.folder) | _pairs_of(run)
 

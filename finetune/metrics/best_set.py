@@ -5,55 +5,19 @@ Arrays in, numbers out: models are rows, whatever made their answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.metrics import selection
-from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats, Truths
-
-_RESAMPLES = 2000
-_FEWEST = 200  # resamples, however many answers there are
-_BUDGET = 300_000_000  # answers x resamples
-_AT_ONCE = 4_000_000  # examples x resamples, 32 MB
-
-# How often each example counts, of shape (examples, resamples) -> the score of each model, of shape
-# (models, resamples), of which more is better.
-WeightedScores = Callable[[NDArray[Any]], Floats]
+from finetune.metrics.selection import Statistic
 
 
-def weighted_scores(
-    metric: Metric, truth: NDArray[Any], answers: NDArray[Any], classes: int, positive: int = 1
-) -> WeightedScores:
-    """Return the function that scores all models on weighted examples by one metric.
-
-    Args:
-        truth: classes, scores or labels, of shape (examples, ...).
-        answers: of shape (models, examples, ...).
-    """
-    if metric.of_tally is not None:
-        return selection.tallied([metric], truth, answers, classes, positive)[metric.name].of
-    of, sign = metric.of_examples, 1 if metric.greater_is_better else -1
-    if of is None:
-        raise ValueError(f"{metric.name} needs more than answers")
-    return lambda weights: sign * np.stack([of(each, truth, weights) for each in answers])
-
-
-def bootstrap_scores(scores: WeightedScores, examples: int, models: int) -> tuple[Floats, Floats]:
-    """Score all models on the examples, shape (models,), and on the same bootstrap resamples of
-    them, shape (models, resamples)."""
-    measured = scores(np.ones((examples, 1)))[:, 0]
-    resamples = min(_RESAMPLES, max(_FEWEST, _BUDGET // max(1, examples * models)))
-    rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
-    parts = []
-    for first in range(0, resamples, at_once):
-        count = min(at_once, resamples - first)
-        drawn = rng.multinomial(examples, np.full(examples, 1 / examples), count)
-        parts.append(scores(np.ascontiguousarray(drawn.T, np.float32)))
-    return measured, np.concatenate(parts, axis=1)
+def bootstrap_scores(statistic: Statistic) -> tuple[Floats, Floats]:
+    """Score all models on the examples, shape (models,), and on the same bootstrap samples of them,
+    shape (models, samples)."""
+    once = np.ones((statistic.terms.shape[1], 1), np.float32)
+    samples = [statistic.of(weights) for weights in selection.resampled_weights(statistic)]
+    return statistic.of(once)[:, 0], np.concatenate(samples, axis=1)
 
 
 def best_set(

@@ -6,7 +6,7 @@ Arrays in, numbers out: models are rows of predictions or of losses, whatever ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -79,6 +79,24 @@ def tallied(
     }
 
 
+def statistics(
+    metrics: Sequence[Metric], truth: NDArray[Any], answers: NDArray[Any], target_size: int,
+    positive: int = 1,
+) -> dict[str, Statistic]:  # fmt: skip
+    """Metrics for which answers suffice, by name: of classes, scores or several labels.
+
+    Args:
+        truth: of shape (examples, ...).
+        answers: of shape (models, examples, ...).
+        target_size: number of classes, or of labels.
+    """
+    found = of_examples(metrics, truth, answers)
+    if any(metric.of_tally for metric in metrics):
+        of_classes = [metric for metric in metrics if metric.of_tally]
+        found |= tallied(of_classes, truth, answers, target_size, positive)
+    return found
+
+
 def of_examples(
     metrics: Iterable[Metric], truth: NDArray[Any], answers: NDArray[Any]
 ) -> dict[str, Statistic]:
@@ -128,18 +146,9 @@ def picking_bias(
     examples, models = picked_by.terms.shape[1], picked_by.models
     if models < 2 or examples < 2:
         return dict.fromkeys(reported, 0.0)
-    size = max(statistic.work for statistic in (picked_by, *reported.values()))
-    resamples = min(_RESAMPLES, max(_FEWEST, _BUDGET // max(1, size)))
-    rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
     added: dict[str, list[Floats]] = {name: [] for name in reported}
-    for first in range(0, resamples, at_once):
-        # The number of times that each example is drawn, of shape (examples, samples).
-        columns = np.arange(min(at_once, resamples - first))
-        drawn = rng.integers(0, examples, (examples, len(columns)))
-        drawn *= len(columns)
-        drawn += columns
-        counts = np.bincount(drawn.ravel(), minlength=drawn.size)
-        weights = counts.reshape(drawn.shape).astype(np.float32)
+    for weights in resampled_weights(picked_by, *reported.values()):
+        columns = np.arange(weights.shape[1])
         chosen, outside = picked_by.of(weights).argmax(axis=0), (weights == 0).astype(np.float32)
         sums = {id(of.terms): of.terms for of in reported.values()}
         sums = {key: terms @ outside for key, terms in sums.items()}
@@ -147,6 +156,21 @@ def picking_bias(
             scores = statistic.score(sums[id(statistic.terms)])
             added[name].append(scores[kept] - scores[chosen, columns])
     return {name: max(0.0, float(np.concatenate(each).mean())) for name, each in added.items()}
+
+
+def resampled_weights(*statistics: Statistic) -> Iterator[NDArray[np.float32]]:
+    """Yield how often bootstrap samples draw each example, in arrays of shape (examples, samples):
+    2,000 samples together, or fewer if a statistic takes much work."""
+    examples, work = statistics[0].terms.shape[1], max(each.work for each in statistics)
+    resamples = min(_RESAMPLES, max(_FEWEST, _BUDGET // max(1, work)))
+    rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
+    for first in range(0, resamples, at_once):
+        columns = np.arange(min(at_once, resamples - first))
+        drawn = rng.integers(0, examples, (examples, len(columns)))
+        drawn *= len(columns)
+        drawn += columns
+        counts = np.bincount(drawn.ravel(), minlength=drawn.size)
+        yield counts.reshape(drawn.shape).astype(np.float32)
 
 
 def lowered(score: Interval, bias: float) -> Interval:

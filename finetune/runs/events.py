@@ -62,6 +62,7 @@ class Phase(StrEnum):
     READ_ROWS = "read_rows"  # of a split
     COUNT_ROWS = "count_rows", message("counting classes, duplicates and leaks")
     MEASURE_LENGTHS = "measure_lengths", message("measuring lengths in tokens")
+    PROBE = "probe", message("Comparing")  # a checkpoint with others
     PREDICT = "predict"
     EXPORT = "export"
     CHECK_HUB = "check_hub", message("checking")  # the account and the repository

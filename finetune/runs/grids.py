@@ -16,12 +16,13 @@ from finetune.messages import message as _
 from finetune.metrics import intervals
 
 GRID = ("learning_rate", "per_device_train_batch_size", "num_train_epochs")  # its fields
+ALL_ROWS = "all rows"  # in the name of a cross-validation's last run
 MOST = 100  # runs from one click
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to create; runs that differ only in their seed share a `group`.
+    """A run to create; runs that differ only in their seed, or in their fold, share a `group`.
 
     The runs of one click share the first part of their names, the next free one of `stem`.
     """
@@ -35,7 +36,8 @@ class PlannedRun:
 def plan_runs(
     base: RunConfig, seeds: int = 1, grid: Mapping[str, str] | None = None
 ) -> list[PlannedRun]:
-    """Plan the runs of a form; runs of one group stand together.
+    """Plan the runs of a form; runs of one group stand together. A cross-validation is a group: a
+    run for each fold, then one on all rows.
 
     Args:
         seeds: runs of each configuration, with `seed`, `seed` + 1 and so on.
@@ -58,7 +60,8 @@ def plan_runs(
         except ConfigError as error:
             problems |= error.problems
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    if not problems and (count := len(points) * seeds) > MOST:
+    folds = [*range(1, base.folds + 1), 0] if base.trains_on_all else [base.fold]
+    if not problems and (count := len(points) * seeds * len(folds)) > MOST:
         problems["grid"] = _(
             "makes {count:,} runs; at most {most} are queued at once", count=count, most=MOST
         )
@@ -70,7 +73,12 @@ def plan_runs(
         group = secrets.token_urlsafe(9) if seeds > 1 else ""
         for seed in range(base.seed, base.seed + seeds):
             member = (*place, f"seed {seed}") if seeds > 1 else place
-            planned.append(PlannedRun(base.changed(**point, seed=seed), group, member, stem))
+            if base.trains_on_all:
+                group = secrets.token_urlsafe(9)
+            for fold in folds:
+                parts = (*member, f"fold {fold}" if fold else ALL_ROWS)
+                config = base.changed(**point, seed=seed, fold=fold)
+                planned.append(PlannedRun(config, group, parts if base.folds else member, stem))
     return planned
 
 
@@ -81,15 +89,17 @@ class SeedSpread:
     count: int
     mean: float
     deviation: float  # sample standard deviation (n - 1); 0 for a single run
-    interval: tuple[float, float] | None  # 95%, of the mean over other seeds; None for one run
+    # 95%, of the mean over other seeds; None for one run, and over folds
+    interval: tuple[float, float] | None
 
 
-def seed_spread(scores: Iterable[float | None]) -> SeedSpread | None:
-    """Mean and standard deviation of the scores that are not None; None if there are none."""
+def seed_spread(scores: Iterable[float | None], independent: bool = True) -> SeedSpread | None:
+    """Mean and standard deviation of the scores that are not None; None if there are none. Without
+    an interval unless they are `independent`: models of folds share most of their rows."""
     values = [score for score in scores if score is not None]
     if not values:
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    mean = intervals.mean_interval(values)
+    mean = intervals.mean_interval(values) if independent else None
     ends = (mean.low, mean.high) if mean is not None else None
     return SeedSpread(len(values), statistics.fmean(values), deviation, ends)

@@ -77,6 +77,12 @@ def begin_search(
     spec = spec or EngineSpec()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
         raise ConfigError({"parallel": problem})
+    if config.folds:
+        problem = _(
+            "is {folds}, and a search compares its trials on one validation split; search with 0, "
+            "then cross-validate the best", folds=config.folds,
+        )  # fmt: skip
+        raise ConfigError({"folds": problem})
     check_space(space, config)
     limits.check_price(budget, spec)
     if registry.find_engine(spec.engine).needs_token:

@@ -47,6 +47,12 @@ class Target:
         """Number of a model's logits: that of the names, or one for a score."""
         return len(self.names) or 1
 
+    @property
+    def unsure(self) -> str:
+        """The decision where no answer is given; no name of a class."""
+        taken = "unsure" in map(str.casefold, self.names)
+        return "(unsure)" if taken else "unsure"
+
 
 def one_stratum(strata: Integers) -> Integers:
     """Return the stratum of each row, or the rarest if it is of several; shape (rows,)."""
@@ -143,7 +149,6 @@ class DecisionRule:
 
 
 NO_RULE = DecisionRule()
-UNSURE = "unsure"  # the decision where no answer is given
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Hooks:
     # Gets a function that writes a checkpoint into a folder.
     save_checkpoint: Callable[[int, Callable[[Path], None]], object] = lambda *_: None
     first_batch: Callable[[dict[str, torch.Tensor]], Iterable[Event]] = lambda batch: ()
+    # If no rows are held out: logits and labels of the rows, by models that had not seen them.
+    out_of_fold: tuple[Logits, Indices] | None = None
 
 
 def fit(
@@ -177,6 +179,8 @@ class _Loop:
         self.interval = interval or schedule.eval_every(  # steps between evaluations
             config, self.per_epoch, self.total, accelerator.num_processes, validation_pairs
         )
+        if config.trains_on_all:
+            self.interval = self.total
         self.scheduler = build_scheduler(self.optimizer, config, self.total)
         self.compute = Step(
             config, accelerator, self.model, self.optimizer, task, batches.class_weights
@@ -294,6 +298,8 @@ class _Loop:
     def score_untrained(self) -> Generator[Event, None, bool]:
         """Score the model before its first step, where curves begin. Returns True if a stop ended
         the run there. It is no candidate for the best, and is not kept."""
+        if self.hooks.out_of_fold is not None:
+            return False
         yield PhaseStarted(phase=Phase.EVALUATE_UNTRAINED)
         began = time.monotonic()
         if (predictions := self._predict_validation()) is None:
@@ -320,6 +326,8 @@ class _Loop:
         name = deciding_metric(self.config, self.task)
         score = catalog.find(name).rank(scores[name])
         best = progress.best is None or score > progress.best
+        if self.config.folds:  # nothing is picked by rows whose scores are reported
+            best = progress.step == self.total
         progress.best = score if best else progress.best
         progress.waited = 0 if best else progress.waited + 1
         seconds = time.monotonic() - began
@@ -339,6 +347,10 @@ class _Loop:
         """Predict the validation split, each example once. None if a stop was requested
         meanwhile."""
         self.model.eval()
+        if self.hooks.out_of_fold is not None:
+            logits, labels = self.hooks.out_of_fold
+            self.metric.add_batch(predictions=logits, references=labels)
+            return logits, labels
         batches = []
         for batch in self.validation:
             (predicted,) = self.compute.predict(batch)

@@ -79,9 +79,9 @@ class Api:
     ) -> dict:
         """Ask a model about two sentences (one for a model of single sentences).
 
-        Returns the label, the probabilities by class, logits, tokens, cut (tokens not read),
-        seconds, the answer for the sentences in the other order, and the precision of the
-        computation.
+        Returns the label, the probabilities by class, decision (the label or "unsure", if the model
+        keeps a bound on its errors; else empty), logits, tokens, cut (tokens not read), seconds,
+        the answer for the sentences in the other order, and the precision of the computation.
 
         Args:
             run_id: a run of yours.
@@ -136,10 +136,11 @@ class Api:
         """Ask a model about every row of a file: CSV, Excel, ODS, TSV, JSONL, JSON or Parquet.
 
         Returns at once; batch_status gives the progress and the result's path. The result has the
-        file's own columns, `prediction`, a `probability_` of each class, `trained_on` (true if the
-        row is one of the run's training pairs, in either order) and `error`. If the file has one of
-        these names, all added columns end in `_2`, or the next free number. The report lists them
-        in `columns`, and in `left_out` the nested Parquet columns, which the result lacks.
+        file's own columns, `prediction`, a `probability_` of each class, `decision` (the answer or
+        "unsure", if the model keeps a bound on its errors), `trained_on` (true if the row is one of
+        the run's training pairs, in either order) and `error`. If the file has one of these names,
+        all added columns end in `_2`, or the next free number. The report lists them in `columns`,
+        and in `left_out` the nested Parquet columns, which the result lacks.
 
         Args:
             run_id: a run of yours.
@@ -165,7 +166,9 @@ class Api:
         """Return a batch's status, rows done and in total, report and the result's path.
 
         The report has scores if the file has labels. `trained_on` counts those of its `rows` that
-        the model was trained on; `not_trained_on` has the scores of the other rows.
+        the model was trained on; `not_trained_on` has the scores of the other rows. `unsure` counts
+        the rows that it is unsure of. If the model keeps a bound on its errors, that decides; then
+        the report has it as `sure`, and `review` is the path of a file with these rows.
         """
         with self._store_of(request) as store:
             return _batch(predict.get_prediction(store, batch_id))
@@ -269,6 +272,7 @@ def _batch(job: PredictionJob) -> dict:
         "report": state.report,
         "error": f"{state.error} {state.remedy}".strip(),
         "result": f"finetune/batches/{job.id}/result" if job.result else "",
+        "review": f"finetune/batches/{job.id}/review" if job.review else "",
     }
 
 

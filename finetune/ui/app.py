@@ -131,6 +131,8 @@ class _Tabs:
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
 
+        chosen = train.planned.select(train.on_folds, None, [train.form["folds"], train.message])
+        chosen.then(**data.examining(), **quick)
         # Selecting a tab updates it.
         self.data_tab.select(**data.examining(), **quick)
         self.runs_tab.select(**runs.opening, **quick)

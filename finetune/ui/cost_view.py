@@ -78,7 +78,9 @@ def costs(
         },
         checkpoint=config.checkpoint.rstrip("/").rsplit("/")[-1],
         dataset=dataset or config.dataset,
-        command="" if runs > 1 else arguments.command(config, files, runs_folder),
+        command=""
+        if runs not in (1, 1 + config.folds)
+        else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=rough_duration,
     )

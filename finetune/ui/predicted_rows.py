@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from finetune.evaluation import corrections
-from finetune.inference.shown_rows import UNSURE, ShownRow
+from finetune.inference.shown_rows import ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
@@ -114,13 +114,13 @@ class PredictedRows:
         answer = state.answer_column
         rows = [row for row in state.rows if _chosen(row, which, words, corrected, answer)]
         if which == UNSURE_ONLY and not order["by"]:
-            rows.sort(key=lambda row: (row["margin"], row["row"]))
+            rows.sort(key=lambda row: (row["margin"] or 0.0, row["row"]))
         if by := order["by"]:
             rows.sort(key=lambda row: _sort_key(row["cells"].get(by)), reverse=order["descending"])
         first = order["first"] if 0 <= order["first"] < max(1, len(rows)) else 0
         table = macro(_TEMPLATE, "rows")(
             job.id, state, rows[first : first + PAGE], first, len(rows), PAGE, answer, order,
-            corrected, UNSURE,
+            corrected,
         )  # fmt: skip
         return {
             self.table: table,
@@ -132,10 +132,10 @@ class PredictedRows:
 
 
 def _chosen(row: ShownRow, which: str, words: str, corrected: dict[int, str], answer: str) -> bool:
-    cells, margin = row["cells"], row["margin"]
+    cells = row["cells"]
     found = {
         ALL: True,
-        UNSURE_ONLY: margin is not None and margin < UNSURE,
+        UNSURE_ONLY: row.get("unsure", False),
         CORRECTED: row["row"] in corrected,
     }.get(which, str(cells.get(answer)) == which.removeprefix(_ANSWER))
     wanted = str(words or "")[:200].casefold().split()

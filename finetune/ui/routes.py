@@ -67,7 +67,7 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
             Route("/finetune/runs.csv", own(runs_download)),
             Route("/finetune/runs/{run_id}/{kind}", own(run_download)),
             Route("/finetune/searches/{study_id}/trials.csv", own(search_download)),
-            Route("/finetune/batches/{batch_id}/result", own(batch_result)),
+            Route("/finetune/batches/{batch_id}/{kind}", own(batch_result)),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
             Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
         ],
@@ -140,13 +140,15 @@ def search_download(store: RunStore, request: Request) -> Response:
 
 
 def batch_result(store: RunStore, request: Request) -> Response:
-    """A predicted file, as far as it is written."""
+    """A predicted file as far as it is written, or those of its rows that are unsure."""
     batch = predict.get_prediction(store, request.path_params["batch_id"])
-    if batch.result is None:
+    files = {"result": (batch.result, "predicted"), "review": (batch.review, "unsure")}
+    file, name = files.get(request.path_params["kind"], (None, ""))
+    if file is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
     stem = batch.prediction_request().file.partition(".")[0][:80]
-    chunks = iter(partial(batch.result.open("rb").read, 2**20), b"")
-    return _attachment(chunks, f"{stem or 'pairs'}-predicted{batch.result.suffix}")
+    chunks = iter(partial(file.open("rb").read, 2**20), b"")
+    return _attachment(chunks, f"{stem or 'pairs'}-{name}{file.suffix}")
 
 
 def _attachment(content: Iterable[str | bytes], name: str) -> Response:

@@ -147,9 +147,34 @@ def test_a_sealed_test_set_is_opened_once_there_is_no_error() -> None:
     assert advise(summary, RunConfig(), none).seeds == 3
 
 
-def test_a_rough_score_of_pairs_cut_from_train_wants_more_of_them() -> None:
+def test_a_rough_score_of_pairs_cut_from_train_wants_a_cross_validation() -> None:
     rough = replace(verdict(), score=Interval(0.7, 0.6, 0.8))
     cut, own = prepared({"splits": {"train": "train"}}), prepared({"splits": {"validation": "dev"}})
-    assert advise(cut, RunConfig(), rough).changes == {"validation_share": 0.2}
+    assert advise(cut, RunConfig(), rough).changes == {"folds": 5}
+    few = replace(rough, errors=3)
+    assert advise(cut, RunConfig(), few).changes == {"folds": 5}
+    patient = RunConfig(early_stopping_patience=4)
+    changes = advise(cut, patient, rough).changes
+    assert patient.changed(**changes).folds == 5
+    follows = RunConfig(lr_scheduler_type="reduce_lr_on_plateau")
+    assert advise(cut, follows, rough).changes == SEED
     assert advise(own, RunConfig(), rough).changes == SEED
-    assert advise(cut, RunConfig(validation_share=0.5), rough).changes == SEED
+    assert advise(cut, RunConfig(folds=5, fold=1), rough).changes == SEED
+
+
+def test_a_fold_is_judged_by_its_curve_though_its_last_model_is_kept() -> None:
+    fold, kept = RunConfig(folds=5, fold=2), {"best": False}
+    for scores, kind in (([0.6, 0.9, 0.8, 0.7], "falls"), ([0.6, 0.7, 0.8, 0.9], "longer")):
+        summary = summary_of(scores)
+        summary.validation = [each.model_copy(update=kept) for each in summary.validation[:-1]] + [
+            summary.validation[-1].model_copy(update={"best": True})
+        ]
+        summary.bests, summary.saved_step = {40: summary.validation[-1]}, 40
+        assert advise(summary, fold, verdict()).kind == kind
+    patient = advise(summary_of([0.6, 0.9, 0.7], every=5), fold, verdict())
+    assert (patient.kind, patient.changes) == ("falls", {})
+
+
+def test_of_a_run_on_all_rows_the_errors_are_read() -> None:
+    advice = advise(summary_of([0.9]), RunConfig(folds=5), verdict())
+    assert (advice.kind, advice.action, advice.changes) == ("whole", "errors", {})

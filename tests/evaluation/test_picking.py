@@ -21,6 +21,7 @@ from finetune.search.space import Budget
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, DecisionRule, Target
 from finetune.tasks.registry import task_of
 from finetune.ui import compare_view, evaluation_view, run_view, search_view
+from finetune.ui.html import macro
 from tests.support.picked_runs import picked_run
 
 
@@ -102,6 +103,8 @@ def test_scores_and_several_labels_are_picked_too(
     assert expected == pytest.approx(mean, abs=best.score - mean)
     for name, added in picked.bias.items():
         assert find(name).rank(added) > 0
+    said = str(macro("picked.html", "sentence")(Interval(expected, 0.1, 0.9), 10, metric))
+    assert f"on new ones expect {metric} {expected:.3f}" in said
 
 
 def test_nothing_is_said_where_nothing_was_picked(store: RunStore) -> None:

@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
 from finetune.data.columns import match_columns
 from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
+from finetune.inference.files import Window, WindowLogits
 from finetune.inference.predictor import Predictor
-from finetune.inference.shown_rows import UNSURE, ShownRows
+from finetune.inference.shown_rows import UNSURE, PredictedRow, ShownRows
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
-from finetune.tasks.base import Answers, DecisionRule, PredictOptions, Target
+from finetune.tasks.base import Answers, DecisionRule, PredictOptions, SureRule, Target
 from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 from tests.support.judging import PAIRS, SIDES, judged, write_csv
@@ -360,7 +362,8 @@ def test_the_least_sure_rows_are_shown_wherever_they_are() -> None:
         numbers = range(begin, begin + 500)
         margins = [0.01 if number == 4321 else 0.2 + number / 1e5 for number in numbers]
         lines = [
-            ({"text": str(number)}, margin) for number, margin in zip(numbers, margins, strict=True)
+            PredictedRow({"text": str(number)}, margin, margin < UNSURE)
+            for number, margin in zip(numbers, margins, strict=True)
         ]
         assert shown.add(begin, lines) == (begin < 1000)
     assert [row["row"] for row in shown.rows] == [*range(1000), *range(1000, 1199), 4321]
@@ -375,3 +378,72 @@ def test_answers_near_the_threshold_are_unsure() -> None:
     at_threshold = SingleLabel().margins(answers, target, DecisionRule(0.9, None, "yes"), options)
     assert plain == pytest.approx([0, 0.2, 0.8])
     assert at_threshold == pytest.approx([0.8, 0.6, 0], abs=1e-6)
+
+
+class Known:
+    """A scorer of pairs whose answers are known: the longer the first sentence, the surer."""
+
+    target, precision = Target(("not_equivalent", "equivalent")), "fp32"
+
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
+        for window in windows:
+            lengths = np.array([len(text) for text in window.first], np.float32)
+            yield window, WindowLogits(np.stack([0 * lengths, lengths], axis=1), None)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_rows_that_are_not_sure_are_decided_so_and_collected(
+    run: Run, tmp_path: Path, ending: str
+) -> None:
+    texts = ["a", "", "a longer one", "bc"]
+    lines = [(*SIDES, "decision"), *((text, "x", "mine") for text in texts)]
+    path = write_csv(tmp_path / "pairs.csv", lines)
+    out, review = (tmp_path / f"{name}.{ending}" for name in ("out", "review"))
+    asked = PredictionRequest(run.id, "pairs.csv", *SIDES)
+
+    def predict(**options: Any) -> dict[str, Any]:
+        request = replace(asked, **options)
+        return files.predict_file(run, request, path, out, scorer=Known(), review=review)[0]
+
+    assert "sure" not in predict()
+    assert not review.exists()
+    rule = SureRule(0.02, 0.95, 0.99, examples=400, answered=200)
+    decision_rule.write_rule(run.best, sure=rule)
+    report = predict()
+    assert report["unsure"] == 2
+    assert (report["sure"]["column"], report["sure"]["error"]) == ("decision_2", 0.02)
+    rows = rows_of(out)
+    assert [row["decision"] for row in rows] == ["mine"] * 4
+    decided = [row["decision_2"] or "" for row in rows]
+    assert decided == ["unsure", "", "equivalent", "unsure"]
+    assert [row["prediction_2"] or "" for row in rows] == ["equivalent", "", *["equivalent"] * 2]
+    assert rows_of(review) == [row for row in rows if row["decision_2"] == "unsure"]
+    review.unlink()
+    assert "sure" not in predict(both_orders=True)
+    assert not review.exists()
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    return list(read_csv(path))
+
+
+@pytest.mark.long
+def test_a_terminal_writes_the_rows_to_review(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *PAIRS])
+    out, review = tmp_path / "out.csv", tmp_path / "review.csv"
+    words = ["predict", "--run", str(run.folder), f"--file={path}", f"--out={out}"]
+    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 1.0, examples=9))
+    assert command_line([*words, f"--review={review}"]) == 0
+    assert json.loads(capsys.readouterr().out)["unsure"] == 3
+    assert [row["decision"] for row in read_csv(review)] == ["unsure"] * 3
+    for wrong, said in ((out, "as --out is"), (path, "the file to predict")):
+        with pytest.raises(SystemExit):
+            command_line([*words, f"--review={wrong}"])
+        assert said in capsys.readouterr().err

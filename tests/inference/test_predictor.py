@@ -19,7 +19,7 @@ from finetune.inference import decision_rule
 from finetune.inference.model_cache import ModelCache
 from finetune.inference.predictor import MAX_CHARACTERS, Predictor
 from finetune.runs.store import RunStore
-from finetune.tasks.base import PredictOptions
+from finetune.tasks.base import PredictOptions, SureRule, Target
 from tests.support import toys
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -52,6 +52,25 @@ def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) ->
     assert shares == pytest.approx(logits.softmax(-1).tolist(), abs=1e-5)
     assert answer.label == ["not_equivalent", "equivalent"][int(logits.argmax())]
     assert (answer.tokens, answer.cut) == (15, 0)
+
+
+def test_a_pair_is_decided_by_the_bound_kept_with_the_model(best: Path) -> None:
+    predictor = Predictor(best, 32, precision="fp32")
+    answer = predictor(*PAIR)
+    assert (answer.decision, answer.is_unsure) == ("", False)
+    top = max(answer.probabilities.values())
+    for above, decision in ((top - 0.01, answer.label), (top + 0.01, "unsure")):
+        decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, above))
+        for options in (PredictOptions(), PredictOptions(calibrated=True)):
+            decided = predictor(*PAIR, options)
+            assert (decided.label, decided.decision) == (answer.label, decision)
+            assert decided.is_unsure == (decision == "unsure")
+        assert predictor(*PAIR, PredictOptions(both_orders=True)).decision == ""
+
+
+def test_a_class_called_unsure_is_told_from_an_answer_that_is_not_given() -> None:
+    assert Target(("sure", "Unsure")).unsure == "(unsure)"
+    assert Target(("no", "yes")).unsure == "unsure"
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t ", "\0\0", None, 7, "x" * (MAX_CHARACTERS + 1)])

@@ -41,7 +41,7 @@ def test_the_bound_holds_in_95_of_100_draws(kind: str, rows: int) -> None:
     thresholds, errors = true_errors(MODELS[kind])
     sure = expit(np.abs(draw.normal(3, 2.5, (DRAWS, rows))))
     right = draw.random(sure.shape) < MODELS[kind](sure)
-    broken = 0
+    broken = 0.0
     for confidence, hits in zip(sure, right, strict=True):
         found = abstention.sure_threshold(confidence, hits, error, delta)
         if found is not None:

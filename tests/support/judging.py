@@ -24,12 +24,17 @@ PLAIN = ColumnNames()
 
 
 def judged(
-    run: Run, path: Path, out: Path, columns: ColumnNames = PLAIN, **values: Any
+    run: Run,
+    path: Path,
+    out: Path,
+    columns: ColumnNames = PLAIN,
+    review: Path | None = None,
+    **values: Any,
 ) -> dict[str, Any]:
     request = file_request.check_columns(
         PredictionRequest(run.id, path.name, "", **values), path, columns
     )
-    report, whole = files.predict_file(run, request, path, out)
+    report, whole = files.predict_file(run, request, path, out, review=review)
     assert whole
     return report
 

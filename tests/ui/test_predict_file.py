@@ -59,7 +59,12 @@ def add_job(store: RunStore, run: Run, file: str, ended: bool = True) -> Predict
     (job.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
     texts = ("the first row", "a nut", "ten nuts", "the last row")
     rows = [
-        ShownRow(row=n, margin=margin, cells={"sentence1": text, "n": 10 - n, **ANSWERS[n % 2]})
+        ShownRow(
+            row=n,
+            margin=margin,
+            unsure=margin < 0.3,
+            cells={"sentence1": text, "n": 10 - n, **ANSWERS[n % 2]},
+        )
         for n, (text, margin) in enumerate(zip(texts, (0.9, 0.2, 0.1, 0.8), strict=True))
     ]
     (job.folder / "shown.json").write_text(json.dumps({"rows": rows}))
@@ -129,7 +134,7 @@ def test_markup_in_a_file_is_shown(store: RunStore) -> None:
         "examples": ["<u>"],
     }
     cells = {"<s>": "<script>", "long": "x" * 999}
-    rows = [ShownRow(row=0, margin=None, cells=cells)]
+    rows = [ShownRow(row=0, margin=None, unsure=False, cells=cells)]
     state = PredictionState("finished", rows=rows, report=report)
     table = PredictedRows(store)
     with gr.Blocks():

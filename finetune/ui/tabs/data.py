@@ -39,7 +39,7 @@ from finetune.ui.i18n import gettext
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # Settings for the rows of one source; like its columns, they do not apply to another.
-ANSWERS = ("positive_label", "label_map", "rare_classes", "drop_leaked", "drop_duplicates")
+ANSWERS = ("positive_label", "label_map", "rare_classes", "drop_leaked", "drop_duplicates", "folds")
 CLEARED_FIELDS = (*SOURCE_FIELDS[1:], *ANSWERS)
 CHOSEN_COLUMNS = (
     "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",

@@ -84,7 +84,9 @@ class TrainTab:
                         js_on_load=elements.TAB_LINKS,
                     )  # fmt: skip
                     self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
-                    self.planned = elements.notice("planned")
+                    self.planned = gr.HTML(
+                        elem_id="planned", elem_classes="ft-if-said", js_on_load=elements.CHOICES
+                    )
                     self.how = several_runs.draw_choice()
                     self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
                     self.begin = gr.Button(
@@ -257,13 +259,17 @@ class TrainTab:
         except ConfigError as error:
             return {self.costs: feedback.unready(error), self.planned: ""}
         total, text, count = None, "", len(planned)
+        config, checked = planned[-1 if planned[-1].config.folds else 0].config, estimates[0].report
+        if checked and not config.folds and (few := checked.few_held_out):
+            text = macro("feedback.html", "offer_folds")(few.title, few.remedies[0])
         if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             total = sum(seconds) if len(seconds) == count else None
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
+            if config.trains_on_all:
+                text = macro("feedback.html", "planned_folds")(count, config.folds)
         shown = {} if others[0] == several_runs.SEARCH else {self.planned: text}
-        config, root, files = planned[0].config, store.root.resolve(), {}
-        checked = estimates[0].report
+        root, files = store.root.resolve(), {}
         name = checked.source if checked else config.dataset
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
             if is_upload(config.dataset):
@@ -282,6 +288,11 @@ class TrainTab:
         if estimates[0].measurable or (download and download.unasked):
             shown[self.unmeasured] = str(time.time())
         return shown | self.engine.priced(store, choice, estimates[0], count)
+
+    @handler
+    def on_folds(self, store: RunStore, event: gr.EventData) -> Updates:
+        """Choose a cross-validation, or a validation split."""
+        return {self.form["folds"]: str(elements.event_data(event).get("value") or "")[:9]}
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
@@ -357,7 +368,7 @@ class TrainTab:
             case "advice":
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
-                filled = self._refilled(store, config.changed(name="", **advised.changes))
+                filled = self._refilled(store, config.changed(name="", fold=0, **advised.changes))
                 how = several_runs.SEEDS if advised.seeds > 1 else several_runs.ONCE
                 return filled | {self.how: how, self.several[1]: str(advised.seeds)}
         return {}

@@ -1,0 +1,63 @@
+"""`python -m finetune gate`: say if a run's model may replace an older one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from finetune import api, disk
+from finetune.arguments import add_arguments
+from finetune.config import READING_FIELDS
+from finetune.data.table import ReadOptions
+from finetune.evaluation import gate_report, release
+from finetune.inference.file_request import PredictionRequest
+from finetune.runs.store import default_root, named_run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge from a terminal. Returns 0 if the new model passed, 1 if it failed, 2 if in doubt."""
+    about = (
+        "Say if a run's model may replace an older one. Exit status: 0 it passed; 1 it failed, "
+        "because more right answers were lost than --max_lost, or the 95%% interval of the gain is "
+        "below --min_gain; 2 it could not be judged: other rows, rows that were trained on, or too "
+        "few to tell (fewer than 30, or --min_gain lies within the interval)."
+    )
+    parser = argparse.ArgumentParser("python -m finetune gate", description=about)
+    parser.add_argument("--new", type=Path, required=True, help="a run's name, id or folder")
+    parser.add_argument("--old", required=True, help="another one, or a Hub model: namespace/name")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    golden = (
+        "labelled rows that both models answer; without it their validation pairs are compared. "
+        "Its hash is kept in uploads/.golden beside the runs, and training on it is refused"
+    )
+    parser.add_argument("--golden", type=Path, help=golden)
+    lost = "right answers that may be lost (default 0); not used of scores"
+    parser.add_argument("--max_lost", type=int, default=0, help=lost)
+    gain = "of the metric that chooses the best model (default -0.01)"
+    parser.add_argument("--min_gain", type=float, default=-0.01, help=gain)
+    parser.add_argument("--json", type=Path, help="a file to write the judgement to")
+    comment = "a file to write it to as Markdown, for a pull request's comment"
+    parser.add_argument("--markdown", type=Path, help=comment)
+    for name in ("sentence1", "sentence2", "label"):
+        named = "of the golden file; by the name that the run was trained on, or guessed, if absent"
+        parser.add_argument(f"--{name}_column", default="", help=named)
+    add_arguments(parser, READING_FIELDS, absent=False)
+    args = parser.parse_args(arguments)
+    new, request = named_run(args.new, args.runs), None
+    old = release.named_model(args.old, args.runs)
+    if args.golden is not None:
+        request = PredictionRequest(
+            new.id, args.golden.name, args.sentence1_column, args.sentence2_column,
+            args.label_column,
+            **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
+        )  # fmt: skip
+    judged = api.gate(new, old, args.golden, args.max_lost, args.min_gain, request)
+    print(gate_report.as_text(judged))
+    if args.json:
+        values = asdict(judged) | {"status": judged.status}
+        disk.write_atomically(args.json, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    if args.markdown:
+        disk.write_atomically(args.markdown, gate_report.as_markdown(judged))
+    return judged.status

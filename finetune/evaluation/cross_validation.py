@@ -1,0 +1,164 @@
+"""Cross-validation: every row is answered by a model that has not seen it, and one model is trained
+on all of them.
+
+The runs of the folds keep their last model: none is picked by the rows that it is scored on. The
+run on all rows gets their answers as the predictions of its validation split, fold by fold:
+
+predictions/validation.parquet, step-000000.npz, swapped.npz   as `saved_predictions` writes them
+predictions/folds.json                                         a `Fold` each; written last
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from finetune import disk
+from finetune.errors import DataError, some
+from finetune.evaluation import saved_predictions
+from finetune.evaluation.saved_predictions import SavedLogits, SwappedLogits
+from finetune.messages import message as _
+from finetune.runs.run import Run
+from finetune.tasks.base import Target
+from finetune.text_hashes import Integers
+
+_BEFORE = 0  # the step under which the answers are kept
+_ANEW = _("Start the cross-validation anew.")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A model's scores on the fold that it has not seen."""
+
+    number: int  # from 1
+    rows: int
+    step: int  # optimizer steps it had taken
+    metrics: dict[str, float]
+    baselines: dict[str, dict[str, float]]  # on the same rows
+
+
+def read_folds(run: Run) -> list[Fold]:
+    """Return the folds of a run on all rows; empty for other runs, and until they have ended."""
+    return disk.read_as(list[Fold], _path(run)) or []
+
+
+def baselines_over(folds: Sequence[Fold]) -> dict[str, dict[str, float]]:
+    """Return the mean of each baseline's scores, weighted by the rows of the folds."""
+    weights = [fold.rows for fold in folds]
+    means = {}
+    for name in folds[0].baselines if folds else ():
+        measured = [fold.baselines.get(name, {}) for fold in folds]
+        scores = [score for score in measured[0] if all(score in each for each in measured)]
+        means[name] = {
+            score: sum(each[score] for each in measured)
+            if score == "examples"
+            else float(np.average([each[score] for each in measured], weights=weights))
+            for score in scores
+        }
+    return means
+
+
+def gather(run: Run, others: Iterable[Run]) -> None:
+    """Give a run on all rows the answers of the other runs of its group, unless it has them.
+
+    Raises:
+        DataError: if folds are missing or have not finished; it names them.
+    """
+    if read_folds(run):
+        return
+    config, group = run.config(), run.about().group
+    members = {
+        other.config().fold: other
+        for other in others
+        if group and other.about().group == group and other.config().fold
+    }
+    ended = {n: each for n, each in members.items() if each.state().status == "finished"}
+    numbers = range(1, config.folds + 1)
+    if missing := [str(number) for number in numbers if number not in ended]:
+        raise DataError(
+            "The model on all rows needs {folds} folds; these have not finished: {missing}.",
+            "Resume their runs, then this one; or start the cross-validation anew.",
+            folds=config.folds, missing=some(missing, 10),
+        )  # fmt: skip
+    parts, folds = [], []
+    for number in numbers:
+        summary = ended[number].state()
+        if (best := summary.best) is None or summary.prepared is None:
+            raise DataError("Run {name} has no scores.", _ANEW, name=ended[number].title())
+        logits = saved_predictions.read_logits(ended[number], best.step, summary.prepared.target)
+        parts.append((ended[number], logits))
+        folds.append(Fold(number, len(logits.labels), best.step, best.metrics, summary.baselines))
+    _write(run, parts)
+    text = TypeAdapter(list[Fold]).dump_json(folds, indent=2).decode()
+    disk.write_atomically(_path(run), text + "\n")
+
+
+def _write(run: Run, parts: Sequence[tuple[Run, SavedLogits]]) -> None:
+    """Write the predictions of all folds into a run's folder, one behind the other."""
+    logits, labels = (
+        np.concatenate([getattr(part, name) for _, part in parts]) for name in ("logits", "labels")
+    )
+    saved_predictions.save_logits(run, _BEFORE, logits, labels)
+    tables = [saved_predictions.read_examples(other, labels=part.labels) for other, part in parts]
+    if all(table is not None for table in tables):
+        saved_predictions.save_examples(run, "validation", pa.concat_tables(tables))
+    swapped = [saved_predictions.read_swapped_logits(other) for other, _ in parts]
+    orders = [order for order in swapped if order is not None]
+    if len(orders) == len(parts):
+        sizes = np.cumsum([0, *(len(part.labels) for _, part in parts[:-1])])
+        rows = [order.rows + first for order, first in zip(orders, sizes, strict=True)]
+        given, other = (
+            np.concatenate([getattr(order, name) for order in orders])
+            for name in ("given", "swapped")
+        )
+        joined = SwappedLogits(_BEFORE, np.concatenate(rows), given, other)
+        saved_predictions.save_swapped_logits(run, joined)
+
+
+def out_of_fold(run: Run, target: Target, hashes: Integers) -> SavedLogits:
+    """Return the answers for all rows, fold by fold, each by a model that has not seen the row.
+
+    Args:
+        target: of the run.
+        hashes: of its rows in that order, as `Pairs.pair_hashes` has them.
+
+    Raises:
+        DataError: if there are none yet, or the rows are others by now.
+    """
+    from finetune.runs import pair_index
+
+    if not read_folds(run):
+        raise DataError("The folds of this run have not finished.", _ANEW)
+    answers = saved_predictions.read_logits(run, _BEFORE, target)
+    table = saved_predictions.read_examples(run, labels=answers.labels)
+    if table is not None:
+        texts = [name for name in ("sentence1", "sentence2") if name in table.column_names]
+        first, *second = (table.column(name).to_pylist() for name in texts)
+        if not np.array_equal(pair_index.pair_hashes(first, *second or [None]), hashes):
+            raise DataError("The pairs have changed since the folds were trained.", _ANEW)
+    return answers
+
+
+def keep_orders(run: Run, step: int) -> None:
+    """Make the folds' answers in both orders those of a run on all rows.
+
+    Args:
+        step: optimizer steps that its kept model has taken.
+    """
+    orders = saved_predictions.read_swapped_logits(run)
+    if orders is None:
+        raise DataError(
+            "The folds were not asked in both orders.",
+            "The model on all rows has seen these pairs, so its own answers would tell nothing.",
+        )
+    saved_predictions.save_swapped_logits(run, dataclasses.replace(orders, step=step))
+
+
+def _path(run: Run) -> Path:
+    return run.predictions / "folds.json"

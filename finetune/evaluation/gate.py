@@ -1,0 +1,255 @@
+"""The release check: may a new model replace an old one? Both have answered the same rows.
+
+Arrays in, a `Judgement` out. `finetune.evaluation.release` gathers the answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.errors import DataError
+from finetune.evaluation import slices
+from finetune.evaluation.slices import SliceChange
+from finetune.messages import Text
+from finetune.messages import message as _
+from finetune.metrics import intervals
+from finetune.metrics.catalog import Metric
+from finetune.metrics.intervals import Interval
+from finetune.tasks.base import Target, Targets
+from finetune.tasks.registry import task_of
+
+Verdict = Literal["passed", "failed", "not judged"]
+# Rows below which a bootstrap interval of a difference is too short to be relied on.
+FEWEST = 30
+_LISTED = 1000  # changed answers kept in a judgement, lost and gained each
+_WORTH_NAMING = 10_000_000  # rows; more are never collected
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a new model may lose and must gain.
+
+    Attributes:
+        max_lost: right answers that may become wrong; not used of scores, which are only near.
+        min_gain: of the deciding metric, in its unit, more being better; below 0 it may lose.
+    """
+
+    max_lost: int = 0
+    min_gain: float = -0.01
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.max_lost, int) and not isinstance(self.max_lost, bool)
+        if not whole or self.max_lost < 0:
+            raise DataError(
+                "max_lost is {value}.", "Give a whole number from 0 on.", value=self.max_lost
+            )
+        if not isinstance(self.min_gain, int | float) or not math.isfinite(self.min_gain):
+            raise DataError("min_gain is {value}.", "Give a number.", value=self.min_gain)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Labelled rows that both models answered."""
+
+    target: Target
+    truth: Targets  # of shape (rows, ...)
+    numbers: NDArray[np.int64]  # of the rows as a person counts them, from 1, of shape (rows,)
+    sentences: list[list[str]] | None  # a list for each sentence; None if the texts were not kept
+
+
+@dataclass(frozen=True)
+class ChangedAnswer:
+    """A row that only one of the models answered rightly, or whose error changed much."""
+
+    row: int  # from 1
+    sentence1: str  # "" if the texts were not kept
+    sentence2: str
+    label: str
+    old: str  # answers as a person reads them
+    new: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The result of a release check."""
+
+    verdict: Verdict
+    reasons: list[Text]  # why, in sentences
+    new: str  # names of the models
+    old: str
+    source: Text  # what the rows are
+    limits: Limits
+    metric: str  # the deciding one
+    remarks: list[Text]  # what a reader should know besides
+    examples: int = 0  # rows
+    golden: str = ""  # sha256 of the golden file's contents; "" without one
+    # Metric -> of the new model, and of the old one.
+    scores: Mapping[str, tuple[float, float]] | None = None
+    gain: Interval | None = None  # of the deciding metric; more is better
+    has_right: bool = True  # False if answers are only near
+    # Rows that only the old, and only the new model answered rightly, or more nearly.
+    lost: int = 0
+    gained: int = 0
+    p: float = 1.0  # exact McNemar test; of answers that are only near, the sign test
+    lost_at_most: float = 1.0  # share of new rows like these that may be lost, with 97.5%
+    # The first 1,000 of them; of answers that are only near, those that changed most.
+    lost_rows: Sequence[ChangedAnswer] = ()
+    gained_rows: Sequence[ChangedAnswer] = ()
+    slices: Sequence[SliceChange] = ()
+
+    @property
+    def status(self) -> int:
+        """Exit status: 0 passed, 1 failed, 2 could not be judged."""
+        return {"passed": 0, "failed": 1}.get(self.verdict, 2)
+
+
+def not_judged(
+    names: tuple[str, str], source: str, limits: Limits, metric: str, reasons: Sequence[str]
+) -> Judgement:
+    """Return the judgement on models that cannot be compared. `names`: of the new and the old."""
+    return Judgement("not judged", [*reasons], *names, source, limits, metric, [])
+
+
+def judge(
+    empty: Judgement, rows: Rows, new: Targets, old: Targets, gain: Interval | None,
+    metrics: Sequence[Metric],
+) -> Judgement:  # fmt: skip
+    """Judge a new model by both models' answers to the same rows.
+
+    It fails if more than `max_lost` answers were lost, or if the whole 95% interval of the gain is
+    below `min_gain`. It passes if the whole interval is at `min_gain` or above, which is the test
+    of non-inferiority with 2.5% of error (Blackwelder 1982, Controlled Clinical Trials 3(4),
+    345-353). If `min_gain` lies within the interval, or there are fewer than 30 rows, these are too
+    few to tell.
+
+    Args:
+        empty: names, limits and metric; its reasons keep the models from being judged.
+        new, old: answers as indices of `rows.target`, of shape (rows, ...).
+        gain: the paired interval of the deciding metric; computed from the answers if None.
+        metrics: of the task; the deciding one is among them.
+    """
+    target, truth, task = rows.target, rows.truth, task_of(rows.target)
+    deciding = next(metric for metric in metrics if metric.name == empty.metric)
+    if task.has_right:
+        before, after = ((~task.right(answers, truth)).astype(float) for answers in (old, new))
+    else:
+        before, after = (task.errors(answers, truth) for answers in (old, new))
+    lost, gained, changed = before < after, after < before, after - before
+    if gain is None:
+        gain = task.difference(new, old, truth, target, [deciding])[deciding.name]
+    if not deciding.greater_is_better:
+        gain = replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)
+    scores = [task.scores(answers, truth, target, metrics) for answers in (new, old)]
+    listed = []
+    for members, order in ((lost, -changed), (gained, changed)):
+        found = np.flatnonzero(members)
+        found = found[np.argsort(order[found], kind="stable")][:_LISTED]
+        listed.append(changed_answers(rows, new, old, found))
+    found_slices: list[SliceChange] = []
+    if rows.sentences is not None:
+        traits = slices.pair_traits(*rows.sentences)
+        found_slices = slices.compare_slices(
+            traits, truth, before, after, target.names, task.has_right
+        )
+    judged = replace(
+        empty,
+        examples=len(truth),
+        scores={name: (value, scores[1][name]) for name, value in scores[0].items()},
+        gain=gain,
+        has_right=task.has_right,
+        lost=int(lost.sum()),
+        gained=int(gained.sum()),
+        p=intervals.mcnemar_test(lost, gained).p,
+        lost_at_most=intervals.wilson_interval(int(lost.sum()), len(truth)).high,
+        lost_rows=listed[0],
+        gained_rows=listed[1],
+        slices=found_slices,
+    )
+    verdict, reasons = decide(judged, deciding)
+    if empty.reasons:
+        verdict, reasons = "not judged", empty.reasons
+    return replace(judged, verdict=verdict, reasons=reasons)
+
+
+def decide(judged: Judgement, deciding: Metric) -> tuple[Verdict, list[str]]:
+    """Return the verdict on two models whose answers were compared, and its reasons; see
+    `judge`."""
+    gain, limits = judged.gain, judged.limits
+    assert gain is not None, "it was just computed"
+    values = {
+        "metric": deciding.title, "gain": gain.value, "low": gain.low, "high": gain.high,
+        "least": limits.min_gain,
+    }  # fmt: skip
+    failures = []
+    if judged.has_right and judged.lost > limits.max_lost:
+        failures.append(
+            _(
+                "Right answers lost: {lost:,}; at most {most:,} may be.",
+                lost=judged.lost, most=limits.max_lost,
+            )
+        )  # fmt: skip
+    if gain.high < limits.min_gain:
+        failures.append(
+            _(
+                "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}), below the "
+                "least that is asked for, {least:+.3f}.",
+                **values,
+            )
+        )
+    if failures:
+        return "failed", failures
+    if judged.examples < FEWEST:
+        few = _(
+            "{n:,} rows are too few to tell; at least {fewest} are needed.",
+            n=judged.examples, fewest=FEWEST,
+        )  # fmt: skip
+        return "not judged", [few]
+    if gain.low < limits.min_gain:
+        reasons = [
+            _(
+                "{n:,} rows are too few to tell: the gain in {metric} is {gain:+.3f} (95% "
+                "{low:+.3f} to {high:+.3f}), which may be above or below {least:+.3f}.",
+                n=judged.examples,
+                **values,
+            )
+        ]
+        away = gain.value - limits.min_gain
+        side = gain.value - gain.low if away > 0 else gain.high - gain.value
+        needed = judged.examples * (side / away) ** 2 if away else math.inf
+        if needed < _WORTH_NAMING:
+            digits = -max(0, math.floor(math.log10(needed)) - 1)  # two of them count
+            most = math.ceil(needed / 10**-digits) * 10**-digits
+            reasons.append(_("About {n:,} rows like these would tell.", n=most))
+        return "not judged", reasons
+    passed = [
+        _(
+            "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}), not below "
+            "{least:+.3f}.",
+            **values,
+        )
+    ]
+    if judged.has_right:
+        passed.append(_("Right answers lost: {lost:,}.", lost=judged.lost))
+    return "passed", passed
+
+
+def changed_answers(
+    rows: Rows, new: Targets, old: Targets, indices: NDArray[np.int64]
+) -> list[ChangedAnswer]:
+    """Return the rows of some indices with the answers of both models."""
+    task, target = task_of(rows.target), rows.target
+    spelled = (task.spell(values[indices], target) for values in (rows.truth, old, new))
+    first, second = [*(rows.sentences or []), None, None][:2]
+    return [
+        ChangedAnswer(
+            int(rows.numbers[row]), first[row] if first else "", second[row] if second else "",
+            *texts,
+        )
+        for row, *texts in zip(indices.tolist(), *spelled, strict=True)
+    ]  # fmt: skip

@@ -1,0 +1,247 @@
+"""Gathers what a release check compares: two models' answers to a golden file, or to the validation
+pairs of the new one.
+
+A golden file holds labelled rows that no model is trained on. Whoever begins a check keeps its hash
+beside the uploads (`Uploads.keep_golden`), which refuse the same file for training; and here the
+pairs of both runs are searched for its rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from finetune import uploads
+from finetune.data import checkpoint_files, checkpoints, hub_access
+from finetune.errors import DataError, NoSuchRun, StoreError, some
+from finetune.evaluation import gate, picking, report, test_set
+from finetune.evaluation.gate import Judgement, Limits, Rows
+from finetune.inference import decision_rule, file_request, quantized
+from finetune.inference.file_request import PredictionRequest
+from finetune.messages import message as _
+from finetune.metrics import catalog
+from finetune.metrics.catalog import Metric
+from finetune.runs import pair_index
+from finetune.runs.run import Run
+from finetune.runs.store import named_run
+from finetune.tasks.base import Target, Targets
+from finetune.tasks.registry import deciding_metric, measured, task_of
+from finetune.text_hashes import Integers
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_UNNAMED = re.compile(r"LABEL_\d+")  # transformers' names of classes without any
+
+
+def named_model(name: str, root: Path) -> Run | str:
+    """Find a run by its folder, id or name; otherwise return the name if it can be of a model on
+    the Hub. Raises a StoreError for other names."""
+    try:
+        return named_run(Path(name), root)
+    except NoSuchRun:
+        if _HUB_ID.fullmatch(name) and ".." not in name:
+            return name
+        raise StoreError(
+            "There is no run {name!r}.",
+            "Name a run, its id or its folder, or a model on the Hub as namespace/name.",
+            name=name,
+        ) from None
+
+
+def check_release(
+    new: Run,
+    old: Run | str,
+    limits: Limits | None = None,
+    golden: Path | None = None,
+    request: PredictionRequest | None = None,
+) -> Judgement:
+    """Judge whether a run's model may replace an old one, a run's or a model on the Hub.
+
+    Args:
+        golden: a file of labelled rows, which both models answer. Without one the saved answers to
+            the validation pairs are compared; a model on the Hub answers those of the new run.
+        request: the person's name, columns and reading of the golden file; guessed if None.
+
+    Raises:
+        StoreError, ModelError: if a run has not ended, or a model cannot be read.
+        DataError: if the golden file cannot be read, or has no column of labels.
+    """
+    for run in (new, old):
+        if isinstance(run, Run) and run.is_alive():
+            raise StoreError(
+                "Run {name} is still training.", "Wait for its end, or stop it.", name=run.title()
+            )
+    summary, limits = new.state(), limits or Limits()
+    if summary.prepared is None or not new.has_model():
+        raise StoreError(
+            "Run {name} has no model.", "Choose a run that was evaluated.", name=new.title()
+        )
+    target = summary.prepared.target
+    metrics = measured(new.config(), target)
+    task = task_of(target)
+    deciding = catalog.find(deciding_metric(new.config(), task))
+    if deciding.of_tally is None and deciding.of_examples is None:  # answers do not suffice
+        deciding = task.headline
+    source = _("the validation pairs")
+    if golden is not None:
+        request = request or PredictionRequest(new.id, golden.name, "")
+        source = request.file
+    names = new.title(), old.title() if isinstance(old, Run) else old
+    empty = gate.not_judged(names, source, limits, deciding.name, [])
+    if isinstance(old, str):
+        unknown = _("It is not known here what {model} was trained on.", model=old)
+        empty = replace(empty, remarks=[unknown])
+    metrics = [metric for metric in metrics if metric.of_tally or metric.of_examples]
+    try:
+        if golden is None or request is None:
+            return compare_validation(empty, new, old, metrics)
+        return compare_on_file(empty, new, old, metrics, golden, request)
+    except OtherClasses as error:
+        return replace(empty, reasons=[*empty.reasons, error.fact])
+
+
+class OtherClasses(DataError):
+    """Two models answer with different classes."""
+
+
+def compare_validation(
+    empty: Judgement, new: Run, old: Run | str, metrics: Sequence[Metric]
+) -> Judgement:
+    """Judge by the answers to the validation pairs of the new run. They are saved with both runs; a
+    model on the Hub is asked. What picking the best evaluation adds is taken off the gain."""
+    own = report.evaluate_run(new, new.state())
+    target, table = own.analysis.target, own.table
+    if isinstance(old, Run):
+        other = report.evaluate_run(old, old.state())
+        paired = report.compare_runs(own, other)
+        if paired is None:
+            reason = _(
+                "The runs were validated on different rows. Let both answer one golden file."
+            )
+            return replace(empty, reasons=[reason])
+        answers, difference = other.answers, paired.difference
+    else:
+        table = test_set.validation_examples(new) if table is None else table
+        answers = answer_rows(old, target, sentences_of(table), new)
+        deciding = [catalog.find(empty.metric)]
+        difference = task_of(target).difference(own.answers, answers, own.truth, target, deciding)
+        difference = picking.difference(difference, own.analysis.picking, None)
+    sentences = None if table is None else sentences_of(table)
+    rows = Rows(target, own.truth, np.arange(1, len(own.truth) + 1), sentences)
+    return gate.judge(empty, rows, own.answers, answers, difference[empty.metric], metrics)
+
+
+def compare_on_file(
+    empty: Judgement, new: Run, old: Run | str, metrics: Sequence[Metric], path: Path,
+    request: PredictionRequest,
+) -> Judgement:  # fmt: skip
+    """Judge by the answers to a golden file. Models are not judged by rows that one of the runs was
+    trained on, in either order of the sentences."""
+    from finetune.inference import files
+
+    summary = new.state()
+    assert summary.prepared is not None, "it was just checked"
+    target = summary.prepared.target
+    request = file_request.check_columns(request, path, summary.columns, new.config().encoding)
+    if not request.label:
+        raise DataError(
+            "{file} has no column of labels.",
+            "Choose it, or call it as it was called in training: {label}.",
+            file=request.file,
+            label=summary.columns.label,
+        )
+    numbers, sentences, cells = files.read_labelled(path, request)
+    truth, known = task_of(target).parse(cells, target)
+    kept = np.flatnonzero(known)
+    empty = replace(empty, golden=uploads.contents_hash(path, request.file))
+    if not len(kept):
+        reason = _(
+            "No row of {file} has a label that {run} knows.", file=request.file, run=empty.new
+        )
+        return replace(empty, reasons=[reason])
+    if left := len(known) - len(kept):
+        remark = _("Rows without a known label, which are left out: {n:,}.", n=left)
+        empty = replace(empty, remarks=[*empty.remarks, remark])
+    sentences = [[texts[row] for row in kept] for texts in sentences]
+    rows = Rows(target, truth[kept], np.array(numbers, np.int64)[kept], sentences)
+    hashes = pair_index.pair_hashes(sentences[0], sentences[1] if len(sentences) > 1 else None)
+    for run in (run for run in (new, old) if isinstance(run, Run)):
+        reasons, remarks = seen_rows(run, hashes, rows.numbers)
+        empty = replace(
+            empty, reasons=[*empty.reasons, *reasons], remarks=[*empty.remarks, *remarks]
+        )
+    ours, theirs = (answer_rows(model, target, sentences, new) for model in (new, old))
+    return gate.judge(empty, rows, ours, theirs, None, metrics)
+
+
+def seen_rows(run: Run, hashes: Integers, numbers: Integers) -> tuple[list[str], list[str]]:
+    """Search a run's pairs for rows. Returns the reasons why it cannot be judged by them, because
+    it was trained on some, and remarks.
+
+    Args:
+        hashes: `pair_hashes` of the rows, shape (rows,).
+        numbers: of the rows, to name them, shape (rows,).
+    """
+    index, name = pair_index.read_pair_index(run), run.title()
+    if index is None:
+        return [], [_("{run} has no record of the pairs that it was trained on.", run=name)]
+    trained, reasons, remarks = numbers[index.among("train", hashes)].tolist(), [], []
+    if trained:
+        reasons.append(
+            _(
+                "{run} was trained on {n:,} of these rows: {rows}. Take them out of the file.",
+                run=name, n=len(trained), rows=some(trained, 10),
+            )
+        )  # fmt: skip
+    if chosen := int(index.among("validation", hashes).sum()):
+        remarks.append(_("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name))
+    return reasons, remarks
+
+
+def sentences_of(table: pa.Table) -> list[list[str]]:
+    """Return the sentences of examples, a list for each column."""
+    names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
+    return [table.column(name).to_pylist() for name in names]
+
+
+def answer_rows(
+    model: Run | str, target: Target, sentences: Sequence[Sequence[str]], new: Run
+) -> Targets:
+    """Answer rows with a run's model or one on the Hub, which may spell its classes differently.
+
+    Args:
+        target: what the answers are given as.
+        new: the run that is checked; what is fetched for it counts as its owner's.
+
+    Returns:
+        the answers, of shape (rows, ...).
+    """
+    from finetune.inference.scorer import Scorer
+
+    if isinstance(model, Run):
+        folder, length, name = model.best, checkpoints.length_of(model.folder), model.title()
+    else:
+        hub_access.count_checkpoint(new.folder.parent, new.owner, model)
+        folder, name = checkpoint_files.fetch(model), model
+        length = checkpoints.saved_length(folder)
+    scorer = Scorer(folder, length, "int8" if quantized.serves(folder) else "auto")
+    logits, own, rule = scorer.scores(*sentences), scorer.target, decision_rule.read_rule(folder)
+    scorer.free()
+    values = task_of(own).answers(logits, own, rule).values
+    if own.names == target.names and own.task == target.task:
+        return values
+    if own.task == target.task and own.size == target.size:
+        if all(map(_UNNAMED.fullmatch, own.names)):
+            return values
+        if task_of(target).parse(own.names, target)[1].all():
+            return task_of(target).parse(task_of(own).spell(values, own), target)[0]
+    raise OtherClasses(
+        _(
+            "{model} answers with other classes: {classes}.",
+            model=name, classes=some(own.names) if own.names else task_of(own).title,
+        )
+    )  # fmt: skip

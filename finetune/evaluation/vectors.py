@@ -1,0 +1,51 @@
+"""Vectors of texts: the mean or the first of an encoder's last states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+_BATCH = 64
+
+
+def encode(
+    encoder: Any,
+    tokenizer: Any,
+    columns: Sequence[Sequence[str]],
+    max_length: int,
+    half: bool = False,
+    first_token: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Vectors | None:
+    """Return the vectors of texts, or of pairs read together, of shape (rows, hidden).
+
+    Args:
+        encoder: a transformers model without a head, in evaluation mode.
+        columns: the texts, or the first and the second sentences of pairs.
+        max_length: texts are cut to so many tokens.
+        half: True to compute in bf16.
+        first_token: True to take the first token's state instead of the mean over all tokens.
+        stop: asked between two batches; None is returned if it is True.
+    """
+    import torch
+
+    order = np.argsort([sum(map(len, row)) for row in zip(*columns, strict=True)], kind="stable")
+    batches = []
+    for rows in np.array_split(order, range(_BATCH, len(order), _BATCH)):
+        if stop():
+            return None
+        inputs = tokenizer(
+            *([column[row] for row in rows] for column in columns),
+            truncation=True, max_length=max_length, padding=True, return_tensors="pt",
+        ).to(encoder.device)  # fmt: skip
+        autocast = torch.autocast(encoder.device.type, torch.bfloat16, enabled=half)
+        with torch.inference_mode(), autocast:
+            states = encoder(**inputs).last_hidden_state.float()
+        mask = inputs["attention_mask"].unsqueeze(-1)
+        mean = (states * mask).sum(1) / mask.sum(1)
+        batches.append((states[:, 0] if first_token else mean).cpu())
+    return np.asarray(torch.cat(batches)[np.argsort(order)])

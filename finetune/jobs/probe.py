@@ -1,0 +1,130 @@
+"""Probes: which checkpoint to train first, told from the pairs before any training.
+
+The folder `probes/<id>` gets the report. Requests for the same pairs and checkpoints share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from finetune import disk, owners
+from finetune.config import DATA_FIELDS, RunConfig
+from finetune.data import catalog, checkpoint_catalog, checkpoints, hub_access
+from finetune.errors import ConfigError, DataError
+from finetune.evaluation import probe
+from finetune.evaluation.probe import ProbeReport
+from finetune.jobs import background, check
+from finetune.jobs.background import BackgroundJob
+from finetune.messages import message as _
+from finetune.runs.events import Phase
+from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState
+
+MOST = 8  # checkpoints of a probe
+
+
+@dataclass
+class ProbeState(JobState):
+    """Progress of a probe, and its report once it has ended."""
+
+    report: ProbeReport | None = None
+
+
+class ProbeJob(BackgroundJob):
+    """The comparison of some checkpoints on one configuration's pairs."""
+
+    name, folders, limit = "probe", "probes/*", 1
+    busy = _("Checkpoints are being compared.")
+    phase = Phase.START
+    remedy = _("The log has the details.")
+
+    def state(self) -> ProbeState:
+        """Return the probe's state, with its report."""
+        state = ProbeState(**vars(super().state()))
+        if values := disk.read_json(self.folder / "report.json"):
+            state.report = TypeAdapter(ProbeReport).validate_python(values)
+        return state
+
+    def work(self) -> None:
+        progress = background.EventProgress(self, Phase.PROBE)
+        report = probe_checkpoints(
+            RunConfig(**self.request["config"]),
+            self.request["checkpoints"],
+            self.folder.parent.parent,
+            lambda checkpoint, done, total: progress(Phase.PROBE, checkpoint, done, total),
+            self.stop_requested,
+            self.owner,
+        )
+        disk.write_atomically(self.folder / "report.json", report.to_json())
+
+
+def probe_checkpoints(
+    config: RunConfig,
+    names: Sequence[str],
+    root: Path,
+    progress: probe.Progress = lambda checkpoint, done, total: None,
+    stop: Callable[[], bool] = lambda: False,
+    owner: str = "",
+) -> ProbeReport:
+    """Probe checkpoints in this process; as `evaluation.probe.probe`, which it prepares."""
+    remote = (name for name in names if catalog.needs_hub(config.dataset, name))
+    background.choose_offline(config.dataset, next(remote, names[0]))
+    from finetune.data import splits
+
+    hub_access.count_dataset(root, owner, config)
+    for name in names:
+        hub_access.count_checkpoint(root, owner, name)
+    return probe.probe(splits.load_pairs(config, root), config, names, progress, stop)
+
+
+def candidates(config: RunConfig) -> list[str]:
+    """Return the checkpoints on this disk that can be probed without a download: the
+    configuration's own and the offered ones."""
+    offered = [entry.name for entry in checkpoint_catalog.CHECKPOINTS]
+    names = dict.fromkeys((config.checkpoint, *offered))
+    return [name for name in names if checkpoints.local_folder(name) is not None]
+
+
+def check_request(store: RunStore, config: RunConfig, names: Sequence[str]) -> list[str]:
+    """Return the checkpoints to probe, each once.
+
+    Raises:
+        ConfigError, DataError: if there are fewer than two or too many, or the visitor may not use
+            the pairs or a checkpoint.
+    """
+    chosen = list(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if not 2 <= len(chosen) <= MOST:
+        problem = _("must be from 2 to {most} to compare, got {n}", most=MOST, n=len(chosen))
+        raise ConfigError({"checkpoints": problem})
+    for name in chosen:
+        check.check_source_access(store, config.changed(checkpoint=name))
+        checkpoints.check_length(name, config.max_length)
+    return chosen
+
+
+def start_probe(store: RunStore, config: RunConfig, names: Sequence[str]) -> ProbeJob:
+    """Probe checkpoints on a configuration's pairs, unless they have been."""
+    chosen = check_request(store, config, names)
+    job = probe_of(store, config, chosen)
+    if job.state().report is not None:
+        return job
+    if not store.visitor.may_start:
+        raise DataError(*owners.NOBODY)
+    absolute = catalog.with_absolute_paths(config)
+    paths = [catalog.with_absolute_paths(config.changed(checkpoint=n)).checkpoint for n in chosen]
+    job.begin(store, {"config": absolute.to_dict(), "checkpoints": paths})
+    return job
+
+
+def probe_of(store: RunStore, config: RunConfig, names: Sequence[str]) -> ProbeJob:
+    """Return the visitor's probe of a configuration's pairs, which may not exist yet."""
+    values = [getattr(config, name) for name in (*DATA_FIELDS, "max_length")]
+    values += [store.visitor.name, *sorted(names), *hub_access.cache_scope(config)]
+    key = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
+    return ProbeJob(store.root / "probes" / key)

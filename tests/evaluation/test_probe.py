@@ -1,0 +1,207 @@
+"""Which checkpoint first: ranked without training, for each task, and only as sure as it can be."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from finetune import text_hashes
+from finetune.__main__ import main
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.errors import ConfigError, DataError
+from finetune.evaluation import probe
+from finetune.evaluation.probe import Figure, Probed, ProbeReport
+from finetune.jobs import probe as jobs
+from finetune.metrics import cross_fitting
+from finetune.owners import Visitor
+from finetune.runs.store import RunStore
+from finetune.tasks.base import Target
+from tests.support import graded, toys
+from tests.support.waiting import until
+
+SCORE = Figure(0.8, 0.7, 0.9)
+
+
+@pytest.fixture(scope="module")
+def sentence_encoder(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy as a model that was no classifier, so that it reads sentences one by one."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "encoder"
+    toys.copy_model(toy_checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+    return folder
+
+
+def pairs_of(kind: str, folder: Path) -> Path:
+    """A folder with a training and a validation file of a kind of answer."""
+    rows: dict[str, tuple[str, list[tuple[object, ...]]]] = {
+        "pairs": ("sentence1,sentence2,label", [*toys.rows(150)]),
+        "scores": ("sentence1,sentence2,score", [*graded.graded_rows(150)]),
+        "labels": ("text,labels", [*graded.labelled_rows(150)]),
+    }
+    head, written = rows[kind]
+    for split, part in (("train", written[:120]), ("validation", written[120:])):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([head.split(","), *part])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("pairs", "f1"), ("scores", "pearson"), ("labels", "micro_f1")]
+)
+def test_each_task_is_probed_and_what_cannot_be_read_is_said(
+    kind: str, metric: str, sentence_encoder: Path, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    pairs = toys.load(pairs_of(kind, tmp_path))
+    told: list[tuple[str, int, int]] = []
+    names = [str(tmp_path / "nowhere"), str(sentence_encoder), str(toy_checkpoint)]
+    report = probe.probe(
+        pairs, RunConfig(max_length=32), names, lambda *progress: told.append(progress)
+    )
+    *probed, absent = report.candidates
+    assert [name for name, _, _ in told] == names
+    assert (absent.checkpoint, absent.score) == (names[0], None)
+    assert "cannot be loaded" in absent.problem
+    assert {one.checkpoint for one in probed} == {*names[1:]}
+    assert report.metric.startswith(metric)
+    assert report.pairs == 120
+    assert report.words is not None
+    scores = [one.score for one in probed if one.score is not None]
+    assert scores[0].value >= scores[1].value > 0
+    assert all(one.low <= one.value <= one.high for one in scores)
+    # A toy reads whole pairs, if it is a classifier: then there are no two vectors to compare.
+    compared = {one.checkpoint for one in probed if one.similarity is not None}
+    assert compared == ({names[1]} if kind != "labels" else set())
+    assert all(one.milliseconds > 0 and one.size > 1000 < one.parameters for one in probed)
+    assert probed[0].may_be_best
+    assert json.loads(report.to_json())["pairs"] == 120
+
+
+def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 400)
+
+    def wrong_in(share: float) -> NDArray[np.int64]:
+        return np.where(rng.random(400) < share, 1 - truth, truth)
+
+    answers = {"good": wrong_in(0.2), "as good": wrong_in(0.2), "bad": wrong_in(0.4)}
+    target = Target(("no", "yes"))
+    found = [
+        Probed(name, score=Figure(float((answers[name] == truth).mean()), 0, 1))
+        for name in ("bad", "good", "as good")
+    ]
+    ranked = probe.rank(found, answers, truth, target)
+    assert ranked[-1].checkpoint == "bad"
+    assert [one.may_be_best for one in ranked] == [True, True, False]
+
+    def verdict(candidates: list[Probed]) -> str:
+        return ProbeReport(candidates, None, "f1", 2, 400).verdict
+
+    assert "cannot tell" in verdict(ranked)
+    alone = probe.rank([found[0], found[1]], answers, truth, target)
+    assert verdict(alone).startswith("Train good first")
+    assert "Only bad" in verdict([found[0], Probed("x", "no")])
+    assert "None" in verdict([Probed("x", "no")])
+
+
+def test_features_are_of_one_scale_and_know_how_sentences_differ() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(5, 3, (2, 300, 8)).astype(np.float32)
+    joined = probe.join(first, second)
+    assert joined.shape == (300, 32)
+    assert joined.mean(axis=0) == pytest.approx(0, abs=1e-4)
+    assert np.linalg.norm(joined, axis=1).mean() == pytest.approx(1, abs=0.1)
+    assert probe.join(1000 * first, second) == pytest.approx(joined, abs=1e-4)
+    assert probe.join(first, None).shape == (300, 8)
+
+
+def test_rows_that_share_a_sentence_share_a_fold() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 200, (2, 90))
+    groups = text_hashes.fold_groups(first, second, 5)
+    fold_of = cross_fitting.assign_folds(rng.integers(0, 2, 90), 5, groups)
+    for sentence in range(200):
+        rows = (first == sentence) | (second == sentence)
+        assert len(set(fold_of[rows])) <= 1
+    # One sentence in nearly every row would make one fold of all.
+    groups = text_hashes.fold_groups(np.zeros(90, np.int64), second, 5)
+    assert len(np.unique(groups)) == len(np.unique(second))
+
+
+def test_too_few_pairs_are_refused(toy_checkpoint: Path, tmp_path: Path) -> None:
+    pairs = toys.load(toys.write_pairs(tmp_path, train=40))
+    with pytest.raises(DataError, match="only 40 training pairs"):
+        probe.probe(pairs, RunConfig(), [str(toy_checkpoint)])
+
+
+def test_a_stopped_probe_ranks_what_it_has_read(
+    toy_pairs_folder: Path, sentence_encoder: Path, toy_checkpoint: Path
+) -> None:
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 2  # a batch of first sentences, one of second ones
+
+    names = [str(sentence_encoder), str(toy_checkpoint)]
+    pairs = toys.load(toy_pairs_folder)
+    report = probe.probe(pairs, RunConfig(max_length=32), names, stop=stop)
+    assert [one.checkpoint for one in report.candidates] == names[:1]
+
+
+def test_what_is_compared_is_checked_before(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig()
+    for names in ([], [BUNDLED_CHECKPOINT], [BUNDLED_CHECKPOINT] * 2, [f"a/{n}" for n in range(9)]):
+        with pytest.raises(ConfigError, match="from 2 to 8"):
+            jobs.check_request(store, config, names)
+    both = [BUNDLED_CHECKPOINT, str(toy_checkpoint)]
+    with pytest.raises(ConfigError, match="reads at most 64 tokens"):
+        jobs.check_request(store, config, both)
+    assert jobs.check_request(store, config.changed(max_length=32), both) == both
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    visitor = store.for_visitor(Visitor(names=("browser:ada",)))
+    with pytest.raises(ConfigError, match="which visitors cannot use"):
+        jobs.check_request(visitor, config.changed(max_length=32), both)
+
+
+def test_a_terminal_gets_the_ranking(
+    toy_checkpoint: Path, sentence_encoder: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "1")  # as the command sets it, because no Hub is needed
+    folder = pairs_of("pairs", tmp_path)
+    words = ["probe", "--runs", str(tmp_path / "runs"), "--train_file", str(folder / "train.csv")]
+    words += ["--max_length", "32"]
+    assert main([*words, "--checkpoints", str(toy_checkpoint), str(sentence_encoder)]) == 0
+    output = capsys.readouterr().out
+    for text in ("F1 of a linear model on ", "cosine ", "ms a pair", "TF-IDF", " first"):
+        assert text in output
+    assert main([*words, "--checkpoints", str(toy_checkpoint)]) == 2
+    assert "from 2 to 8" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_probe_is_a_job_whose_report_is_kept(
+    store: RunStore, toy_checkpoint: Path, sentence_encoder: Path
+) -> None:
+    names = [str(toy_checkpoint), str(sentence_encoder), "no/such-checkpoint"]
+    config = RunConfig(max_length=32)
+    job = jobs.start_probe(store, config, names)
+    until(lambda: not job.state().running)
+    state = job.state()
+    assert (state.status, state.error) == ("finished", "")
+    assert state.report is not None
+    assert state.report.candidates[-1].checkpoint == names[-1]
+    before = job.events_file.stat().st_mtime
+    again = jobs.start_probe(store, config, names[::-1])
+    assert again.folder == job.folder
+    assert again.events_file.stat().st_mtime == before
+    assert jobs.probe_of(store, config.changed(max_length=16), names).folder != job.folder
