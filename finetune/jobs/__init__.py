@@ -12,6 +12,7 @@ __all__ = [
     "run_table",
     "scheduler",
     "service",
+    "teachers",
     "terminal",
     "tokens",
     "train",
