@@ -35,6 +35,13 @@ element.addEventListener('click', (event) => {
     move('best');
     return;
   }
+  if (button.dataset.do === 'sure') {
+    const chosen = {do: 'sure', run: ofRun(), per_class: false};
+    for (const field of element.querySelectorAll('[data-sure]'))
+      chosen[field.dataset.sure] = field.type === 'checkbox' ? field.checked : Number(field.value);
+    trigger('click', chosen);
+    return;
+  }
   if (['save', 'forget'].includes(button.dataset.do)) moved = null;
   const root = panel();
   const now = root ? root.dataset.now || String(JSON.parse(root.dataset.sweep).now) : '';

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
+        compare_answers,
         cross_validate,
         evaluate,
         gate,
+        list_models,
         load_pairs,
         probe,
         push_to_hub,
+        rank,
+        remove_model,
         search,
+        still_holds,
         train,
     )
     from finetune.config import RunConfig
@@ -32,13 +37,18 @@ __all__ = [
     "RunConfig",
     "RunStore",
     "answer_when_sure",
+    "compare_answers",
     "cross_validate",
     "evaluate",
     "gate",
+    "list_models",
     "load_pairs",
     "probe",
     "push_to_hub",
+    "rank",
+    "remove_model",
     "search",
+    "still_holds",
     "train",
 ]
 _MODULES = {

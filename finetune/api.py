@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import FOLDS, RunConfig
+from finetune.data import model_cache
+from finetune.data.model_cache import CachedModel
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
 from finetune.evaluation import abstention, report
-from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import evaluate as evaluation_jobs
-from finetune.jobs import scheduler, service
+from finetune.jobs import models, scheduler, service
 from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
@@ -27,10 +28,13 @@ from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
+    from finetune.evaluation.file_shift import Monitoring
     from finetune.evaluation.probe import ProbeReport
+    from finetune.evaluation.ranking import Ranking
     from finetune.evaluation.report import RunEvaluation
     from finetune.hub.publish import Pushed
     from finetune.inference.file_request import PredictionRequest
+    from finetune.tasks.base import SureRule
 
 _POLL = 0.2  # seconds between reads of a run's events
 
@@ -219,7 +223,7 @@ def answer_when_sure(
     confidence: float = abstention.CONFIDENCE,
     per_class: bool = False,
     split: str = "validation",
-) -> Abstention:
+) -> SureRule:
     """Let a run's model answer only when it is sure, and "unsure" otherwise: at most a share
     `error` of its answers to new pairs is wrong, with probability `confidence`.
 
@@ -232,8 +236,8 @@ def answer_when_sure(
         split: `validation`; or `test`, if it was opened.
 
     Returns:
-        `rule.above`, the threshold; `rule.coverage`, the share that is answered; `curve`, the error
-        at every such share.
+        `above`, the threshold of an answer's probability, or `classes`, that of each class; and
+        `coverage`, the share of the rows that is answered.
 
     Raises:
         DataError: if no threshold keeps the bound; it says how many rows would. Also if a value is
@@ -280,6 +284,93 @@ def gate(
     return release.check_release(run, other, limits, path, request)
 
 
+def rank(
+    runs: Sequence[Run | Path | str] = (), measure: bool = True, store: RunStore | None = None
+) -> Ranking:
+    """Rank finished runs by their scores on the same validation pairs.
+
+    Args:
+        runs: runs, their folders, ids or names; all of the store, the newest first, if empty. Those
+            with other pairs than the first finished one are left out.
+        measure: True to measure the speed of models on this machine, where it is not known; a few
+            seconds each.
+        store: the default folder of runs if None; used if `runs` is empty.
+
+    Returns:
+        `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
+            and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
+            among those that may be with a probability of 95%.
+    """
+    from finetune.evaluation import ranking, speed
+
+    found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
+    ranked = ranking.rank_runs(found)
+    unknown = {run.id for run in ranked.runs if run.milliseconds is None}
+    if measure and unknown:
+        for run in found:
+            if run.id in unknown:
+                speed.measure_speed(run)
+        ranked = ranking.rank_runs(found)
+    return ranked
+
+
+def compare_answers(
+    run: Run | Path | str, file: Path | str, request: PredictionRequest | None = None
+) -> list[dict[str, Any]]:
+    """Compare a run's answers to a file with those in its further columns, such as another model's
+    or a person's.
+
+    Args:
+        request: columns and reading of the file; guessed if None.
+
+    Returns:
+        What `OtherAnswers.report` says of each column whose cells are answers: how far they agree,
+        and who is right if the file has labels.
+    """
+    import tempfile
+
+    from finetune.inference import file_request, files
+    from finetune.inference.file_request import PredictionRequest
+
+    run, path = as_run(run), Path(file)
+    request = request or PredictionRequest(run.id, path.name, "")
+    trained = run.state().columns
+    request = file_request.check_columns(request, path, trained, run.config().encoding)
+    with tempfile.TemporaryDirectory() as folder:
+        predicted, _ = files.predict_file(run, request, path, Path(folder) / "result.jsonl")
+    others: list[dict[str, Any]] = predicted.get("others", [])
+    return others
+
+
+def still_holds(
+    run: Run | Path | str,
+    file: Path | str,
+    labels: Path | str | None = None,
+    request: PredictionRequest | None = None,
+) -> Monitoring:
+    """Say if a run's model still holds on a file without labels.
+
+    Args:
+        file: the file, or the counts of one that `python -m finetune monitor --aggregates` wrote.
+        labels: a file with labels of at least 30 rows, drawn from it at random.
+        request: columns and reading of both; guessed if None.
+
+    Returns:
+        `verdict`: `as before`, `changed` or `train anew`; `accuracy`, estimated, with its interval;
+            `changes`, a test each; `shares` of the classes; and what the labels show as `measured`.
+
+    Raises:
+        DataError: if fewer than 50 rows are new to the model and share no sentence, or the run's
+            validation pairs were not kept.
+    """
+    from finetune.evaluation import monitoring
+    from finetune.inference.file_request import PredictionRequest
+
+    run, path = as_run(run), Path(file)
+    request = request or PredictionRequest(run.id, path.name, "")
+    return monitoring.monitor_file(run, path, request, Path(labels) if labels else None)[0]
+
+
 def push_to_hub(
     run: Run | Path | str,
     repository: str,
@@ -303,3 +394,20 @@ def push_to_hub(
     summary = run.state()
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())
+
+
+def list_models() -> list[CachedModel]:
+    """List the downloaded checkpoints, the largest first: `name`, `bytes` on this disk, `used`."""
+    return model_cache.list_models()
+
+
+def remove_model(name: str, store: RunStore | None = None) -> CachedModel:
+    """Remove a downloaded checkpoint from this disk. The next run that needs it downloads it again.
+
+    Args:
+        store: of the runs that may need it; the default folder of runs if None.
+
+    Raises:
+        StoreError: if it is not on this disk, or a run that has not ended needs it.
+    """
+    return models.remove_model(store or RunStore(default_root()), name)

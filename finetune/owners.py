@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from finetune import disk
+from finetune.config import FOLDS
 from finetune.errors import StoreError, TooMany
 from finetune.messages import message as _
 
@@ -105,6 +106,12 @@ class Limits:
     run_steps: int = _limit("RUN_STEPS", 100_000)
     queue: int = _limit("QUEUE", 40)  # places in the queue, of all visitors together
     at_once: int = 1  # files that are predicted
+
+    @property
+    def folds(self) -> int:
+        """Folds of a cross-validation that is offered: its runs find places in the queue. Less than
+        2 to offer none."""
+        return int(min(FOLDS, self.waiting - 1, self.runs - 1))
 
 
 UNLIMITED = Limits(**dict.fromkeys(Limits.__dataclass_fields__, cast(int, math.inf)))

@@ -37,11 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     if args.forget:
         save_decision(run, run.state(), sure=None)
         return 0
-    found = keep_when_sure(
+    rule = keep_when_sure(
         run, error=args.error, confidence=args.confidence, per_class=args.per_class,
         split=args.split,
     )  # fmt: skip
-    assert found.rule is not None, "it was just kept"
-    rule = asdict(found.rule) | {"classes": dict(found.rule.classes)}
-    print(json.dumps(rule | {"coverage": found.rule.coverage, "candidates": found.candidates}))
+    told = asdict(rule) | {"classes": dict(rule.classes), "coverage": rule.coverage}
+    print(json.dumps(told, ensure_ascii=False))
     return 0

@@ -12,6 +12,7 @@ __all__ = [
     "dataset_cache",
     "hub_access",
     "label_columns",
+    "model_cache",
     "needed_files",
     "splits",
     "symmetry",

@@ -21,6 +21,7 @@ from typing import Any
 
 from finetune import disk, hub_errors
 from finetune.data import checkpoints, hub_access
+from finetune.data.large_files import fetch_large_files
 from finetune.errors import FinetuneError, ModelError
 from finetune.hub_errors import Cause
 from finetune.runs.run import NOTES
@@ -69,12 +70,17 @@ _DTYPES = {"float32", "float16", "bfloat16"}
 _PLACE = re.compile(r"[/~\\]|[A-Za-z]:[/\\]|\w+://|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
 
 
-def fetch(checkpoint: str, weights: bool = True) -> Path:
-    """Return the folder with a checkpoint's files; missing ones are fetched from the Hub.
+def fetch(
+    checkpoint: str, weights: bool = True, on_progress: Callable[[int, int], None] | None = None
+) -> Path:
+    """Return the folder with a checkpoint's files; missing ones are fetched from the Hub. What a
+    former download has fetched of a file is kept.
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         weights: False if only the configuration and the tokenizer are needed.
+        on_progress: called with the bytes fetched of large files, and their total. What it raises
+            ends the download.
 
     Raises:
         ConfigError, ModelError: as `checkpoints.resolve_checkpoint` and `open_files`.
@@ -85,6 +91,10 @@ def fetch(checkpoint: str, weights: bool = True) -> Path:
     with explaining(checkpoint):
         folder = _snapshot(place, [CONFIG, _ADAPTER, INDEX, *_CHECKS, *ENCODER_FILES])
         shards = _shards(_read_json_files(folder, checkpoint)) if weights else []
+        missing = [shard for shard in shards if not (folder / shard).exists()]
+        if missing and not hub_access.is_offline():
+            commit = folder.name
+            hub_errors.retried(lambda: fetch_large_files(place, missing, commit, on_progress))
         _snapshot(place, [*_VOCABULARIES, *shards], folder.name)
     if weights and not any((folder / shard).exists() for shard in shards):
         cause = "silent" if hub_access.is_offline() else "pickle"

@@ -32,6 +32,12 @@ _SMALLEST_VOCABULARY = 3  # besides special tokens; a tokenizer made without fil
 DEFAULT_LENGTH = 512  # tokens, if nothing sets a limit
 _CHARACTERS = 2**22  # tokenized at once, at most
 _RELATIVE_POSITIONS = ("t5", "mt5", "umt5")  # their `n_positions` is no limit
+# Common kinds of text encoders, of which transformers has classifiers.
+_ENCODERS = {
+    "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert",
+    "mpnet", "roberta", "xlm-roberta",
+}  # fmt: skip
+_READS_PADDING = {"fnet"}  # kinds without an attention mask
 _NO_TOKENIZER = _(
     "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside "
     "its weights, and that it was made for the language of the text."
@@ -147,6 +153,36 @@ def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | N
             most=most,
         )
         raise ConfigError({"max_length": problem})
+
+
+def check_kind(checkpoint: str) -> None:
+    """Raise ConfigError if a checkpoint is known not to be a text classifier's, or to have no
+    safetensors. Of one that is not on this disk, only what the Hub has told is known."""
+    folder, told = local_folder(checkpoint), None
+    if folder is not None:
+        kind = disk.read_json(folder / "config.json").get("model_type")
+    else:
+        told = hub_access.known_checkpoint(checkpoint)
+        kind = told.kind if told else ""
+    problem = ""
+    if told and not told.has_weights:
+        problem = _(
+            "has no safetensors weights, and others can run code when they are opened; choose one "
+            "that has them"
+        )
+    elif kind in _READS_PADDING:
+        problem = _("is a {kind} model, which reads a batch's padding as text", kind=str(kind))
+    elif kind and kind not in _ENCODERS:
+        from transformers.models.auto import modeling_auto
+
+        if kind not in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
+            problem = _(
+                "is a {kind} model, of which transformers makes no classifier of texts; choose a "
+                "text encoder",
+                kind=str(kind),
+            )
+    if problem:
+        raise ConfigError({"checkpoint": problem})
 
 
 def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:

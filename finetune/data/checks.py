@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.config import FOLDS, RunConfig
+from finetune import owners
+from finetune.config import RunConfig
 from finetune.data import (
     catalog,
     column_findings,
@@ -282,10 +283,10 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
                 "are cut from train."
             )
         severity: Severity = "warns" if margin > UNCERTAIN else "notes"
-        remedies = []
-        if cut and train + validation < FEW_TO_HOLD_OUT:
-            text = _("Cross-validate in {folds} folds", folds=FOLDS)
-            remedies.append(Remedy("folds", str(FOLDS), text))
+        remedies, folds = [], owners.policy().limits.folds
+        if cut and train + validation < FEW_TO_HOLD_OUT and folds > 1:
+            text = _("Cross-validate in {folds} folds", folds=folds)
+            remedies.append(Remedy("folds", str(folds), text))
         yield Finding(FEW_HELD_OUT, severity, title, validation, action, remedies=remedies)
     if not cut or not assigned.dataset.paired:
         return

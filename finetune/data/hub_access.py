@@ -11,8 +11,10 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +38,7 @@ _ANSWER_SECONDS = 600  # seconds in which a page does not ask again
 _DAY = 24 * 3600
 # Files that a checkpoint needs, in its top folder; the last ending is that of the weights.
 _CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
+_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 
 
 def token() -> bool | None:
@@ -108,6 +111,40 @@ def _refusal(kind: Kind, repo: str, period: int) -> Cause | None:
     except Exception as error:  # each client library has its own
         return hub_errors.cause(error)
     return None
+
+
+@dataclass(frozen=True)
+class HubCheckpoint:
+    """What the Hub says of a checkpoint."""
+
+    bytes: int  # to download; 0 if the Hub does not say
+    kind: str  # its `model_type`; "" if the Hub does not say
+    has_weights: bool  # as safetensors; True if the Hub does not say
+
+
+_asked: dict[str, tuple[float, HubCheckpoint]] = {}  # name -> when and what the Hub answered
+
+
+def known_checkpoint(name: str) -> HubCheckpoint | None:
+    """The Hub's last answer to `ask_checkpoint`; None if there is none in the last ten minutes."""
+    when, answer = _asked.get(name, (-math.inf, None))
+    return answer if time.monotonic() - when < _ANSWER_SECONDS else None
+
+
+def ask_checkpoint(name: str) -> None:
+    """Ask the Hub what a checkpoint takes to download, what kind it is, and if its weights are
+    safetensors."""
+    sizes, kind = {}, ""
+    with contextlib.suppress(Exception):  # the download reports the error
+        if hub_connection.hub_is_reachable():
+            answer = info("model", name, timeout=_PAGE_TIMEOUT, sizes=True)
+            kind = str((getattr(answer, "config", None) or {}).get("model_type", ""))
+            files = answer.siblings or []
+            sizes = {file.rfilename: file.size or 0 for file in files if "/" not in file.rfilename}
+    weights = {file: size for file, size in sizes.items() if _WEIGHTS.fullmatch(file)}
+    others = [n for file, n in sizes.items() if file.endswith(_CHECKPOINT_ENDINGS[:-1])]
+    answered = HubCheckpoint(sum(others) + sum(weights.values()), kind, bool(weights) or not sizes)
+    _asked[name] = time.monotonic(), answered
 
 
 def count_dataset(root: Path, owner: str, config: RunConfig) -> None:

@@ -9,7 +9,9 @@ by their number (Bonferroni).
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,16 +50,28 @@ class Abstention:
     @property
     def refusal(self) -> DataError:
         """Why no threshold keeps the bound, and how many examples it takes."""
+        needed = round(self.needed, 2 - len(str(self.needed))) if self.needed else None
         return DataError(
             "With {examples:,} rows that share no sentence, of {rows:,}, no threshold keeps the "
             "error at {most:g}% with {sure:g}% confidence: even without an error that takes "
             "{fewest:,} answers.",
             "With errors as frequent as here about {needed:,} such rows would do; or allow more "
-            "errors." if self.needed else "The surest answers err too often for it, however many "
+            "errors." if needed else "The surest answers err too often for it, however many "
             "rows there are: allow more errors, or train a better model.",
             examples=self.examples, rows=self.rows, most=100 * self.error,
-            sure=100 * self.confidence, fewest=self.fewest, needed=self.needed,
+            sure=100 * self.confidence, fewest=self.fewest, needed=needed,
         )  # fmt: skip
+
+
+def bound_of(rule: SureRule | None) -> dict[str, Any]:
+    """Return the arguments of `answer_when_sure` that a kept rule was found by; none if it is
+    None."""
+    if rule is None:
+        return {}
+    return {
+        "error": rule.error, "confidence": rule.confidence, "per_class": bool(rule.classes),
+        "split": rule.split,
+    }  # fmt: skip
 
 
 def answer_when_sure(
@@ -83,7 +97,7 @@ def answer_when_sure(
             raise DataError(
                 "The {name} {value} is out of range.",
                 "Choose one between {low} and {high}.",
-                name=name, value=value, low=low, high=high,
+                name=name, value=reprlib.repr(value), low=low, high=high,
             )  # fmt: skip
     summary = run.state()
     best = summary.best.step if summary.best else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from finetune.config import FOLDS, RunConfig
+from finetune import owners
+from finetune.config import RunConfig
 from finetune.evaluation.report import Verdict
 from finetune.metrics import catalog
 from finetune.metrics.catalog import LOSS
@@ -89,9 +90,10 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         return Advice("falls", shorter or patience, **steps)
     cut = "validation" not in facts.get("splits", {"validation": ""})
     follows_scores = config.lr_scheduler_type == "reduce_lr_on_plateau"
-    if cut and width > _WIDE and not (config.folds or follows_scores):
+    folds = owners.policy().limits.folds
+    if cut and width > _WIDE and folds > 1 and not (config.folds or follows_scores):
         others = {name: 0 for name in _WITHOUT_FOLDS if getattr(config, name)}
-        return Advice("level", {"folds": FOLDS, **others}, **steps)
+        return Advice("level", {"folds": folds, **others}, **steps)
     if verdict.errors <= _FEW_ERRORS:
         return Advice("level", action="errors", **steps)
     return Advice("level", again, seeds=_SEEDS, **steps)

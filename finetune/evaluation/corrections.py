@@ -107,30 +107,37 @@ def additions_upload(
 
 
 def _pairs(run: Run) -> tuple[Target, dict[str, pa.Table]]:
-    """Read the pairs of a run anew."""
+    """Read the pairs of a run anew, each of train and validation once."""
     from finetune.data import dataset_cache, splits
 
     config = run.pinned_config()
     dataset_cache.ensure_cached(config, run.folder.parent)
     pairs = splits.load_pairs(config, run.folder.parent)
-    return pairs.target, {
-        name: split.with_format("arrow")[:] for name, split in pairs.splits.items()
-    }
+    tables = {name: split.with_format("arrow")[:] for name, split in pairs.splits.items()}
+    if config.trains_on_all:  # the validation split has the same rows
+        tables["train"] = tables["train"][:0]
+    return pairs.target, tables
 
 
 def _uploaded(
     store: RunStore, run: Run, target: Target, tables: dict[str, pa.Table],
     corrections: dict[int, str],
 ) -> RunConfig:  # fmt: skip
-    """Keep the tables as the visitor's own files, `corrections` made in the validation split."""
+    """Keep the tables as the visitor's own files, `corrections` made in the validation split. Those
+    of a cross-validation are one file again."""
+    config = run.pinned_config()
+    for name, table in tables.items():
+        changed = corrections if name == "validation" else {}
+        labels = pa.array(_corrected_labels(table, target.names, changed), pa.string())
+        texts = table.select([name for name in _TEXTS if name in table.column_names])
+        tables[name] = texts.append_column("label", labels)
+    if config.folds:
+        tables["train"] = pa.concat_tables([tables["train"], tables.pop("validation")])
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / f"{name}.csv" for name in tables}
         for name, table in tables.items():
-            changed = corrections if name == "validation" else {}
-            labels = pa.array(_corrected_labels(table, target.names, changed))
-            texts = table.select([name for name in _TEXTS if name in table.column_names])
             # Plain CSV: `safe_csv` would change a text for a spreadsheet.
-            csv.write_csv(texts.append_column("label", labels), files[name])
+            csv.write_csv(table, files[name])
         dataset = store.uploads.add(files)
     paired = "sentence2" in tables["train"].column_names
     defaults = {field: getattr(RunConfig(), field) for field in (*DATA_FIELDS, "name")}
@@ -140,7 +147,8 @@ def _uploaded(
         "label_column": "label",
         "positive_label": target.names[target.positive] if target.size == 2 else "",
     }
-    return run.pinned_config().changed(**defaults | columns | {"dataset": dataset})
+    own = {"dataset": dataset, "folds": config.folds, "fold": 0}
+    return config.changed(**defaults | columns | own)
 
 
 def _corrected_labels(

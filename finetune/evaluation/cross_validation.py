@@ -23,12 +23,13 @@ from finetune import disk
 from finetune.errors import DataError, some
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SavedLogits, SwappedLogits
+from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.tasks.base import Target
 from finetune.text_hashes import Integers
 
 _BEFORE = 0  # the step under which the answers are kept
-_ANEW = "Start the cross-validation anew."
+_ANEW = _("Start the cross-validation anew.")
 
 
 @dataclass(frozen=True)

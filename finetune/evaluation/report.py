@@ -412,14 +412,23 @@ class PairedComparison:
         return better and (self.mcnemar is None or self.mcnemar.p < 0.05)
 
 
+def same_pairs(*models: tuple[Target, Targets, pa.Table | None]) -> bool:
+    """Return True if two models were scored on the same examples, by what is learned, the true
+    answers and, if they were kept, the texts. The range of a score is that of the training pairs,
+    which may differ."""
+    (target, truth, table), (other, other_truth, other_table) = models
+    if replace(target, low=other.low, high=other.high) != other:
+        return False
+    same = np.array_equal(truth, other_truth)
+    return same and (table is None or other_table is None or table.equals(other_table))
+
+
 @lru_cache(maxsize=6)
 def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedComparison | None:
     """Compare two models on the same examples; None if the examples differ."""
     target = first.analysis.target
-    same = target == second.analysis.target and np.array_equal(first.truth, second.truth)
-    if first.table is not None and second.table is not None:
-        same = same and first.table.equals(second.table)
-    if not same:
+    models = ((each.analysis.target, each.truth, each.table) for each in (first, second))
+    if not same_pairs(*models):
         return None
     task = task_of(target)
     apart = first.errors - second.errors

@@ -22,6 +22,8 @@ from finetune import disk, hub_errors
 from finetune.data import checkpoints
 from finetune.errors import ModelError
 from finetune.hub.model_card import EXAMPLES
+from finetune.inference import decision_rule
+from finetune.runs.run import NOTES
 from finetune.training import layers, model
 
 TOLERANCE = 1e-4  # of a logit
@@ -30,8 +32,10 @@ TOLERANCE = 1e-4  # of a logit
 def export_onnx(folder: Path, to: Path) -> float:
     """Export a saved model to ONNX. The file appears complete and verified, or not at all.
 
-    Its inputs are int64 of shape (batch, length), both dynamic. Its metadata has the names of the
-    classes and the longest input in tokens, as JSON. Returns the largest difference of a logit.
+    Its inputs are int64 of shape (batch, length), both dynamic. Its metadata has as JSON the names
+    of the classes (`labels`), the longest input in tokens (`max_length`) and the person's choices,
+    such as a threshold and from when on it is sure (`finetune`, see `decision_rule`). Returns the
+    largest difference of a logit.
 
     Raises:
         ModelError: if the model cannot be loaded, exported or written, or its logits change.
@@ -43,7 +47,7 @@ def export_onnx(folder: Path, to: Path) -> float:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=to.parent, prefix=".onnx-") as temporary:
             file = Path(temporary) / to.name
-            _write(tokenizer, classifier, max_length, file)
+            _write(tokenizer, classifier, max_length, file, decision_rule.read_notes(folder))
             difference = max_logit_difference(file, tokenizer, classifier, max_length)
             # Weights that do not fit into the file lie beside it; they move before the file does.
             for path in sorted(file.parent.iterdir(), reverse=True):
@@ -61,7 +65,9 @@ def _batch(tokenizer: Any, classifier: Any, size: int, length: int) -> dict[str,
     return {name: values for name, values in encoded.items() if name in parameters}
 
 
-def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
+def _write(
+    tokenizer: Any, classifier: Any, max_length: int, to: Path, notes: dict[str, Any]
+) -> None:
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     classifier.config.use_cache = False  # a decoder would return what it keeps for the next token
     try:
@@ -90,6 +96,7 @@ def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
     labels = [classifier.config.id2label[index] for index in range(classifier.config.num_labels)]
     program.model.metadata_props["labels"] = json.dumps(labels, ensure_ascii=False)
     program.model.metadata_props["max_length"] = json.dumps(max_length)
+    program.model.metadata_props[NOTES] = json.dumps(notes, ensure_ascii=False)
     program.save(str(to))
 
 

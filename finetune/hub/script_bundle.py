@@ -41,8 +41,8 @@ _REPEATED = {
 } | {
     name: (getattr(RunConfig(), name),)
     for name in (
-        "accelerate_config", "frozen_layers", "lora_target_modules", "num_processes", "padding",
-        "torch_compile",
+        "accelerate_config", "folds", "frozen_layers", "lora_target_modules", "num_processes",
+        "padding", "torch_compile",
     )
 }  # fmt: skip
 

@@ -47,6 +47,8 @@ def short_code(run: Run, store: RunStore, summary: RunSummary) -> str:
         checkpoint=checkpoint,
         loading=_loading(config, store),
         cut="validation" not in prepared.data.get("splits", {"validation": ""}),
+        joined=config.folds and "+" in str(prepared.data.get("splits", {}).get("train")),
+        share=1 / config.folds if config.folds else config.validation_share,
         names=list(prepared.labels),
         sentences=list(columns.sentences),
         label_code=label_code,

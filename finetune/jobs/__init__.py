@@ -5,6 +5,7 @@ __all__ = [
     "cost",
     "evaluate",
     "export",
+    "models",
     "predict",
     "probe",
     "push",

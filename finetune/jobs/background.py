@@ -118,10 +118,11 @@ def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -
 
 
 class EventProgress:
-    """Progress as events, a few a second at most. `phase` is the job's current phase."""
+    """Progress as events, a few a second at most. `phase` and `detail` are the job's current
+    ones."""
 
-    def __init__(self, job: JobFolder, phase: Phase) -> None:
-        self._job, self._current, self._last = job, (phase, ""), 0.0
+    def __init__(self, job: JobFolder, phase: Phase, detail: str = "") -> None:
+        self._job, self._current, self._last = job, (phase, detail), 0.0
 
     def __call__(self, phase: Phase, detail: str, done: int, total: int) -> None:
         if (phase, detail) != self._current:

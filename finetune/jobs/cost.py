@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
-from finetune.data import catalog, checkpoints, token_lengths
+from finetune.config import BUNDLED_DATASET, DATA_FIELDS, SOURCE_FIELDS, RunConfig
+from finetune.data import catalog, checkpoint_catalog, checkpoints, hub_access, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
 from finetune.engines.base import HERE, read_spec
 from finetune.environment import devices, pace
@@ -83,6 +83,15 @@ class Time:
 
 
 @dataclass(frozen=True)
+class Download:
+    """A checkpoint that is not on this disk."""
+
+    bytes: int = 0  # 0 while unknown
+    at_most: bool = False  # True if these are the most that its parameters can take
+    unasked: bool = False  # True if `ask_hub` may tell more
+
+
+@dataclass(frozen=True)
 class Estimate:
     """The estimates of a configuration; None is unknown."""
 
@@ -91,6 +100,7 @@ class Estimate:
     memory: Memory | None = None
     cut: Cut | None = None
     parameters: int | None = None
+    download: Download | None = None  # None if the checkpoint is on this disk
     # Field -> what an automatic value comes to, as far as it is known.
     automatic: dict[str, Any] = field(default_factory=dict)
     report: CheckReport | None = None  # the check of the pairs
@@ -108,6 +118,7 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
         check.check_source_access(store, config)
     except FinetuneError:
         return Estimate()
+    checkpoints.check_kind(config.checkpoint)
     checkpoints.check_length(config.checkpoint, config.max_length)
     facts = _Facts(store, config, place)
     lengths, shape = facts.lengths, facts.shape
@@ -117,6 +128,7 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
         memory=memory.estimate_memory(facts.config, shape, lengths.longest) if shape else None,
         cut=_cut(lengths, config.max_length) if lengths.longest else None,
         parameters=shape.parameters if shape else None,
+        download=None if shape else _download(config.checkpoint),
         automatic=facts.automatic,
         report=facts.report,
         measurable=facts.measurable,
@@ -148,6 +160,27 @@ def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
             token_lengths.measure_lengths(*facts.length_files)
             return True
     return False
+
+
+def ask_hub(store: RunStore, config: RunConfig) -> bool:
+    """Ask the Hub about a checkpoint that is not on this disk. Returns True if it was asked."""
+    with contextlib.suppress(FinetuneError):
+        check.check_source_access(store, config)
+        download = _download(config.checkpoint)
+        if download and download.unasked and not memory.read_shape(config.checkpoint):
+            hub_access.ask_checkpoint(config.checkpoint)
+            return True
+    return False
+
+
+def _download(checkpoint: str) -> Download | None:
+    if not catalog.needs_hub(BUNDLED_DATASET, checkpoint) or not catalog.may_be_fetched(checkpoint):
+        return None
+    told = hub_access.known_checkpoint(checkpoint)
+    if told and told.bytes:
+        return Download(told.bytes)
+    entry = checkpoint_catalog.find_checkpoint(checkpoint)
+    return Download(entry.weight_bytes if entry else 0, entry is not None, told is None)
 
 
 def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.errors import JobError
 from finetune.evaluation import abstention
-from finetune.evaluation.abstention import Abstention
 from finetune.inference import decision_rule
 from finetune.jobs.background import BackgroundJob, choose_offline
 from finetune.messages import message as _
@@ -15,6 +14,7 @@ from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
+from finetune.tasks.base import SureRule
 
 EvaluationKind = Literal["orders", "test"]
 
@@ -57,7 +57,7 @@ def save_decision(run: Run, summary: RunSummary, **choice: Any) -> None:
     decision_rule.write_rule(run.best, **choice, **names)
 
 
-def keep_when_sure(run: Run, **bound: Any) -> Abstention:
+def keep_when_sure(run: Run, **bound: Any) -> SureRule:
     """Save with a run's model from which confidence on it gives an answer, and the bound on the
     error that this keeps; `bound` has the arguments of `answer_when_sure`. DataError if no
     threshold keeps it."""
@@ -65,7 +65,7 @@ def keep_when_sure(run: Run, **bound: Any) -> Abstention:
     if found.rule is None:
         raise found.refusal
     save_decision(run, run.state(), sure=found.rule)
-    return found
+    return found.rule
 
 
 def score(run: Run, test: bool) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from finetune.errors import StoreError
 from finetune.hub import downloads
-from finetune.inference import quantized
+from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import QuantizationReport
 from finetune.jobs.background import BackgroundJob
 from finetune.jobs.evaluate import check_has_ended
@@ -47,14 +48,15 @@ class ExportJob(BackgroundJob):
     def start(self, store: RunStore) -> None:
         """Export the model. Raises a `JobError` unless the run has ended with a model."""
         check_has_ended(self.run)
-        self.begin(store, {"step": self.run.state().saved_step})
+        self.begin(store, self._model())
 
     def state(self) -> ExportState:
-        """Return the export's state. Its status is `none` if the run has a newer model."""
+        """Return the export's state. Its status is `none` if the run has a newer model, or another
+        rule is kept with it."""
         state, file, run = ExportState(**vars(super().state())), self.folder / _MODEL, self.run
         if state.status != "finished":
             return state
-        if self.request.get("step") != run.state().saved_step or not file.is_file():
+        if self.request != self._model() or not file.is_file():
             return ExportState("none")
         size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
         return ExportState(
@@ -64,6 +66,11 @@ class ExportJob(BackgroundJob):
             int8=quantized.read_report(run.best),
             int8_serves=quantized.serves(run.best),
         )
+
+    def _model(self) -> dict[str, Any]:
+        """What is exported: the step of the model, and what decides its answers."""
+        rule = asdict(decision_rule.read_rule(self.run.best))
+        return {"step": self.run.state().saved_step, "rule": json.loads(json.dumps(rule))}
 
     def zipped(self) -> Iterator[bytes]:
         """Iterate over the exported files as a zip. Raises a `StoreError` if there are none."""

@@ -223,10 +223,19 @@ class _Training:
         attention = model.choose_attention(
             config.attn_implementation, accelerator.device, half, config.max_length
         )
+        shown = background.EventProgress(self.run, Phase.DOWNLOAD, config.checkpoint)
+
+        def on_progress(done: int, total: int) -> None:
+            self.stop.check()
+            if distributed.is_main_process():
+                with _logged_only():
+                    shown(Phase.DOWNLOAD, config.checkpoint, done, total)
+
         with accelerator.main_process_first():
             self.tokenizer, classifier, self.head = model.load_classifier(
-                config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention
-            )
+                config.checkpoint, self.pairs.target, config.max_length, config.dropout, attention,
+                on_progress,
+            )  # fmt: skip
             if self.checkpoint:  # a resumed run keeps its batch size and learning rate
                 config = self.run.state().resolved(config)
             self.config = config = recipe.resolve(

@@ -86,6 +86,7 @@ def check_start(
 def _check(store: RunStore, config: RunConfig) -> None:
     distributed.check_accelerate_config(config)
     check.check_source_access(store, config)
+    checkpoints.check_kind(config.checkpoint)
     checkpoints.check_length(config.checkpoint, config.max_length)
     if config.foreign_metrics and not owners.policy().owner_asks:
         problem = _(

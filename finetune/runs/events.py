@@ -120,23 +120,42 @@ class Progressed(Event):
 
 
 class Head(BaseModel):
-    """The output layer a run began with."""
+    """The output layer a run began with: `scale * (row of the checkpoint) + shift` for each
+    output."""
 
     layer: str = ""  # its name in the model
-    rows: list[int] = []  # by class, its row in the checkpoint; empty if the layer was new
-    known: list[str] = []  # the checkpoint's classes, if it was a classifier of as many
+    rows: list[int] = []  # by output, its row in the checkpoint; empty if the layer was new
+    known: list[str] = []  # the checkpoint's classes, if it was a classifier whose rows could do
+    scale: list[float] = []  # by output, a factor of its row; empty for 1
+    shift: list[float] = []  # by output, added to its bias; empty for 0
 
     @property
     def text(self) -> str:
-        """The fate of the checkpoint's own output layer; empty if it had none of that size."""
+        """The fate of the checkpoint's own output layer; empty if it had none that could do."""
         if not self.known:
             return ""
+        if self.shift and self.rows:
+            return message(
+                "The checkpoint has a single output, as rerankers have: its output layer is kept, "
+                "stretched to the scale of these scores, so training begins with its order of them."
+            )
+        if self.scale and self.rows:
+            return message(
+                "The checkpoint has a single output, as rerankers have: it is kept as the log-odds "
+                "of the positive class, so training begins with the checkpoint's own answers."
+            )
         if len(self.known) == 1 and self.rows:
             return message("The checkpoint answers with a score too: its output layer is kept.")
         if not self.rows:
             return message(
                 "The checkpoint is a classifier of other classes ({known}), so its output layer "
                 "was replaced by a new one.",
+                known=some(self.known),
+            )
+        if len(self.rows) < len(self.known):
+            return message(
+                "The checkpoint is a classifier of these classes and others ({known}): the part of "
+                "its output layer for these classes is kept.",
                 known=some(self.known),
             )
         if self.rows != sorted(self.rows):

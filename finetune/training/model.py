@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from finetune.runs.run import NOTES
 from finetune.tasks.base import SINGLE_LABEL, Target
 from finetune.tasks.registry import task_of, tasks
 from finetune.training import layers
-from finetune.training.head import fit_head
+from finetune.training.head import fit_head, plan_head
 
 
 class LoadedClassifier(NamedTuple):
@@ -48,23 +48,25 @@ def load_classifier(
     max_length: int,
     dropout: float = -1.0,
     attn_implementation: str = "auto",
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadedClassifier:
     """Load a tokenizer, and a model in fp32 with the outputs that a target needs.
 
-    The model's output layer is new unless the checkpoint is a classifier of the same classes
-    (`training.head`).
+    The model's output layer is new unless the checkpoint's own fits the target (`training.head`).
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         max_length: the longest input in tokens.
         dropout: replaces every dropout of the checkpoint; -1 keeps them.
+        on_progress: as in `checkpoint_files.fetch`.
 
     Raises:
         ConfigError: if the checkpoint reads fewer than `max_length` tokens.
         ModelError: if the checkpoint cannot be fetched or used.
     """
     options = {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
-    with checkpoint_files.open_files(checkpoint_files.fetch(checkpoint), checkpoint) as files:
+    folder = checkpoint_files.fetch(checkpoint, on_progress=on_progress)
+    with checkpoint_files.open_files(folder, checkpoint) as files:
         config = files.load(AutoConfig)
         checkpoints.check_length(checkpoint, max_length, config.to_dict())
         # Families name their dropouts differently: numbers with the word in the name.
@@ -72,8 +74,10 @@ def load_classifier(
             number = value is None or (isinstance(value, float | int) and value is not True)
             if number and ("dropout" in name or name.endswith("pdrop")):
                 setattr(config, name, dropout)
-        known = [str(name) for _, name in sorted(config.id2label.items())]
-        config.update(task_of(target).head(target))
+        plan, outputs = plan_head(config, target), task_of(target).head(target)
+        config.update(outputs)
+        if plan.rows:
+            config.num_labels = len(plan.known)  # until `fit_head`
         ends = {} if target.names else {"low": target.low, "high": target.high}
         setattr(config, NOTES, {"task": target.task, **ends})  # drops the checkpoint's threshold
         tokenizer = files.load(AutoTokenizer)
@@ -94,7 +98,9 @@ def load_classifier(
         )
     _check_weights(checkpoint, model, loading)
     new = {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])}
-    return LoadedClassifier(tokenizer, model, fit_head(model, known, target, new))
+    head = fit_head(model, plan, target, new)
+    model.config.update(outputs)
+    return LoadedClassifier(tokenizer, model, head)
 
 
 def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from finetune.evaluation import report
+from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
@@ -18,7 +19,13 @@ from finetune.metrics import intervals
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
 from finetune.tasks.registry import task_of
-from finetune.ui import class_evaluation, label_evaluation, run_charts, score_evaluation
+from finetune.ui import (
+    class_evaluation,
+    label_evaluation,
+    run_charts,
+    score_evaluation,
+    sure_evaluation,
+)
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
 
@@ -39,12 +46,14 @@ def view(
     decision: DecisionRule,
     orders: JobState,
     test_set: str = "",
+    found: Abstention | None = None,
 ) -> Markup:
     """Draw the whole evaluation.
 
     Args:
         orders: the job that scores both orders.
         test_set: HTML about the test set.
+        found: what a bound on the error comes to; None for scores.
     """
     analysis, order = study.analysis, study.analysis.order
     changed_pairs: list[Any] = []
@@ -58,6 +67,7 @@ def view(
         kind=task.template,
         has_right=task.has_right,
         **own,
+        **sure_evaluation.values(found, decision),
         analysis=analysis,
         columns=summary.columns,
         baselines=sorted(

@@ -84,11 +84,12 @@ def progress(summary: RunSummary) -> Markup:
 def cards(run: Run, summary: RunSummary) -> Markup:
     """The latest loss, the scores of the best model, and whether training was worth while."""
     remark = baselines.why_no_training(summary.baselines, summary.task, summary.classes)
-    kept = None
+    kept = config = None
     with contextlib.suppress(StoreError, OSError):
+        config = run.config()
         if decision_rule.read_rule(run.best).threshold is not None:
             kept = report.evaluate_run(run, summary).analysis.kept_scores
-    return render("run_cards.html", summary=summary, remark=remark, kept=kept)
+    return render("run_cards.html", summary=summary, remark=remark, kept=kept, config=config)
 
 
 def verdict(run: Run, summary: RunSummary) -> Markup:

@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
 import yaml
 from gradio_client import Client
@@ -20,8 +23,11 @@ from markdown_it import MarkdownIt
 from finetune.errors import PublishError
 from finetune.hub import demo, publish, push_plan
 from finetune.hub.push_plan import PushRequest
+from finetune.inference import decision_rule
+from finetune.inference.predictor import Predictor
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks.base import SureRule
 from finetune.ui.html import macro
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
@@ -115,6 +121,58 @@ def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(run: Run, hub: Loop
     assert "status 402. It has to be paid for" in pushed.demo_problem
     assert hub.repos["model", "ada/pairs"].head == pushed.commit
     assert ("space", "ada/pairs-demo") not in hub.repos
+
+
+def app_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of the app, loaded with a model's folder; nothing is served."""
+    texts = demo.demo_files(str(folder), True)
+    (folder / "finetune.json").write_text(texts["finetune.json"])
+    (folder / "app.py").write_text(texts["app.py"])
+    monkeypatch.setattr(gr.Blocks, "launch", lambda self: None)
+    return runpy.run_path(str(folder / "app.py"))
+
+
+def test_it_answers_as_the_kept_rule_does(
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
+    pair = ("the cat sees a dog .", "a cat misses the dog .")
+    plain = app_of(best, monkeypatch)["classify"](*pair)
+    assert set(plain) == {"not_equivalent", "equivalent"}
+    top, rest = sorted(plain, key=plain.get, reverse=True)
+    turned = plain["equivalent"] + (0.1 if top == "equivalent" else -0.1)  # the other is the answer
+    choice = {"threshold": turned, "positive": "equivalent"}
+    rules: list[tuple[dict[str, Any], str, bool]] = [({}, top, True), (choice, rest, False)]
+    for rule, answer, by_class in rules:
+        decision_rule.write_rule(best, **rule)
+        for above in (plain[answer] - 0.01, plain[answer] + 0.01):
+            classes = ((answer, above),) if by_class else ()
+            sure = SureRule(0.02, 0.95, 1.0 if by_class else above, classes)
+            decision_rule.write_rule(best, sure=sure)
+            shares, told = app_of(best, monkeypatch)["classify"](*pair)
+            assert shares == plain
+            unsure = above > plain[answer]
+            assert told == (f"unsure (it would say {answer})" if unsure else answer)
+            ours = Predictor(best, 64, precision="fp32")(*pair)
+            assert (ours.label, ours.is_unsure) == (answer, unsure)
+
+
+def test_it_answers_with_several_labels_as_the_kept_rule_does(
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
+    settings = json.loads((best / "config.json").read_text())
+    settings["problem_type"] = "multi_label_classification"
+    (best / "config.json").write_text(json.dumps(settings))
+    decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, 0.01))
+    pair = ("the cat sees a dog .", "a cat misses the dog .")
+    for above in (0.01, 0.99):
+        decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, above))
+        _, told = app_of(best, monkeypatch)["classify"](*pair)
+        ours = Predictor(best, 64, precision="fp32")(*pair)
+        answer = ours.label or "none"
+        assert told == (f"unsure (it would say {answer})" if ours.is_unsure else answer)
+        assert ours.is_unsure == (above > 0.5)
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
-from finetune.tasks.base import DecisionRule
+from finetune.tasks.base import DecisionRule, SureRule
 from finetune.ui import evaluation_view
 from tests.support import toys
 
@@ -307,3 +307,24 @@ def test_a_run_stopped_before_its_evaluation_claims_no_scores(
     assert "model-index" not in metadata(text)
     names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert {name for name, value in run.config().to_dict().items() if value != ""} <= set(names)
+
+
+def test_the_bound_on_the_errors_is_told_and_how_to_keep_it(run: Run) -> None:
+    assert "Where it is not sure" not in written(run)
+    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 0.97, (), 400, 240))
+    text = written(run)
+    assert (
+        "at most 2% of its answers with a probability above 0.9700 are wrong, with 95% confidence. "
+        "On 400 validation pairs that share no sentence these were 60%"
+    ) in text
+    classes = (("equivalent", 0.98),)
+    rule = SureRule(0.05, 0.9, 1.0, classes, 400, 100, "test")
+    decision_rule.write_rule(run.best, sure=rule)
+    text = written(run)
+    assert "above 0.9800 for `equivalent` (other classes are never sure) are wrong" in text
+    assert "with 90% confidence, for each class. On 400 test pairs" in text
+    for line in text.splitlines():
+        assert not line.startswith("{")
+    rendered = MarkdownIt("commonmark").render(text.split("---\n", 2)[2])
+    assert "<p>Where it is not sure" in rendered
+    assert "<h2>Results</h2>" in rendered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from onnx import load
 from finetune.__main__ import main as command_line
 from finetune.errors import ModelError
 from finetune.hub import onnx
+from finetune.inference import decision_rule
+from finetune.tasks.base import SureRule
 from finetune.training import model
 from tests.support.families import write
 
@@ -35,6 +38,7 @@ def assert_same_answers(folder: Path, file: Path) -> list[str]:
     metadata = session.get_modelmeta().custom_metadata_map
     assert json.loads(metadata["labels"]) == list(classifier.config.id2label.values())
     assert json.loads(metadata["max_length"]) in (64, 65, 66)
+    assert json.loads(metadata["finetune"]) == decision_rule.read_notes(folder)
     return inputs
 
 
@@ -50,12 +54,14 @@ def test_a_model_from_a_terminal(
     toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "out" / "model.onnx"
-    arguments = ["--model", str(toy_checkpoint), "--to", str(file)]
+    best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
+    decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, 0.9, (("equivalent", 0.97),), 40, 20))
+    arguments = ["--model", str(best), "--to", str(file)]
     assert command_line(["export", *arguments]) == 0
     assert "its logits differ from PyTorch's by at most" in capsys.readouterr().out
     assert list(file.parent.iterdir()) == [file]
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    assert assert_same_answers(toy_checkpoint, file) == inputs
+    assert assert_same_answers(best, file) == inputs
     graph = load(file).graph
     shapes = {entry.name: entry.type.tensor_type.shape.dim for entry in graph.value_info}
     norms = [node.output[0] for node in graph.node if node.op_type == "LayerNormalization"]

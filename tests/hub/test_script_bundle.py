@@ -31,6 +31,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import accelerator
 from tests.support import graded, toys
+from tests.support.families import lively
 from tests.support.families import write as write_family
 
 Trained = Callable[..., Run]
@@ -162,6 +163,30 @@ def test_the_script_repeats_the_run(
     with torch.no_grad():
         logits = [model(**inputs).logits for model in models]
     assert torch.allclose(logits[0], logits[1], atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["classes", "scores"])
+def test_the_script_and_the_card_begin_where_a_reranker_ended(
+    trained: Trained, store: RunStore, toy_pairs_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    reranker = lively(write_family(tmp_path / "reranker", "Bert", num_labels=1))
+    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
+    if kind == "scores":
+        for seed, split in enumerate(("train", "validation")):
+            files[split] = tmp_path / f"{split}.csv"
+            with files[split].open("w", newline="") as file:
+                rows = graded.graded_rows(60 - 30 * seed, seed)
+                csv.writer(file).writerows([["first", "second", "score"], *rows])
+        del files["test"]
+    config = RunConfig(
+        dataset=store.uploads.add(files), checkpoint=str(reranker), learning_rate=1e-3,
+        num_train_epochs=1, max_length=32, eval_steps=3, logging_steps=1,
+    )  # fmt: skip
+    run = trained(config)
+    repeat(run, store)
+    card = model_card.card_text(run, run.state(), "ada/pairs")
+    assert "The checkpoint has a single output, as rerankers have" in card
 
 
 def test_single_sentences_of_three_classes_with_a_decoder(

@@ -10,11 +10,13 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.errors import JobError, StoreError
+from finetune.inference import decision_rule
 from finetune.jobs.export import ExportJob
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
+from finetune.tasks.base import SureRule
 from tests.support import toys
 from tests.support.waiting import until
 
@@ -32,6 +34,10 @@ def test_a_model_is_exported_in_a_process_of_its_own(store: RunStore, toy_checkp
     zipped = b"".join(ExportJob.of(run).zipped())
     names = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
     assert {f"{run.id}/model.onnx", f"{run.id}/tokenizer.json"} <= set(names)
+    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 0.9))  # the file has no such bound
+    assert ExportJob.of(run).state().file is None
+    decision_rule.write_rule(run.best, sure=None)
+    assert ExportJob.of(run).state().file is not None
     run.append(events.Saved(step=9))  # a newer model: the file is of another one
     assert ExportJob.of(run).state().file is None
     with pytest.raises(StoreError, match="no ONNX file"):

@@ -82,5 +82,7 @@ def finish(run: Run) -> RunSummary:
     run.append(events.Evaluated(step=12, epoch=2, metrics=scores, seconds=1, best=True))
     run.append(events.Saved(step=12))
     cross_validation.keep_orders(run, 12)
+    run.best.mkdir()
+    (run.best / "config.json").write_text('{"finetune": {"step": 12}}')
     run.append(events.Finished(step=12, seconds=3.0))
     return run.state()

@@ -553,6 +553,7 @@ class Handler(BaseHTTPRequestHandler):
                     {"rfilename": path} | ({"size": len(content)} if sizes else {})
                     for path, content in sorted(files.items())
                 ],
+                "config": json.loads(files.get("config.json", b"{}")),
                 "lastModified": "2026-01-01T00:00:00.000Z", "createdAt": "2026-01-01T00:00:00.000Z",
             }
         )  # fmt: skip

@@ -9,11 +9,15 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from finetune.config import RunConfig
+from finetune.data import splits
 from finetune.errors import ModelError
-from finetune.tasks.base import Target
+from finetune.runs import events
+from finetune.tasks.base import MULTI_LABEL, REGRESSION, Target
 from finetune.training import model
-from tests.support import toys
+from tests.support import families, toys
 from tests.support.families import FAMILIES, write
+from tests.support.training import fit
 
 NAMES = ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -79,10 +83,91 @@ def test_other_classes_get_a_new_output_layer(classifier: Path) -> None:
 
 
 def test_another_number_of_classes_gets_a_new_output_layer(classifier: Path) -> None:
-    _, loaded = logits(classifier, ["entailment", "neutral"])
+    _, loaded = logits(classifier, ["entailment", "unrelated"])
     assert loaded.model.config.num_labels == 2
     assert loaded.head.text == ""
     assert loaded.head.layer
+
+
+def test_some_of_the_classes_keep_their_part(classifier: Path) -> None:
+    expected = dict(zip(NAMES, own_logits(classifier).tolist(), strict=True))
+    answer, loaded = logits(classifier, ["contradiction", "entailment"])
+    assert answer.tolist() == pytest.approx(
+        [expected["CONTRADICTION"], expected["ENTAILMENT"]], abs=1e-5
+    )
+    assert loaded.model.config.id2label == {0: "contradiction", 1: "entailment"}
+    assert "these classes and others (ENTAILMENT, NEUTRAL, CONTRADICTION)" in loaded.head.text
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(family, marks=() if family in ("Bert", "GPT2") else pytest.mark.long)
+        for family in FAMILIES
+    ]
+)
+def reranker(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A checkpoint of a family with a single logit, as sentence-transformers saves one."""
+    folder = write(tmp_path / request.param, request.param, num_labels=1)
+    return families.lively(folder)
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_a_single_logit_becomes_that_of_the_positive_class(reranker: Path, positive: int) -> None:
+    (logit,) = own_logits(reranker)
+    target = Target(("a", "b"), positive)
+    tokenizer, classifier, head = model.load_classifier(str(reranker), target, 32)
+    with torch.no_grad():
+        output = classifier.eval()(
+            **tokenizer(*PAIR, return_tensors="pt"), labels=torch.tensor([0])
+        )
+    shares = output.logits[0].softmax(0)
+    assert shares[positive].item() == pytest.approx(logit.sigmoid().item(), abs=1e-5)
+    assert output.loss.item() == pytest.approx(-shares[0].log().item(), abs=1e-5)
+    assert classifier.config.id2label == {0: "a", 1: "b"}
+    assert "log-odds of the positive class" in head.text
+
+
+def test_a_single_logit_is_stretched_to_a_scale(reranker: Path) -> None:
+    (logit,) = own_logits(reranker)
+    target = Target((), task=REGRESSION, low=0.0, high=5.0)
+    tokenizer, classifier, head = model.load_classifier(str(reranker), target, 32)
+    with torch.no_grad():
+        score = classifier.eval()(**tokenizer(*PAIR, return_tensors="pt")).logits.item()
+    if reranker.name in families.DECODERS:  # without a bias there is no middle of a scale
+        assert not head.rows
+        return
+    assert score == pytest.approx(2.5 + 0.153 * 5 * logit.item(), abs=1e-4)
+    assert abs(score - 5 * logit.sigmoid().item()) < 0.7 or abs(logit) > 4
+    assert "stretched to the scale" in head.text
+
+
+def test_a_single_logit_is_no_label_of_several(tmp_path: Path) -> None:
+    folder = write(tmp_path / "bert", "Bert", num_labels=1)
+    for target in (Target(("a", "b", "c")), Target(("a", "b"), task=MULTI_LABEL)):
+        assert not model.load_classifier(str(folder), target, 32).head.rows
+    scored = write(tmp_path / "scored", "Bert", num_labels=1, problem_type=REGRESSION)
+    assert not model.load_classifier(str(scored), Target(("a", "b")), 32).head.rows
+
+
+@pytest.mark.long
+def test_the_score_before_training_is_the_checkpoints_own(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    """Evaluated through the output layer that training begins with."""
+    folder = families.lively(write(tmp_path / "reranker", "Bert", num_labels=1))
+    rows = toy_pairs.splits["validation"].to_list()
+    own = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    right = 0
+    for row in rows:
+        inputs = tokenizer(row["sentence1"], row["sentence2"], return_tensors="pt")
+        with torch.no_grad():
+            right += (own(**inputs).logits.item() > 0) == row["label"]
+    config = toy_config.changed(checkpoint=str(folder), max_steps=1, mixed_precision="no")
+    happened, _ = fit(config, toy_pairs)
+    first = next(event for event in happened if isinstance(event, events.Evaluated))
+    assert first.step == 0
+    assert first.metrics["accuracy"] == pytest.approx(right / len(rows))
 
 
 def test_names_that_are_not_told_apart_agree_with_nothing(tmp_path: Path) -> None:

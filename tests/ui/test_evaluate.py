@@ -168,3 +168,34 @@ def test_errors_are_listed_and_labels_corrected(app: App, page: Page, toy_checkp
     assert len(text.splitlines()) == 61
     assert [n for n, line in enumerate(text.splitlines()[1:]) if line.endswith(former)] == [5]
     assert disk.read_json(run.folder / "corrections.json") != {}
+
+
+def test_a_bound_is_kept_shown_and_forgotten(part: Evaluation, toy_checkpoint: Path) -> None:
+    run = evaluated(part, toy_checkpoint, 1, 9.0)  # all right but the sixth
+    view = {"opened": run.id}
+
+    def click(**sent: Any) -> tuple[str, str]:
+        event = gr.EventData(None, {"run": run.id, **sent})
+        updates = part.on_choice(NOBODY, event, view)
+        return str(updates.get(part.body, "")), str(updates[part.message])
+
+    body = part.on_part(NOBODY, view, "Evaluation", *FILTERS.values())[part.body]
+    assert 'id="sure-refused"' in body
+    assert "without an error that takes 183 answers" in body  # ln(5% / 2 evaluations) / ln(98%)
+    assert 'id="forget-sure"' not in body
+    _, message = click(do="sure", error=0.02, confidence=0.95, per_class=False)
+    assert "no threshold keeps the error at 2%" in message
+    body, message = click(do="sure", error=0.2, confidence=0.9, per_class=False)
+    assert "The bound is kept with the model: it answers" in message
+    assert "At most 20% of its answers are wrong, with 90% confidence" in body
+    assert '<option value="0.2" selected>20%</option>' in body
+    rule = decision_rule.read_rule(run.best).sure
+    assert rule is not None
+    body, message = click(do="always")
+    assert "answers every row again" in message
+    assert decision_rule.read_rule(run.best).sure is None
+    odd: Any
+    for odd in (None, "0.02", [], 7, True, {"a": 1}, "9" * 5000):
+        _, message = click(do="sure", error=odd, confidence=0.95)
+        assert "Choose one between 0 and 0.5." in message
+        assert len(message) < 600

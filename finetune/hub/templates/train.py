@@ -48,34 +48,47 @@ tokenized = pairs.map(
 checkpoint = config.checkpoint
 if config.checkpoint_package:  # which has the weights in it
     checkpoint = files(config.checkpoint_package) / "model"
+head = config.head  # of the checkpoint's own outputs, those that ours are made of, if there are any
+kept = {"num_labels": len(head["known"])} if head["rows"] else {}
 model = transformers.AutoModelForSequenceClassification.from_pretrained(
     checkpoint,
-    config=transformers.AutoConfig.from_pretrained(HERE / "model"),
+    config=transformers.AutoConfig.from_pretrained(HERE / "model", **kept),
     ignore_mismatched_sizes=True,
     dtype="float32",
     use_safetensors=True,
     attn_implementation=config.attn_implementation,
 )
-if config.head["known"]:  # the checkpoint has an output layer: its rows in our order, or a new one
-    rows = config.head["rows"]
+if head["rows"]:
+    layer, rows = model.get_submodule(head["layer"]), head["rows"]
+    scale = torch.tensor(head["scale"] or [1.0] * len(rows))
+    shift = torch.tensor(head["shift"] or [0.0] * len(rows))
+    fitted = torch.nn.utils.skip_init(
+        torch.nn.Linear, layer.in_features, len(rows), layer.bias is not None
+    )
     with torch.no_grad():
-        for weights in model.get_submodule(config.head["layer"]).parameters():
-            if rows:
-                weights.copy_(weights[rows].clone())
-            elif weights.ndim > 1:
+        fitted.weight.copy_(scale[:, None] * layer.weight[rows])
+        if layer.bias is not None:
+            fitted.bias.copy_(scale * layer.bias[rows] + shift)
+    model.set_submodule(head["layer"], fitted)
+    model.config = transformers.AutoConfig.from_pretrained(HERE / "model")
+    model.num_labels = len(rows)
+elif head["known"]:  # a classifier of other classes
+    with torch.no_grad():
+        for weights in model.get_submodule(head["layer"]).parameters():
+            if weights.ndim > 1:
                 torch.nn.init.normal_(weights, std=getattr(model.config, "initializer_range", 0.02))
             else:
                 torch.nn.init.zeros_(weights)
 if config.use_lora:  # the layers outside the pretrained encoder are new, and trained whole
-    head = [name for name, layer in model.named_children() if list(layer.parameters())]
-    head.remove(model.base_model_prefix)
+    outside = [name for name, layer in model.named_children() if list(layer.parameters())]
+    outside.remove(model.base_model_prefix)
     lora = LoraConfig(
         task_type="SEQ_CLS",
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules="all-linear",
-        modules_to_save=head,
+        modules_to_save=outside,
     )
     model = get_peft_model(model, lora)
 elif config.freeze_embeddings:

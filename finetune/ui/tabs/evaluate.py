@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
 from finetune.errors import FinetuneError
-from finetune.evaluation import corrections, report
+from finetune.evaluation import abstention, corrections, report
 from finetune.evaluation.examples import SELECTIONS, select_examples
 from finetune.inference import decision_rule
 from finetune.jobs import evaluate
@@ -151,6 +152,17 @@ class Evaluation:
                 levels = label_evaluation.fitted_thresholds(study.analysis)
                 evaluate.save_decision(run, summary, thresholds=levels)
                 text = message("A threshold for each label is saved with the model.")
+            case "sure":
+                bound = {name: clicked.get(name) for name in ("error", "confidence")}
+                bound["per_class"] = bool(clicked.get("per_class"))
+                number = evaluate.keep_when_sure(run, **bound).coverage
+                text = message(
+                    "The bound is kept with the model: it answers {n:.0%} of pairs like these, and "
+                    "is unsure of the others."
+                )
+            case "always":
+                evaluate.save_decision(run, summary, sure=None)
+                text = message("The model answers every row again.")
             case "drop":
                 evaluate.save_decision(run, summary, thresholds=())
                 text = message("The saved thresholds are forgotten.")
@@ -210,7 +222,11 @@ class Evaluation:
             when=run_view.when,
         )
         rule = decision_rule.read_rule(run.best)
-        body = evaluation_view.view(study, summary, rule, orders, test_set)
+        found = None
+        if summary.task.has_right:
+            with suppress(FinetuneError):  # the kept bound is of a test set that cannot be read
+                found = abstention.answer_when_sure(run, **abstention.bound_of(rule.sure))
+        body = evaluation_view.view(study, summary, rule, orders, test_set, found)
         return {
             self.body: body + macro(_TEXT, "drawing_of")(run.id),
             self.polling: elements.polling_value(orders.running or test.running, event),

@@ -288,7 +288,8 @@ class TrainTab:
         costs = cost_view.costs(estimates[0], config, count, total, files, folder, name)
         pairs = cost_view.pairs_card(checked, store, name)
         shown |= {self.costs: costs, self.pairs: pairs}
-        if estimates[0].measurable:
+        download = estimates[0].download
+        if estimates[0].measurable or (download and download.unasked):
             shown[self.unmeasured] = str(time.time())
         return shown | self.engine.priced(store, choice, estimates[0], count)
 
@@ -299,10 +300,11 @@ class TrainTab:
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
-        """Measure the token lengths of a part of the chosen pairs, and ask for the costs again."""
+        """Measure the token lengths of a part of the chosen pairs, ask the Hub for the size of the
+        checkpoint, and ask for the costs again."""
         with contextlib.suppress(FinetuneError):  # shown by `on_costs`
             config = several_runs.plan(self._chosen(values)[1])[0].config
-            if cost.measure_token_lengths(store, config):
+            if cost.ask_hub(store, config) | cost.measure_token_lengths(store, config):
                 return {self.cost_asked: str(time.time())}
         return {}
 

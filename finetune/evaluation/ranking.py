@@ -1,0 +1,198 @@
+"""Which of several runs: ranked by their scores on the same validation pairs, with the set that may
+hold the best, and the cheapest of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from finetune.data import csv_cells
+from finetune.errors import StoreError
+from finetune.evaluation import picking, report, saved_predictions, speed
+from finetune.inference import decision_rule
+from finetune.messages import message as _
+from finetune.metrics import best_set, catalog, selection
+from finetune.metrics.catalog import Metric
+from finetune.metrics.intervals import Interval
+from finetune.runs.run import Run
+from finetune.tasks.base import Target, Targets
+from finetune.tasks.registry import deciding_metric, task_of
+
+
+@dataclass(frozen=True)
+class RankedRun:
+    """One of the runs."""
+
+    id: str
+    name: str
+    score: Interval  # of the deciding metric, as new pairs will show it
+    may_be_best: bool  # not shown to be worse than another one
+    megabytes: float  # of its weights
+    milliseconds: float | None  # of an answer to one pair; None if not measured on this machine
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Runs on the same validation pairs, the best score first."""
+
+    metric: Metric
+    classes: int
+    examples: int  # validation pairs
+    runs: tuple[RankedRun, ...]
+    others: int  # left out: runs that have not finished, or have other pairs
+
+    @property
+    def measured(self) -> bool:
+        """True if the speed of all runs that may be the best is known."""
+        return all(run.milliseconds is not None for run in self.runs if run.may_be_best)
+
+    @property
+    def cheapest(self) -> RankedRun:
+        """The fastest of the runs that may be the best; the smallest if their speeds are
+        unknown."""
+
+        def cost(run: RankedRun) -> tuple[float, float]:
+            return (run.milliseconds or 0.0) if self.measured else 0.0, run.megabytes
+
+        return min((run for run in self.runs if run.may_be_best), key=cost)
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion in one sentence."""
+        cheapest, few = self.cheapest, sum(run.may_be_best for run in self.runs)
+        cost = _("{megabytes:.1f} MB", megabytes=cheapest.megabytes)
+        if self.measured:
+            speed = cheapest.milliseconds
+            cost = _("{milliseconds:.1f} ms a pair, {size}", milliseconds=speed, size=cost)
+        values = {
+            "runs": len(self.runs), "few": few, "n": self.examples, "name": cheapest.name,
+            "cost": cost,
+        }  # fmt: skip
+        if few == 1:
+            return _(
+                "Of {runs} runs on the same {n:,} pairs, only {name} may be the best ({cost}).",
+                **values,
+            )
+        return _(
+            "Of {runs} runs on the same {n:,} pairs, {few} may be the best; the cheapest of these "
+            "is {name} ({cost}).",
+            **values,
+        )
+
+
+def rank_runs(runs: Sequence[Run]) -> Ranking:
+    """Rank the finished ones of some runs that have the validation pairs of the first of them.
+
+    What picking the best evaluation adds is taken off each score. Raises a StoreError if fewer than
+    two runs can be compared.
+    """
+    finished = [run for run in runs if run.state().status == "finished" and run.has_model()]
+    if not finished:
+        raise StoreError("None of these runs has finished with a model.", "Train two on one file.")
+    by_folder = {run.folder: run for run in finished}
+    versions = [
+        (run.best_step(), decision_rule.read_rule(run.best), saved_predictions.files_version(run))
+        for run in finished
+    ]
+    found = _scored(tuple(by_folder), tuple(versions))
+    ranked = []
+    for folder, score, may_be_best in found.runs:
+        run = by_folder[folder]
+        measured = speed.read_speed(run)
+        milliseconds = measured.milliseconds if measured else None
+        size = speed.model_megabytes(run)
+        ranked.append(RankedRun(run.id, run.title(), score, may_be_best, size, milliseconds))
+    ranked.sort(key=lambda run: -found.metric.rank(run.score.value))
+    left = len(runs) - len(ranked)
+    return Ranking(found.metric, found.classes, found.examples, tuple(ranked), left)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptAnswers:
+    """The answers of a run's kept model to its validation pairs."""
+
+    run: Run
+    target: Target
+    truth: Targets
+    table: pa.Table | None
+    values: Targets
+
+
+def kept_answers(run: Run) -> KeptAnswers:
+    """Read the answers of a run's kept model. Raises a StoreError if they were not kept."""
+    summary = run.state()
+    if summary.best is None or summary.prepared is None:
+        raise StoreError("Run {id} was not evaluated.", id=run.id)
+    target = summary.prepared.target
+    saved = saved_predictions.read_logits(run, summary.best.step, target)
+    table = saved_predictions.read_examples(run, labels=saved.labels)
+    rule = decision_rule.read_rule(run.best)
+    values = task_of(target).answers(saved.logits, target, rule).values
+    return KeptAnswers(run, target, saved.labels, table, values)
+
+
+class ScoredRuns(NamedTuple):
+    """Scores of runs on the same pairs; each with its folder, and True if it may be the best."""
+
+    metric: Metric
+    classes: int
+    examples: int
+    runs: list[tuple[Path, Interval, bool]]
+
+
+@lru_cache(maxsize=16)
+def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
+    """Score the runs in some folders; `versions` change with their files."""
+    answered: list[KeptAnswers] = []
+    for folder in folders:
+        with contextlib.suppress(StoreError):
+            each = kept_answers(Run(folder))
+            if not answered or report.same_pairs(
+                (each.target, each.truth, each.table),
+                (answered[0].target, answered[0].truth, answered[0].table),
+            ):
+                answered.append(each)
+    if len(answered) < 2:
+        raise StoreError(
+            "No two of these runs have finished on the same validation pairs.",
+            "Train two on the same ones.",
+        )
+    target, truth = answered[0].target, answered[0].truth
+    task = task_of(target)
+    metric = catalog.find(deciding_metric(answered[0].run.config(), task))
+    if not (metric.of_tally or metric.of_examples):  # answers do not suffice for it
+        metric = task.headline
+    scores, added = [], []
+    for each in answered:
+        score = task.intervals(each.values, truth, target, [metric])
+        picked = picking.run_picking(each.run, each.run.state())
+        expected = picked.expected_intervals(score) if picked else {}
+        scores.append(expected.get(metric.name, score[metric.name]))
+        added.append(metric.rank(picked.bias.get(metric.name, 0.0)) if picked else 0.0)
+    values = np.stack([each.values for each in answered])
+    statistics = selection.statistics([metric], truth, values, target.size, target.positive)
+    sampled = best_set.bootstrap_scores(statistics[metric.name])
+    kept = best_set.best_set(*sampled, np.array(added)).tolist()
+    found = [each.run.folder for each in answered]
+    return ScoredRuns(metric, target.size, len(truth), list(zip(found, scores, kept, strict=True)))
+
+
+def ranking_csv(ranking: Ranking) -> str:
+    """Return a ranking as CSV."""
+    heads = ("id", "name", ranking.metric.name, "low", "high", "may_be_best", "milliseconds", "MB")
+    rows = [
+        (
+            run.id, run.name, f"{run.score.value:.6f}", f"{run.score.low:.6f}",
+            f"{run.score.high:.6f}", str(run.may_be_best).lower(),
+            "" if run.milliseconds is None else f"{run.milliseconds:.3f}", f"{run.megabytes:.1f}",
+        )
+        for run in ranking.runs
+    ]  # fmt: skip
+    return csv_cells.to_csv([heads, *rows])

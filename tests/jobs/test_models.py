@@ -1,0 +1,130 @@
+"""Checkpoints before, while and after they are downloaded: size, kind, list and removal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import finetune
+from finetune.cli import models as command
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.data import checkpoint_files
+from finetune.errors import ConfigError, StoreError
+from finetune.jobs import cost, models, service
+from finetune.owners import Visitor
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.ui import cost_view
+from tests.support.families import write
+from tests.support.hub import LoopbackHub
+
+
+def test_the_size_of_a_download_is_told_before_the_click(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path
+) -> None:
+    repo = hub.add_repo("ada/before", files=toy_checkpoint)
+    repo.files |= {"pytorch_model.bin": b"x" * 10**6, "onnx/model.safetensors": b"x" * 10**6}
+    config = RunConfig(checkpoint="ada/before", max_length=32)
+    assert cost.estimate_cost(store, config).download == cost.Download(unasked=True)
+    assert cost.ask_hub(store, config)
+    needed = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    size = sum(len(content) for name, content in repo.files.items() if name in needed)
+    assert cost.estimate_cost(store, config).download == cost.Download(size)
+    assert not cost.ask_hub(store, config)  # it is known
+    assert "Download" in cost_view.costs(cost.estimate_cost(store, config), config)
+    checkpoint_files.fetch("ada/before")
+    assert cost.estimate_cost(store, config).download is None
+
+
+def test_without_a_network_the_catalogue_tells_the_most(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config = RunConfig(checkpoint="FacebookAI/roberta-large")
+    first = cost.estimate_cost(store, config).download
+    assert first == cost.Download(1_420_000_000, at_most=True, unasked=True)
+    assert cost.ask_hub(store, config)
+    asked = cost.estimate_cost(store, config)
+    assert asked.download == cost.Download(1_420_000_000, at_most=True)
+    assert "at most 1.4 GB" in cost_view.costs(asked, config)
+    assert cost.estimate_cost(store, RunConfig()).download is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model.safetensors": None}, "has no safetensors weights"),
+        ({"config.json": {"model_type": "clip"}}, "is a clip model, of which transformers makes"),
+        ({"config.json": {"model_type": "fnet"}}, "is a fnet model, which reads a batch's padding"),
+    ],
+)
+def test_what_cannot_be_fine_tuned_is_refused_at_the_form(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path,
+    change: dict[str, dict[str, str] | None], words: str,
+) -> None:  # fmt: skip
+    name = f"ada/{words.split()[2]}"
+    repo = hub.add_repo(name, files=toy_checkpoint)
+    for file, content in change.items():
+        repo.files[file] = json.dumps(content).encode()
+        if content is None:
+            del repo.files[file]
+    config = RunConfig(checkpoint=name, max_length=32)
+    assert cost.ask_hub(store, config)
+    for ask in (service.start_run, cost.estimate_cost):
+        with pytest.raises(ConfigError, match=words):
+            ask(store, config)
+    assert not store.runs()
+
+
+def test_the_kind_of_a_folder_is_looked_at_too(store: RunStore, tmp_path: Path) -> None:
+    folder = write(tmp_path / "bert", "Bert")
+    config = RunConfig(checkpoint=str(folder), max_length=32)
+    cost.estimate_cost(store, config)
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"model_type": "whisper"}))
+    with pytest.raises(ConfigError, match="is a whisper model"):
+        cost.estimate_cost(store, config)
+
+
+@pytest.fixture
+def fetched(hub: LoopbackHub, toy_checkpoint: Path) -> str:
+    hub.add_repo("ada/fetched", files=toy_checkpoint)
+    checkpoint_files.fetch("ada/fetched")
+    return "ada/fetched"
+
+
+def test_what_is_on_the_disk_is_listed_and_removed(
+    fetched: str, store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = {model.name: model for model in finetune.list_models()}
+    assert listed[fetched].bytes > 10_000
+    command.main(["--size", "large", "--languages", "other"])
+    text = capsys.readouterr().out
+    assert f"on this disk: {fetched}, " in text
+    assert "FacebookAI/xlm-roberta-large" in text
+    assert "roberta-base" not in text
+    command.main(["--remove", fetched, "--runs", str(store.root)])
+    assert fetched not in {model.name for model in finetune.list_models()}
+    with pytest.raises(StoreError, match="is not among the downloaded checkpoints"):
+        finetune.remove_model(fetched, store)
+    for name in ("..", "../..", "", BUNDLED_CHECKPOINT):
+        with pytest.raises(StoreError):
+            finetune.remove_model(name, store)
+
+
+def test_what_a_run_needs_stays(
+    fetched: str, store: RunStore, adopt: Callable[[Run], bool]
+) -> None:
+    run = store.create(RunConfig(checkpoint=fetched, name="busy"))
+    run.append(events.Started(device="CPU"))
+    adopt(run)
+    with pytest.raises(StoreError, match=f"{fetched} is in use by the run busy"):
+        models.remove_model(store, fetched)
+    with pytest.raises(StoreError, match="Visitors cannot remove"):
+        models.remove_model(store.for_visitor(Visitor(("browser:a",))), fetched)
+    run.append(events.Finished(step=1, seconds=1.0))
+    assert models.remove_model(store, fetched).name == fetched
