@@ -14,6 +14,7 @@ __all__ = [
     "run_table",
     "scheduler",
     "service",
+    "teachers",
     "terminal",
     "tokens",
     "train",
