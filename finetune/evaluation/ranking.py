@@ -16,6 +16,7 @@ import pyarrow as pa
 from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.evaluation import picking, report, saved_predictions, speed
+from finetune.evaluation.picking import Picking
 from finetune.inference import decision_rule
 from finetune.messages import message as _
 from finetune.metrics import best_set, catalog, selection
@@ -129,6 +130,7 @@ class KeptAnswers:
     truth: Targets
     table: pa.Table | None
     values: Targets
+    picking: Picking | None
 
 
 def kept_answers(run: Run) -> KeptAnswers:
@@ -141,7 +143,8 @@ def kept_answers(run: Run) -> KeptAnswers:
     table = saved_predictions.read_examples(run, labels=saved.labels)
     rule = decision_rule.read_rule(run.best)
     values = task_of(target).answers(saved.logits, target, rule).values
-    return KeptAnswers(run, target, saved.labels, table, values)
+    picked = picking.run_picking(run, summary)
+    return KeptAnswers(run, target, saved.labels, table, values, picked)
 
 
 class ScoredRuns(NamedTuple):
@@ -178,7 +181,7 @@ def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
     scores, added = [], []
     for each in answered:
         score = task.intervals(each.values, truth, target, [metric])
-        picked = picking.run_picking(each.run, each.run.state())
+        picked = each.picking
         expected = picked.expected_intervals(score) if picked else {}
         scores.append(expected.get(metric.name, score[metric.name]))
         added.append(metric.rank(picked.bias.get(metric.name, 0.0)) if picked else 0.0)
