@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,8 @@ from finetune.evaluation import file_shift, saved_predictions
 from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
 from finetune.inference import decision_rule, file_request
 from finetune.inference.file_request import PredictionRequest
+from finetune.inference.result_files import PREDICTION
+from finetune.inference.shown_rows import ShownRow, shortened
 from finetune.metrics import classification, label_free
 from finetune.runs import pair_index
 from finetune.runs.run import Run
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 MOST = 2000  # rows of a sample
 FEWEST = 50  # rows of a sample that can be judged
+TO_LABEL = 100  # rows that a person is asked to label
 LENGTH_BINS, LENGTH_STEP = 128, 4  # of tokens
 SCORE_BINS = 20  # of a score's scale; one more on either side
 _CHARACTERS = 20_000  # of a sentence
@@ -51,7 +54,6 @@ class SampledRow(NamedTuple):
     number: int  # in the file, from 0
     first: str
     second: str | None
-    cells: dict[str, Any]  # of the file
 
 
 class Sample:
@@ -69,14 +71,12 @@ class Sample:
     def add(self, window: Window) -> None:
         """Take in the next rows of a file."""
         numbers = [at for at, (_, error) in enumerate(window.rows, self._read) if not error]
-        cells = [cells for cells, error in window.rows if not error]
         self._read += len(window.rows)
-        self.add_texts(window.first, window.second, numbers, cells)
+        self.add_texts(window.first, window.second, numbers)
 
     def add_texts(
-        self, first: Sequence[str], second: Sequence[str] | None, numbers: Sequence[int],
-        cells: Sequence[dict[str, Any]],
-    ) -> None:  # fmt: skip
+        self, first: Sequence[str], second: Sequence[str] | None, numbers: Sequence[int]
+    ) -> None:
         """Take in rows that can be answered."""
         last = self._rows[-1].order if len(self._rows) == MOST else 1.0
         order = self._draw.random(len(first))
@@ -91,7 +91,7 @@ class Sample:
         self._rows += [
             SampledRow(
                 float(order[at]), numbers[at], first[at][:_CHARACTERS],
-                second[at][:_CHARACTERS] if second else None, cells[at],
+                second[at][:_CHARACTERS] if second else None,
             )
             for at in drawn.tolist()
         ]  # fmt: skip
@@ -105,6 +105,15 @@ class Sample:
         )
         groups = text_hashes.sentence_groups(first, second if second.any() else first)
         return [self._rows[at] for at in np.sort(np.unique(groups, return_index=True)[1])]
+
+
+def check_enough(rows: Sequence[SampledRow]) -> None:
+    """Raise DataError if a file's sample is too small to judge by."""
+    if len(rows) < FEWEST:
+        raise DataError(
+            "{n} rows of the file are new to the model and share no sentence, too few to compare.",
+            "Bring at least {least} of them.", n=len(rows), least=FEWEST,
+        )  # fmt: skip
 
 
 class Monitor:
@@ -128,7 +137,7 @@ class Monitor:
             )
         sample, columns = Sample(run, ["train"]), table.to_pydict()
         first, second = columns["sentence1"], columns.get("sentence2")
-        sample.add_texts(first, second, range(len(first)), [{}] * len(first))
+        sample.add_texts(first, second, range(len(first)))
         self._rows = sample.rows()
         if len(self._rows) < FEWEST:
             raise DataError(
@@ -196,12 +205,7 @@ class Monitor:
         Raises:
             DataError: if there are fewer than 50 rows.
         """
-        if len(rows) < FEWEST:
-            raise DataError(
-                "{n} rows of the file are new to the model and share no sentence, too few to "
-                "compare.",
-                "Bring at least {least} of them.", n=len(rows), least=FEWEST,
-            )  # fmt: skip
+        check_enough(rows)
         values, confidence = self.answer(rows)
         counts = self._count(rows, values, confidence)
         words = compare_words(self._rows[:_COMPARED], rows[:_COMPARED])
@@ -230,6 +234,34 @@ def compare_words(
     similarity = (features @ features.T).toarray() / len(columns)
     test = label_free.classifier_test(similarity, np.arange(len(rows)) >= len(reference))
     return test.distance, test.p
+
+
+def look(
+    run: Run, scorer: LocalScorer, request: PredictionRequest, rows: Sequence[SampledRow]
+) -> dict[str, Any]:
+    """Judge a sample of a file that is being predicted.
+
+    Returns:
+        As JSON values: what is `judged`, the `reference`, the file's `counts`, and if an answer is
+        one class, 100 random rows `to_label`: each a `ShownRow` with its confidence's bin.
+
+    Raises:
+        DataError: if there are too few rows, or the run's validation pairs were not kept.
+    """
+    check_enough(rows)
+    monitor = Monitor(run, scorer, request.options)
+    counts, answers, bins = monitor.count(rows)
+    to_label: list[dict[str, Any]] = []
+    if monitor.reference.confusion:
+        for row, answer, confidence in zip(rows[:TO_LABEL], answers, bins, strict=False):
+            texts = {request.sentence1: row.first, request.sentence2: row.second}
+            cells = {name: text for name, text in texts.items() if name} | {PREDICTION: answer}
+            shown = shortened(ShownRow(row=row.number, margin=None, unsure=False, cells=cells))
+            to_label.append({**shown, "confidence": confidence})
+    return {
+        "judged": asdict(file_shift.judge(monitor.reference, counts)),
+        "reference": asdict(monitor.reference), "counts": asdict(counts), "to_label": to_label,
+    }  # fmt: skip
 
 
 def monitor_file(
@@ -265,7 +297,7 @@ def monitor_file(
         truth, known = task_of(monitor.target).parse(cells, monitor.target)
         sample, at = Sample(run), np.flatnonzero(known).tolist()
         texts = [[column[row] for row in at] for column in sentences]
-        sample.add_texts(texts[0], texts[1] if texts[1:] else None, at, [{}] * len(at))
+        sample.add_texts(texts[0], texts[1] if texts[1:] else None, at)
         rows = sample.rows()
         given = truth[[row.number for row in rows]]
         values, bins = monitor.answer(rows) if rows else (given, None)

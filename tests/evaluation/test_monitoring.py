@@ -108,7 +108,7 @@ def test_the_sample_is_bounded_and_random(run: Run, monkeypatch: pytest.MonkeyPa
     sample = monitoring.Sample(run)
     for begin in range(0, 1000, 100):
         numbers = range(begin, begin + 100)
-        sample.add_texts([f"row {n}" for n in numbers], None, numbers, [{}] * 100)
+        sample.add_texts([f"row {n}" for n in numbers], None, numbers)
     found = [row.number for row in sample.rows()]
     assert len(found) == len({*found}) == 50
     assert 300 < np.mean(found) < 700
