@@ -73,20 +73,16 @@ class Ranking:
         if self.measured:
             speed = cheapest.milliseconds
             cost = _("{milliseconds:.1f} ms a pair, {size}", milliseconds=speed, size=cost)
-        values = {
-            "runs": len(self.runs), "few": few, "n": self.examples, "name": cheapest.name,
-            "cost": cost,
-        }  # fmt: skip
         if few == 1:
             return _(
                 "Of {runs} runs on the same {n:,} pairs, only {name} may be the best ({cost}).",
-                **values,
-            )
+                runs=len(self.runs), n=self.examples, name=cheapest.name, cost=cost,
+            )  # fmt: skip
         return _(
             "Of {runs} runs on the same {n:,} pairs, {few} may be the best; the cheapest of these "
             "is {name} ({cost}).",
-            **values,
-        )
+            runs=len(self.runs), few=few, n=self.examples, name=cheapest.name, cost=cost,
+        )  # fmt: skip
 
 
 def rank_runs(runs: Sequence[Run]) -> Ranking:
