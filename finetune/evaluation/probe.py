@@ -62,6 +62,11 @@ class Probed:
     size: int = 0  # bytes of its weights
     may_be_best: bool = False  # False if another one is shown to be better
 
+    @property
+    def title(self) -> str:
+        """The name without the owner or the folder."""
+        return self.checkpoint.rstrip("/").rpartition("/")[2]
+
 
 @dataclass(frozen=True)
 class ProbeReport:
@@ -82,15 +87,15 @@ class ProbeReport:
         if not probed:
             return _("None of these could be read.")
         if len(probed) == 1:
-            return _("Only {name} could be read.", name=probed[0].checkpoint)
+            return _("Only {name} could be read.", name=probed[0].title)
         if len(best) == 1:
-            return _("Train {name} first: it is ahead of the others here.", name=best[0].checkpoint)
+            return _("Train {name} first: it is ahead of the others here.", name=best[0].title)
         fastest = min(best, key=lambda one: one.milliseconds)
         return _(
             "The probe cannot tell {names} apart on {n:,} pairs. {fastest} is the fastest of them.",
-            names=some([one.checkpoint for one in best], 3),
+            names=some([one.title for one in best], 3),
             n=self.pairs,
-            fastest=fastest.checkpoint,
+            fastest=fastest.title,
         )
 
     def to_json(self) -> str:

@@ -80,13 +80,16 @@ def test_checkpoints_are_compared_and_one_is_chosen(
     toys.copy_model(toy_checkpoint, plain)
     config = json.loads((plain / "config.json").read_text())
     (plain / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
-    page.locator("#train-file input").set_input_files(
+    page.get_by_role("tab", name="Data", exact=True).click()
+    page.locator("#train-file input[type=file]").set_input_files(
         toys.write_pairs(tmp_path / "pairs", train=80) / "train.csv"
     )
     expect(page.locator("#overview")).to_contain_text("can be trained on")
     page.get_by_role("tab", name="Train", exact=True).click()
     page.get_by_role("button", name="Advanced").click()
-    page.locator("#knob-max_length input").fill("32")
+    length = page.locator("#knob-max_length input")
+    length.fill("32")
+    length.press("Enter")
     page.get_by_role("button", name="Which checkpoint first?").click()
     box = page.locator("#probe-names input")
     box.fill(str(plain))
@@ -115,7 +118,7 @@ def test_a_file_in_another_language_is_offered_another_checkpoint(
     page.locator("#knob-checkpoint input").fill(bundled)
     page.locator("#knob-checkpoint input").press("Enter")
     page.get_by_role("tab", name="Data", exact=True).click()
-    page.locator("#train-file input").set_input_files(tmp_path / "german.csv")
+    page.locator("#train-file input[type=file]").set_input_files(tmp_path / "german.csv")
     finding = page.locator('#findings [data-kind="language"]')
     expect(finding).to_contain_text("splits your words into")
     finding.get_by_role("button", name="Take Multilingual MiniLM").click()
