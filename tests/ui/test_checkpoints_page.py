@@ -34,7 +34,7 @@ def test_a_checkpoint_is_found_sized_downloaded_and_removed(
     for label, option in (("Size", "Large"), ("Language of the texts", "Other languages")):
         page.get_by_role("combobox", name=label, exact=True).click()
         page.get_by_role("option", name=option).click()
-    expect(listed.get_by_role("button")).to_have_count(4)
+    expect(listed.get_by_role("button")).to_have_count(3)
     if folder := os.environ.get("SCREENSHOTS"):
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
