@@ -32,12 +32,12 @@ class CheckpointList:
             with gr.Row():
                 self.size = gr.Dropdown(
                     list(zip(sizes, ("", "small", "base", "large"), strict=True)), value="",
-                    label=gettext("Size"), elem_id="checkpoint-size", min_width=130,
+                    label=gettext("Size"), elem_id="checkpoint-size", min_width=220,
                 )  # fmt: skip
                 self.languages = gr.Dropdown(
                     list(zip(languages, ("", "english", "other"), strict=True)), value="",
                     label=gettext("Language of the texts"), elem_id="checkpoint-languages",
-                    min_width=130,
+                    min_width=220,
                 )  # fmt: skip
             self.message = elements.notice("checkpoint-message")
             self.found = gr.HTML(elem_id="checkpoint-list", js_on_load=elements.CHOICES)
