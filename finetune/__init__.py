@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.api import (
         answer_when_sure,
+        compare_answers,
         cross_validate,
         evaluate,
         gate,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         rank,
         remove_model,
         search,
+        still_holds,
         train,
     )
     from finetune.config import RunConfig
@@ -35,6 +37,7 @@ __all__ = [
     "RunConfig",
     "RunStore",
     "answer_when_sure",
+    "compare_answers",
     "cross_validate",
     "evaluate",
     "gate",
@@ -45,6 +48,7 @@ __all__ = [
     "rank",
     "remove_model",
     "search",
+    "still_holds",
     "train",
 ]
 _MODULES = {

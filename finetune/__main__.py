@@ -23,6 +23,7 @@ COMMANDS = {  # modules of `cli`
     "sure": "let a run's model answer only when it is sure, with a bound on its error",
     "rank": "rank finished runs, and name the cheapest of those that may be the best",
     "gate": "say if a run's model may replace an older one: exit status 0, 1, or 2 if in doubt",
+    "monitor": "say if a run's model still holds on a file without labels",
     "export": "write a saved model as ONNX, and compare it with PyTorch",
     "models": "list checkpoints to begin from and those on this disk, or remove one",
     "deploy": "make or update a Hugging Face Space with this project",

@@ -28,6 +28,7 @@ from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
+    from finetune.evaluation.file_shift import Monitoring
     from finetune.evaluation.probe import ProbeReport
     from finetune.evaluation.ranking import Ranking
     from finetune.evaluation.report import RunEvaluation
@@ -311,6 +312,63 @@ def rank(
                 speed.measure_speed(run)
         ranked = ranking.rank_runs(found)
     return ranked
+
+
+def compare_answers(
+    run: Run | Path | str, file: Path | str, request: PredictionRequest | None = None
+) -> list[dict[str, Any]]:
+    """Compare a run's answers to a file with those in its further columns, such as another model's
+    or a person's.
+
+    Args:
+        request: columns and reading of the file; guessed if None.
+
+    Returns:
+        What `OtherAnswers.report` says of each column whose cells are answers: how far they agree,
+        and who is right if the file has labels.
+    """
+    import tempfile
+
+    from finetune.inference import file_request, files
+    from finetune.inference.file_request import PredictionRequest
+
+    run, path = as_run(run), Path(file)
+    request = request or PredictionRequest(run.id, path.name, "")
+    trained = run.state().columns
+    request = file_request.check_columns(request, path, trained, run.config().encoding)
+    with tempfile.TemporaryDirectory() as folder:
+        predicted, _ = files.predict_file(run, request, path, Path(folder) / "result.jsonl")
+    others: list[dict[str, Any]] = predicted.get("others", [])
+    return others
+
+
+def still_holds(
+    run: Run | Path | str,
+    file: Path | str,
+    labels: Path | str | None = None,
+    request: PredictionRequest | None = None,
+) -> Monitoring:
+    """Say if a run's model still holds on a file without labels.
+
+    Args:
+        file: the file, or the counts of one that `python -m finetune monitor --aggregates` wrote.
+        labels: a file with labels of at least 30 rows, drawn from it at random.
+        request: columns and reading of both; guessed if None.
+
+    Returns:
+        `verdict`: `as before`, `changed` or `train anew`; `accuracy`, estimated, with its interval;
+            `changes`, a test each; `shares` of the classes; and what the labels show as `measured`.
+
+    Raises:
+        DataError: if fewer than 50 rows are new to the model and share no sentence, or the run's
+            validation pairs were not kept.
+    """
+    from finetune.evaluation import monitoring
+    from finetune.inference.file_request import PredictionRequest
+
+    run, path = as_run(run), Path(file)
+    request = request or PredictionRequest(run.id, path.name, "")
+    return monitoring.monitor_file(run, path, request, Path(labels) if labels else None)[0]
 
 
 def push_to_hub(

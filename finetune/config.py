@@ -200,6 +200,8 @@ class RunConfig(BaseModel):
         "auto", label="Attention"
     )
     """How attention is computed; auto takes the fastest the model has."""
+    teacher: str = _model("", several=True)
+    """Learn from the answers of this run too, or of owner/name on the Hub; several: their mean."""
     use_lora: bool = _model(False, label="LoRA")
     """Train small added matrices (LoRA), not all weights: less memory for large checkpoints."""
     lora_r: int = _model(16, 1, 1024, label="LoRA rank", search=(8, 16, 32, 64))
@@ -307,7 +309,7 @@ class RunConfig(BaseModel):
     """Keep only the first of equal pairs in each split."""
     drop_leaked: bool = _data(False, label="Leave out leaked rows")
     """Leave out training pairs that stand in validation or test too, swapped or not."""
-    fold: int = _expert(0, 0, MOST_FOLDS, words={0: _("All rows")})
+    fold: int = _expert(0, 0, MOST_FOLDS, words={0: _("None")})
     """Of a cross-validation, train only the model that holds out this fold."""
     name: str = _field("Name", "")
     """A name to find the run by; empty for the data's name and a number."""
@@ -371,6 +373,8 @@ class RunConfig(BaseModel):
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
+        elif name == "teacher" and _first_wrong(value, lambda word: True):
+            problem = _("must be names, quoted if they have spaces, got {value}", value=repr(value))
         elif name == "score_cut" and value and not _NUMBER.fullmatch(value):
             problem = _("must be a number, got {value}", value=reprlib.repr(value))
         elif name == "label_map" and (
@@ -401,6 +405,11 @@ class RunConfig(BaseModel):
         """`label_map` as label -> new label, "" to leave its rows out."""
         entries = [entry.rpartition("=") for entry in shlex.split(self.label_map)]
         return {old: new for old, _, new in entries}
+
+    @property
+    def teachers(self) -> list[str]:
+        """`teacher` as names of runs and Hub ids."""
+        return shlex.split(self.teacher)
 
     @property
     def added_metrics(self) -> list[str]:

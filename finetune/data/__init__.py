@@ -19,5 +19,6 @@ __all__ = [
     "table",
     "table_formats",
     "token_lengths",
+    "tokenizer_fit",
     "truncation",
 ]

@@ -12,8 +12,9 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.data import checkpoint_files, checkpoints
+from finetune.data import checkpoint_files, checkpoints, tokenizer_fit
 from finetune.data.check_report import TokenLengths
+from finetune.data.tokenizer_fit import TokenizerFit
 from finetune.errors import FinetuneError
 from finetune.messages import message as _
 
@@ -25,18 +26,24 @@ ESTIMATED_ROWS = 2500  # the share of rows that are cut is then known to 2 point
 CHARACTERS = 2_000_000  # of all rows of an estimate, half a second's work
 _LONGEST_CHECKED, _LONGEST_ESTIMATED = 100_000, 20_000  # characters of a sentence
 _LOOKED_AT = 1000  # rows, and tokens of each, that are checked for unknown ones
+_READ = 1000  # sentences whose words are looked at
 _LARGEST_TOKENIZER = 30 * 2**20  # bytes
 _estimates: dict[tuple[Path, Path], TokenLengths] = {}
 
 
-def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
-    """Measure the training rows, or a random sample, with the checkpoint's tokenizer. If it cannot
-    be loaded, the result is only a `note`. ModelError if it is empty or does not know the text."""
+def check_lengths(
+    assigned: SplitRows, config: RunConfig
+) -> tuple[TokenLengths, TokenizerFit | None]:
+    """Measure the training rows, or a random sample, with the checkpoint's tokenizer, and how well
+    it knows their language.
+
+    If it cannot be loaded, the result is only a `note`. ModelError if it is empty or does not know
+    the text."""
     from transformers import AutoTokenizer
 
     source_split, rows = assigned.rows["train"]
     if not len(rows):
-        return TokenLengths(note=_("There is no row to measure."))
+        return TokenLengths(note=_("There is no row to measure.")), None
     try:
         folder = checkpoint_files.fetch(config.checkpoint, weights=False)
         with checkpoint_files.open_files(folder, config.checkpoint) as files:
@@ -49,7 +56,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
             checkpoint=config.checkpoint,
             reason=reason,
         )
-        return TokenLengths(note=note)
+        return TokenLengths(note=note), None
     checkpoints.check_tokenizer(config.checkpoint, tokenizer)
     sample = rows
     if len(rows) > CHECKED_ROWS:
@@ -57,14 +64,18 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
         sample = np.sort(rng.choice(rows, CHECKED_ROWS, replace=False))
     lengths: list[int] = []
     first: list[list[int]] = []
+    read: list[str] = []  # of the first rows
     texts = assigned.dataset.texts(source_split).select(sample)
     for batch in texts.iter(checkpoints.rows_at_once(texts, _LONGEST_CHECKED)):
         sentences = [[text[:_LONGEST_CHECKED] for text in column] for column in batch.values()]
         token_ids = tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
         lengths += map(len, token_ids)
+        if len(read) < _READ:
+            read += [text[:_LOOKED_AT] for column in sentences for text in column]
         first += [ids[:_LOOKED_AT] for ids in token_ids[: _LOOKED_AT - len(first)]]
     checkpoints.check_known(config.checkpoint, tokenizer, first)
-    return _summarize(lengths, len(rows), config.max_length)
+    fit = tokenizer_fit.measure_fit(tokenizer, read)
+    return _summarize(lengths, len(rows), config.max_length), fit
 
 
 def _summarize(tokens: Sequence[int], total: int, max_length: int = 0) -> TokenLengths:

@@ -27,10 +27,6 @@ from finetune.tasks.base import SureRule
 from finetune.tasks.registry import task_of
 
 ERROR, CONFIDENCE = 0.02, 0.95  # what is offered first
-NONE_FOR_SCORES = (
-    "A score is never left out: the interval around it is as wide for every row.",
-    "Read the score with its interval.",
-)
 
 
 @dataclass(frozen=True)
@@ -130,7 +126,10 @@ def measure(
     target = evaluation.analysis.target
     task = task_of(target)
     if not task.has_right:
-        raise DataError(*NONE_FOR_SCORES)
+        raise DataError(
+            "A score is never left out: the interval around it is as wide for every row.",
+            "Read the score with its interval.",
+        )
     if per_class and not task.choices(target):
         raise DataError(
             "A bound of each class is for rows of one class.", "Ask for one of all answers."

@@ -1,6 +1,7 @@
 """Labels that a person corrected after a model doubted them, and the pairs with these labels.
 
     <run folder>/corrections.json   row of the validation split -> class
+    <predicted file>/labels.json    random row of a file -> class, as a person labelled it
 
 The run itself stays unchanged; a new one can start from the corrected pairs.
 """
@@ -31,20 +32,25 @@ _TEXTS = ("sentence1", "sentence2")
 _write_lock = threading.Lock()  # a person may correct two labels within a moment
 
 
-def read_corrections(job: JobFolder) -> dict[int, str]:
+CORRECTIONS, LABELS = "corrections.json", "labels.json"
+
+
+def read_corrections(job: JobFolder, file: str = CORRECTIONS) -> dict[int, str]:
     """Read the corrected class of each row, in row order; empty if unreadable."""
-    corrections = read_as(dict[NonNegativeInt, str], job.folder / "corrections.json") or {}
+    corrections = read_as(dict[NonNegativeInt, str], job.folder / file) or {}
     return dict(sorted(corrections.items()))
 
 
-def write_correction(job: JobFolder, row: int, label: str, before: str) -> dict[int, str]:
+def write_correction(
+    job: JobFolder, row: int, label: str, before: str, file: str = CORRECTIONS
+) -> dict[int, str]:
     """Set the class of a row, or forget it if it was that `before`. Returns all corrections."""
     with _write_lock:
-        corrections = read_corrections(job) | {row: label}
+        corrections = read_corrections(job, file) | {row: label}
         if label == before:
             del corrections[row]
         text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
-        write_atomically(job.folder / "corrections.json", text + "\n")
+        write_atomically(job.folder / file, text + "\n")
     return corrections
 
 

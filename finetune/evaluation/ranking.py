@@ -22,6 +22,7 @@ from finetune.metrics import best_set, catalog, selection
 from finetune.metrics.catalog import Metric
 from finetune.metrics.intervals import Interval
 from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, task_of
 
@@ -112,6 +113,11 @@ def rank_runs(runs: Sequence[Run]) -> Ranking:
     ranked.sort(key=lambda run: -found.metric.rank(run.score.value))
     left = len(runs) - len(ranked)
     return Ranking(found.metric, found.classes, found.examples, tuple(ranked), left)
+
+
+def beside(store: RunStore, run: Run) -> list[Run]:
+    """Return a run and all others of a store, for `rank_runs` to rank those on its pairs."""
+    return [run, *(other for other in store.runs() if other.id != run.id)]
 
 
 @dataclass(frozen=True, eq=False)

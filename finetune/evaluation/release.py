@@ -146,14 +146,8 @@ def compare_on_file(
     summary = new.state()
     assert summary.prepared is not None, "it was just checked"
     target = summary.prepared.target
-    request = file_request.check_columns(request, path, summary.columns, new.config().encoding)
-    if not request.label:
-        raise DataError(
-            "{file} has no column of labels.",
-            "Choose it, or call it as it was called in training: {label}.",
-            file=request.file,
-            label=summary.columns.label,
-        )
+    if not (request.sentence1 and request.label):
+        request = golden_request(new, path, request)
     numbers, sentences, cells = files.read_labelled(path, request)
     truth, known = task_of(target).parse(cells, target)
     kept = np.flatnonzero(known)
@@ -176,6 +170,21 @@ def compare_on_file(
         )
     ours, theirs = (answer_rows(model, target, sentences, new) for model in (new, old))
     return gate.judge(empty, rows, ours, theirs, None, metrics)
+
+
+def golden_request(new: Run, path: Path, request: PredictionRequest) -> PredictionRequest:
+    """Fill in the columns of a golden file that a request leaves open, by those that a run was
+    trained on. Raises a DataError if one is in doubt or there are no labels."""
+    trained = new.state().columns
+    request = file_request.check_columns(request, path, trained, new.config().encoding)
+    if request.label:
+        return request
+    raise DataError(
+        "{file} has no column of labels.",
+        "Choose it, or call it as it was called in training: {label}.",
+        file=request.file,
+        label=trained.label,
+    )
 
 
 def seen_rows(run: Run, hashes: Integers, numbers: Integers) -> tuple[list[str], list[str]]:

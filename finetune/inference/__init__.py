@@ -5,6 +5,7 @@ __all__ = [
     "file_request",
     "files",
     "model_cache",
+    "other_answers",
     "predictor",
     "quantized",
     "result_files",

@@ -18,6 +18,7 @@ from finetune.data import checkpoints, label_columns, table_formats
 from finetune.data.table import Table, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
+from finetune.inference.other_answers import OtherAnswers
 from finetune.inference.result_files import DECISION, TRAINED_ON, ColumnTypes, Line
 from finetune.inference.scorer import Precision, Scorer
 from finetune.inference.shown_rows import UNSURE, PredictedRow, ShownRow, ShownRows
@@ -103,6 +104,7 @@ def predict_file(
     on_rows: Callable[[list[ShownRow]], None] = lambda rows: None,
     scorer: WindowScorer | None = None,
     review: Path | None = None,
+    on_window: Callable[[Window], None] = lambda window: None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file; returns the report, and whether all rows were predicted.
 
@@ -115,6 +117,7 @@ def predict_file(
         scorer: scores with the run's model; a `LocalScorer` by default.
         review: where to write the rows that the model is unsure of, as in `out`; written only if
             a bound kept with the model decides which these are.
+        on_window: called with all rows as they were read.
     """
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
@@ -135,6 +138,7 @@ def predict_file(
             writers.append(opened.enter_context(result_files.open_writer(path, table, own, added)))
         try:
             for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
+                on_window(window)
                 begin, predicted = predictor.rows, predictor.predict(window.rows, scores)
                 writers[0]([row.cells for row in predicted])
                 for write in writers[1:]:
@@ -147,6 +151,13 @@ def predict_file(
     on_rows(shown.rows)
     report = {"precision": scorer.precision, "left_out": [*table.unusable]}
     return predictor.report() | report, complete
+
+
+def read_windows(path: Path, request: PredictionRequest) -> Iterator[Window]:
+    """Read the rows of a file in windows, without predicting them."""
+    table = table_formats.open_table(path, request.file, request.reading)
+    table.keep_empty_rows = True
+    yield from _windows(_read_rows(table, request), request)
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -211,6 +222,8 @@ class _RowPredictor:
         self._task, self._target = task_of(target), target
         self._metrics = measured(run.config(), target)
         self._label_parts = label_columns.parts_of(request.label, taken)
+        used = {request.sentence1, request.sentence2, request.label, *self._label_parts}
+        self._others = OtherAnswers(self._task, target, [one for one in taken if one not in used])
         self._pair_index = pair_index.read_pair_index(run)
         # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
@@ -230,6 +243,7 @@ class _RowPredictor:
     def predict(self, window: list[InputRow], scores: WindowLogits) -> list[PredictedRow]:
         """Return the rows of the result."""
         records = [record for record, error in window if not error]
+        self._numbers = [at for at, (_, error) in enumerate(window, self.rows) if not error]
         predictions = iter(self._predictions(records, scores) if records else ())
         nothing = PredictedRow(dict.fromkeys(self._answered), None, False)
         self.rows += len(window)
@@ -248,10 +262,13 @@ class _RowPredictor:
         answers = task.answers(scores.logits, target, self._rule, options, scores.swapped)
         margins = task.margins(answers, target, self._rule, options)
         trained_on = self._trained_on(records)
+        truth, known, labels = answers.values, np.zeros(len(records), bool), []
         if self._request.label:
             truth, known = self._truth(records)
+            labels = [record.get(self._request.label, "") for record in records]
             self._unknown_labels += int((~known).sum())
             self._labelled.append((answers.values[known], truth[known], trained_on[known]))
+        self._others.add(records, self._numbers, answers.values, truth, known, labels)
         self._answers.update(task.counted(answers.values, target))
         given = decision_rule.sure_answers(
             scores.logits, target, self._rule, options, scores.swapped
@@ -320,6 +337,8 @@ class _RowPredictor:
             if self._overlap.get(TRAINED_ON):
                 new = ~trained_on
                 report["not_trained_on"] = self._scores(answers[new], truth[new], ENOUGH)
+        if others := self._others.report():
+            report["others"] = others
         return report
 
     def _scores(self, answers: Targets, truth: Targets, enough: int) -> dict[str, Any]:

@@ -50,18 +50,19 @@ class ShownRows:
             for number, (cells, margin, unsure) in enumerate(lines, begin)
             if number < FIRST or unsure
         ]
-        first = [_shortened(row) for row in rows if row["row"] < FIRST]
+        first = [shortened(row) for row in rows if row["row"] < FIRST]
         later = [row for row in rows if row["row"] >= FIRST]
         if later:
             least = heapq.nsmallest(
                 LEAST_SURE, self._unsure + later, key=lambda row: row["margin"] or 0.0
             )
-            self._unsure = [_shortened(row) for row in least]
+            self._unsure = [shortened(row) for row in least]
         self._first += first
         return bool(first)
 
 
-def _shortened(row: ShownRow) -> ShownRow:
+def shortened(row: ShownRow) -> ShownRow:
+    """Shorten the cells of a row."""
     plain = {name: to_plain_value(cell) for name, cell in row["cells"].items()}
     cells = {name: c[:_CELL] if isinstance(c, str) else c for name, c in plain.items()}
     row["cells"] = cells

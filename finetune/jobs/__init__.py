@@ -2,6 +2,7 @@
 
 __all__ = [
     "check",
+    "compare",
     "cost",
     "evaluate",
     "export",
@@ -13,6 +14,7 @@ __all__ = [
     "run_table",
     "scheduler",
     "service",
+    "teachers",
     "terminal",
     "tokens",
     "train",

@@ -229,7 +229,8 @@ class _Facts:
         gpu = devices.accelerator_memory() if place == HERE else 0
         layers = (self.shape or _BERT_BASE).layer_parameters
         pairs = rows * (1 + config.swap_augmentation)
-        self.config = recipe.resolve(config, layers, pairs, gpu, config.num_processes)
+        family = self.shape.family if self.shape else ""
+        self.config = recipe.resolve(config, layers, pairs, gpu, config.num_processes, family)
         given = config.per_device_train_batch_size
         self.knows_batch = bool(given or (place == HERE and (not gpu or (rows and self.shape))))
         about = about or not self.knows_batch

@@ -46,6 +46,7 @@ class Shape:
     hidden: int
     wide: int
     heads: int
+    family: str = ""  # `model_type`
 
     @property
     def layer_parameters(self) -> int:
@@ -146,6 +147,7 @@ def _read_shape(files: tuple[tuple[Path, int], ...]) -> Shape | None:
         hidden=hidden,
         wide=wide or 4 * hidden,
         heads=_first_number(config, "num_attention_heads", "n_heads", "n_head"),
+        family=str(config.get("model_type", "")),
     )
 
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
+from finetune.data import catalog
 from finetune.environment import devices, logs
 from finetune.environment.usage import UsageMeter
 from finetune.errors import ConfigError, DataError, StoreError
-from finetune.jobs import background
+from finetune.jobs import background, teachers
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
 from finetune.metrics.classification import Indices
@@ -34,6 +35,7 @@ from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from datasets import Dataset
 
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
@@ -139,7 +141,10 @@ def _set_environment(config: RunConfig) -> None:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    background.choose_offline(config.dataset, config.checkpoint, config.foreign_metrics)
+    fetched = [name for name in config.teachers if catalog.is_hub_id(name)]
+    background.choose_offline(
+        config.dataset, config.checkpoint, [*config.foreign_metrics, *fetched]
+    )
     import datasets
     import transformers
 
@@ -239,6 +244,7 @@ class _Training:
                 len(self.pairs.splits["train"]) * (1 + config.swap_augmentation),
                 accelerators.gpu_memory(accelerator.device),
                 accelerator.num_processes,
+                classifier.config.model_type,
             )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
@@ -251,10 +257,14 @@ class _Training:
     def build_batches(self) -> None:
         from finetune.training import dataloaders
 
+        def teach(texts: Dataset) -> Logits:
+            return teachers.teacher_logits(self.run, self.config, texts, self.pairs.target)
+
         with self.accelerator.main_process_first():
             self.batches = dataloaders.build_loaders(
-                self.pairs, self.tokenizer, self.config, self.accelerator.device
-            )
+                self.pairs, self.tokenizer, self.config, self.accelerator.device,
+                teach if self.config.teachers else None,
+            )  # fmt: skip
             embeddings = len(self.classifier.get_input_embeddings().weight)
             name = self.config.checkpoint
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)

@@ -2,7 +2,8 @@
 
 The folder `batches/<id>` has the file as it was brought, `input.csv`, and gets `result.csv`, its
 rows to show in `shown.json`, and the added columns, counts and scores in `report.json`; also
-`review.csv`, the rows that the model is unsure of, if a bound kept with it decides that.
+`review.csv`, the rows that the model is unsure of, if a bound kept with it decides that. Whether
+the model still holds is in `monitoring.json`: counts, and random rows to label.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune import disk, owners, uploads
+from pydantic import TypeAdapter
+
+from finetune import disk, messages, owners, uploads
 from finetune.config import RunConfig
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
-from finetune.errors import DataError, JobError
-from finetune.evaluation import corrections
+from finetune.errors import DataError, FinetuneError, JobError
+from finetune.evaluation import corrections, file_shift
+from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.inference.result_files import PREDICTION, SUFFIXES
 from finetune.jobs import background, workers
@@ -48,6 +52,7 @@ class PredictionState(JobState):
 
     rows: list[ShownRow] = field(default_factory=list)  # rows of the result to show
     report: dict[str, Any] = field(default_factory=dict)  # figures; empty until the job ends
+    to_label: list[ShownRow] = field(default_factory=list)  # random rows, for a person to label
 
     @property
     def answer_column(self) -> str:
@@ -92,6 +97,7 @@ class PredictionJob(BackgroundJob):
             **vars(super().state()),
             rows=disk.read_json(self.folder / "shown.json").get("rows", []),
             report=disk.read_json(self.folder / "report.json"),
+            to_label=disk.read_json(self.folder / "monitoring.json").get("to_label", []),
         )
 
     def cancel(self) -> None:
@@ -101,7 +107,8 @@ class PredictionJob(BackgroundJob):
 
     def work(self) -> events.Event | None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # the model is on this disk; no Hub is needed
-        from finetune.inference.files import PredictionStopped, predict_file
+        from finetune.evaluation import monitoring
+        from finetune.inference.files import LocalScorer, PredictionStopped, predict_file
         from finetune.inference.result_files import result_suffix
 
         began, progress = time.monotonic(), background.EventProgress(self, Phase.PREDICT)
@@ -116,18 +123,29 @@ class PredictionJob(BackgroundJob):
             disk.write_atomically(self.folder / name, text)
 
         request = self.prediction_request()
+        run = Run(self.folder.parent.parent / request.run)
+        scorer, sample = LocalScorer(run), monitoring.Sample(run)
         ending = request.ending or result_suffix(self.input)
         report, complete = predict_file(
-            Run(self.folder.parent.parent / request.run),
+            run,
             request,
             self.input,
             self.folder / f"result{ending}",
             on_progress,
             lambda rows: write("shown.json", {"rows": rows}),
+            scorer=scorer,
             review=self.folder / f"review{ending}",
+            on_window=sample.add,
         )
         seconds = time.monotonic() - began
         write("report.json", report | {"seconds": seconds})
+        if complete:
+            try:
+                seen = monitoring.look(run, scorer, request, sample.rows())
+            except FinetuneError as error:
+                told = {"reason": error.fact, "remedy": error.remedy}
+                seen = {name: messages.encode(text, True) for name, text in told.items()}
+            write("monitoring.json", seen)
         return None if complete else events.Stopped(step=0, seconds=seconds)
 
 
@@ -178,6 +196,37 @@ def correct_answer(job: PredictionJob, row: int, label: str) -> None:
     if answer is None or label not in state.report.get("choices", []):
         raise DataError("There is no such row or class.", "Open the file's result again.")
     corrections.write_correction(job, row, label, answer)
+
+
+def label_row(job: PredictionJob, row: int, label: str) -> None:
+    """Set a person's label of a random row, or take it back if it is "". One that differs from the
+    answer corrects it. DataError for another row or class."""
+    state = job.state()
+    found = (shown["cells"] for shown in state.to_label if shown["row"] == row)
+    answer = next(found, {}).get(PREDICTION)
+    if answer is None or label not in ("", *state.report.get("choices", [])):
+        raise DataError("There is no such row or class.", "Open the file's result again.")
+    corrections.write_correction(job, row, label, "", corrections.LABELS)
+    corrections.write_correction(job, row, label or answer, answer)
+
+
+def monitored(job: PredictionJob) -> Monitoring | DataError | None:
+    """Say whether the model still holds on a file, with the labels given by now, or why that cannot
+    be said; None until the job has ended."""
+    seen = disk.read_json(job.folder / "monitoring.json")
+    if "reference" not in seen:
+        told = [messages.decode(seen[name]) for name in ("reason", "remedy") if name in seen]
+        return DataError(*told) if told else None
+    reference, counts = Reference(**seen["reference"]), Aggregates(**seen["counts"])
+    judged = TypeAdapter(Monitoring).validate_python(seen["judged"])
+    given = corrections.read_corrections(job, corrections.LABELS)
+    rows = [row for row in seen["to_label"] if row["row"] in given]
+    if len(rows) < file_shift.FEWEST_LABELS:
+        return judged
+    labels = [given[row["row"]] for row in rows]
+    answers = [row["cells"][PREDICTION] for row in rows]
+    labelled = Labelled(labels, answers, [row["confidence"] for row in rows])
+    return file_shift.with_labels(judged, reference, counts, labelled)
 
 
 def corrected_run(store: RunStore, job: PredictionJob) -> RunConfig:

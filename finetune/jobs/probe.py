@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,13 @@ from finetune.evaluation.probe import ProbeReport
 from finetune.jobs import background, check
 from finetune.jobs.background import BackgroundJob
 from finetune.messages import message as _
-from finetune.runs.events import Phase
+from finetune.runs import events
+from finetune.runs.events import Event, Phase
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 MOST = 8  # checkpoints of a probe
+_ID = re.compile(r"[0-9a-f]{24}")
 
 
 @dataclass
@@ -51,7 +54,7 @@ class ProbeJob(BackgroundJob):
             state.report = TypeAdapter(ProbeReport).validate_python(values)
         return state
 
-    def work(self) -> None:
+    def work(self) -> Event | None:
         progress = background.EventProgress(self, Phase.PROBE)
         report = probe_checkpoints(
             RunConfig(**self.request["config"]),
@@ -62,6 +65,7 @@ class ProbeJob(BackgroundJob):
             self.owner,
         )
         disk.write_atomically(self.folder / "report.json", report.to_json())
+        return events.Stopped(step=0, seconds=report.seconds) if self.stop_requested() else None
 
 
 def probe_checkpoints(
@@ -112,7 +116,7 @@ def start_probe(store: RunStore, config: RunConfig, names: Sequence[str]) -> Pro
     """Probe checkpoints on a configuration's pairs, unless they have been."""
     chosen = check_request(store, config, names)
     job = probe_of(store, config, chosen)
-    if job.state().report is not None:
+    if job.state().status == "finished":
         return job
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
@@ -128,3 +132,12 @@ def probe_of(store: RunStore, config: RunConfig, names: Sequence[str]) -> ProbeJ
     values += [store.visitor.name, *sorted(names), *hub_access.cache_scope(config)]
     key = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
     return ProbeJob(store.root / "probes" / key)
+
+
+def get_probe(store: RunStore, probe_id: object) -> ProbeJob:
+    """Return the visitor's probe of an id. Raises a `DataError` for any other id."""
+    if isinstance(probe_id, str) and _ID.fullmatch(probe_id):
+        job = ProbeJob(store.root / "probes" / probe_id)
+        if job.folder.is_dir() and store.visitor.owns(job.owner):
+            return job
+    raise DataError("There is no such comparison.", "Start it again.")

@@ -16,8 +16,10 @@ from finetune.data import needed_files
 from finetune.engines import registry, spending
 from finetune.environment.confinement import Confinement, of_children
 from finetune.errors import FinetuneError
+from finetune.jobs import teachers
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 
 def of_run(run: Run) -> Confinement | None:
@@ -32,6 +34,13 @@ def of_run(run: Run) -> Confinement | None:
     found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
     with contextlib.suppress(FinetuneError):
         found |= needed_files.of_checkpoint(run.config().checkpoint)
+        for name in run.config().teachers:
+            teacher = teachers.find_run(name, RunStore(root), run.owner)
+            found |= (
+                Confinement(reads=(str(teacher.folder.resolve()),))
+                if teacher is not None
+                else needed_files.of_checkpoint(name)
+            )
         found |= of_children() if run.config().num_processes > 1 else Confinement()
     if engine.is_billed:
         found |= Confinement(writes=tuple(map(str, spending.files(root))))
@@ -51,7 +60,10 @@ def of_job(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) -> Co
             found |= needed_files.of_checkpoint(checkpoint)
         return found | needed_files.of_counts(root, job.owner)
     run = Run(job.folder.parent.parent)
-    return _folder(run.folder) | _pairs_of(run)
+    others = Confinement()  # of a comparison: the owner's other runs
+    for run_id in [*request.get("runs", ()), *filter(None, [request.get("old")])]:
+        others |= _folder(root / run_id) | _pairs_of(Run(root / run_id))
+    return _folder(run.folder) | _pairs_of(run) | others
 
 
 def _folder(folder: Path) -> Confinement:

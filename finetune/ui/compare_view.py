@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from finetune import config
 from finetune.errors import NoSuchRun, StoreError
-from finetune.evaluation import picking, report
+from finetune.evaluation import picking, ranking, report
 from finetune.jobs import run_table
+from finetune.jobs.compare import ComparisonJob
 from finetune.jobs.run_table import RunRow
 from finetune.metrics.catalog import LOSS
 from finetune.runs.run import Run
@@ -24,6 +25,7 @@ from finetune.ui.html import in_words, macro, measure, render
 from finetune.ui.i18n import gettext
 
 _LETTERS = "ABCDEFGH"
+_RANKED = 30  # runs shown in a ranking
 
 
 def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
@@ -82,9 +84,34 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         cell=run_view.cell_text,
         charts=drawn,
     )
-    if paired is None or first is None or second is None:
-        return html
-    return html + evaluation_view.disagreements(first, second, paired, summaries[0].columns)
+    if paired is not None and first is not None and second is not None:
+        html += evaluation_view.disagreements(first, second, paired, summaries[0].columns)
+    finished = [run for run in runs if run.state().status == "finished"]
+    names = {run.id: letter for letter, run in zip(_LETTERS, runs, strict=False)}
+    return html + (ranking_of(store, finished[0], names) if finished else "")
+
+
+def ranking_of(store: RunStore, run: Run, letters: Mapping[str, str]) -> Markup:
+    """Draw all finished runs on the validation pairs of a run, the best first; nothing if it is the
+    only one. `letters`: run id -> its letter in the comparison."""
+    try:
+        ranked = ranking.rank_runs(ranking.beside(store, run))
+    except StoreError:
+        return Markup("")
+    shown = ranked.runs[:_RANKED]
+    lows, highs = [each.score.low for each in shown], [each.score.high for each in shown]
+    ends = min(lows), max(highs)
+    return render(
+        "ranking.html",
+        ranking=ranked,
+        shown=shown,
+        first=run.id,
+        letters=letters,
+        measure=measure(ranked.metric.name, ranked.classes),
+        ends=ends if ends[0] < ends[1] else (ends[0] - 1, ends[1] + 1),
+        unknown=any(each.milliseconds is None for each in ranked.runs),
+        job=ComparisonJob.of(run, "speed").state(),
+    )
 
 
 def _below_baseline(

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
-from finetune.evaluation import corrections
+from finetune.errors import DataError
+from finetune.evaluation import corrections, file_shift
+from finetune.inference.result_files import PREDICTION
 from finetune.inference.shown_rows import ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
@@ -19,8 +22,9 @@ from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
 PAGE = 25  # rows at a time
-ALL, UNSURE_ONLY, CORRECTED = "all", "unsure", "corrected"
+ALL, UNSURE_ONLY, CORRECTED, TO_LABEL = "all", "unsure", "corrected", "label"
 _ANSWER = "answer:"  # begins the choice of an answer
+_DIFFERS = "differs:"  # begins that of rows in which a column differs from the answer
 _TEMPLATE = "prediction_file.html"
 Order = dict[str, Any]  # by: a column, empty for the file's order; descending; first: row of a page
 
@@ -40,6 +44,7 @@ class PredictedRows:
     def draw(self, job_id: gr.State) -> None:
         """Lay out the rows of the job `job_id` and wire their events, but those of `start`."""
         self.order = gr.State(blank())
+        self.monitoring = gr.HTML(elem_id="batch-monitoring")
         with gr.Row(visible=False, equal_height=True) as self.controls:
             self.which = gr.Dropdown(
                 [(gettext("all rows"), ALL)], value=ALL, label=gettext("Rows"), min_width=160,
@@ -81,6 +86,8 @@ class PredictedRows:
                 by = str(clicked.get("what"))
                 again = order["by"] == by
                 order = {"by": by, "descending": again and not order["descending"], "first": 0}
+            case "label" if filters[0] == TO_LABEL:
+                predict.label_row(job, int(sent_number(event)), str(clicked.get("label")))
             case "label":
                 predict.correct_answer(job, int(sent_number(event)), str(clicked.get("label")))
         return self._rows(job, state, order, *filters)
@@ -99,7 +106,12 @@ class PredictedRows:
         if report.get("unsure"):
             choices.append((gettext("unsure ({n:,})", n=report["unsure"]), UNSURE_ONLY))
         choices += [(f"{name} ({count:,})", _ANSWER + name) for name, count in answers.items()]
+        for other in report.get("others", []):
+            text = gettext("differs from {column}", column=other["column"])
+            choices.append((text, _DIFFERS + other["column"]))
         choices.append((gettext("corrected"), CORRECTED))
+        if state.to_label:
+            choices.append((gettext("to label ({n:,} random)", n=len(state.to_label)), TO_LABEL))
         updates: Updates = {
             self.controls: gr.update(visible=bool(report and state.rows)),
             self.which: gr.update(choices=choices, value=ALL),
@@ -111,8 +123,20 @@ class PredictedRows:
         self, job: PredictionJob, state: PredictionState, order: Order, which: str, words: str
     ) -> Updates:
         corrected = corrections.read_corrections(job)
-        answer = state.answer_column
-        rows = [row for row in state.rows if _chosen(row, which, words, corrected, answer)]
+        answer, all_rows, labels = state.answer_column, state.rows, corrected
+        given = corrections.read_corrections(job, corrections.LABELS)
+        if which == TO_LABEL:  # a person who sees the answer would lean towards it
+            answer, labels = PREDICTION, given
+            blank_rows = [{**row["cells"], PREDICTION: ""} for row in state.to_label]
+            all_rows = [
+                ShownRow(row=row["row"], margin=None, unsure=False, cells=cells)
+                for row, cells in zip(state.to_label, blank_rows, strict=True)
+            ]
+        for other in state.report.get("others", []):
+            if which == _DIFFERS + other["column"]:
+                all_rows = [row for row in all_rows if row["row"] in other["differ"]]
+                which = ALL
+        rows = [row for row in all_rows if _chosen(row, which, words, corrected, answer)]
         if which == UNSURE_ONLY and not order["by"]:
             rows.sort(key=lambda row: (row["margin"] or 0.0, row["row"]))
         if by := order["by"]:
@@ -120,10 +144,11 @@ class PredictedRows:
         first = order["first"] if 0 <= order["first"] < max(1, len(rows)) else 0
         table = macro(_TEMPLATE, "rows")(
             job.id, state, rows[first : first + PAGE], first, len(rows), PAGE, answer, order,
-            corrected,
+            labels, which == TO_LABEL,
         )  # fmt: skip
         return {
             self.table: table,
+            self.monitoring: monitoring_view(job, state, len(given)),
             self.order: order | {"first": first},
             self.corrected: macro(_TEMPLATE, "corrected")(len(corrected)),
             self.start: gr.update(visible=bool(corrected)),
@@ -131,11 +156,31 @@ class PredictedRows:
         }
 
 
+def monitoring_view(job: PredictionJob, state: PredictionState, given: int) -> Markup:
+    """HTML for whether the model still holds, and for the answers of others. `given` is the number
+    of labels of random rows."""
+    judged = predict.monitored(job)
+    others = macro("monitoring.html", "others")(state.report)
+    told = (judged.fact, judged.remedy) if isinstance(judged, DataError) else ("", "")
+    judged = None if isinstance(judged, DataError) else judged
+    sentence = file_shift.sentence(judged) if judged else ""
+    return others + macro("monitoring.html", "view")(
+        judged,
+        file_shift.WHAT,
+        sentence,
+        *told,
+        given,
+        len(state.to_label),
+        file_shift.FEWEST_LABELS,
+    )
+
+
 def _chosen(row: ShownRow, which: str, words: str, corrected: dict[int, str], answer: str) -> bool:
     cells = row["cells"]
     found = {
         ALL: True,
         UNSURE_ONLY: row.get("unsure", False),
+        TO_LABEL: True,
         CORRECTED: row["row"] in corrected,
     }.get(which, str(cells.get(answer)) == which.removeprefix(_ANSWER))
     wanted = str(words or "")[:200].casefold().split()

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from finetune.errors import FinetuneError, StoreError
-from finetune.evaluation import corrections
+from finetune.evaluation import corrections, ranking
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.export import ExportJob
@@ -120,6 +120,9 @@ def run_download(store: RunStore, request: Request) -> Response:
             content = downloads.events_csv(run)
         case "config.json":
             content = [run.config().to_json()]
+        case "ranking.csv":
+            ranked = ranking.rank_runs(ranking.beside(store, run))
+            content = [ranking.ranking_csv(ranked)]
         case "corrected.csv":
             prepared = run.state().prepared
             content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]

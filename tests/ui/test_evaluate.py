@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,51 @@ def test_a_bound_is_kept_shown_and_forgotten(part: Evaluation, toy_checkpoint: P
         _, message = click(do="sure", error=odd, confidence=0.95)
         assert "Choose one between 0 and 0.5." in message
         assert len(message) < 600
+
+
+@pytest.mark.long
+def test_a_bound_goes_from_the_evaluation_to_the_answers(
+    app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    run = evaluated(app, toy_checkpoint, 1, 9.0)  # all right but the sixth
+    open_part(page, "Evaluation")
+    page.get_by_role("tab", name="When sure").click()
+    expect(page.locator("#sure-refused")).to_contain_text("no threshold keeps the error at 2%")
+    page.get_by_label("wrong at most").select_option("10%")
+    page.get_by_label("with confidence").select_option("90%")
+    page.locator("#keep-sure").click()
+    expect(page.locator("#evaluation-message")).to_contain_text("The bound is kept with the model")
+    expect(page.locator("#sure-kept")).to_contain_text("At most 10% of its answers are wrong")
+    rule = decision_rule.read_rule(run.best).sure
+    assert rule is not None
+    assert (rule.error, rule.confidence) == (0.1, 0.9)
+    # The toy was not trained: it is sure of nothing above this.
+    decision_rule.write_rule(run.best, sure=replace(rule, above=0.99))
+    page.get_by_role("tab", name="Predict").click()
+    page.get_by_label("sentence1").fill("the cat sees a dog .")
+    page.get_by_label("sentence2").fill("a cat sees the dog .")
+    page.get_by_label("sentence2").press("Enter")
+    expect(page.locator("#label")).to_have_text("unsure")
+    expect(page.locator("#answer")).to_contain_text("it would say")
+    expect(page.locator("#bound")).to_contain_text("At most 10% of its answers are wrong")
+    page.get_by_role("button", name="How the answer is made").click()
+    page.get_by_label("Average both orders").check()
+    page.get_by_label("sentence2").press("Enter")
+    expect(page.locator("#bound")).to_contain_text("it says nothing of this one")
+    expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
+    page.get_by_label("Average both orders").uncheck()
+    page.get_by_role("radio", name="A file").check()
+    file = tmp_path / "new.csv"
+    file.write_text("sentence1,sentence2\nthe cat sees a dog .,a cat sees the dog .\n")
+    page.locator("#batch-file input[type=file]").set_input_files(file)
+    page.get_by_role("button", name="Predict the file").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Rows to review (1)").click()
+    assert "unsure" in Path(download.value.path()).read_text()
+    assert download.value.suggested_filename == "new-unsure.csv"
+    expect(page.locator("#batch-view")).to_contain_text("Unsure of 1 of 1")
+    expect(page.locator("#batch-rows tbody tr")).to_have_class("ft-weak")
+    page.get_by_role("tab", name="Runs").click()
+    page.locator("#forget-sure").click()
+    expect(page.locator("#evaluation-message")).to_contain_text("answers every row again")
+    assert decision_rule.read_rule(run.best).sure is None

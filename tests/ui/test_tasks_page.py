@@ -51,6 +51,8 @@ def test_scores_from_the_drop_to_the_card(
     page.get_by_role("button", name="scores-1", exact=True).click()
     expect(page.get_by_role("heading", name="Answers against the truth")).to_be_visible()
     expect(page.locator(".ft-density rect").first).to_be_attached()
+    expect(page.get_by_role("tab", name="When sure")).to_have_count(0)
+    expect(page.locator("#evaluation-body")).to_contain_text("this model never answers “unsure”")
     page.get_by_role("tab", name="Predict").click()
     page.get_by_label("first", exact=True).fill("the cat sees a dog .")
     page.get_by_label("second", exact=True).fill("the cat sees a dog .")

@@ -45,7 +45,7 @@ CHOSEN_COLUMNS = (
     "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",
 )  # fmt: skip
 # Fields a finding can set.
-REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS, "sheet", *form.READING)
+REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS, "sheet", *form.READING, "checkpoint")
 _TEMPLATE = "checks.html"
 
 Choices = list[tuple[str, str]]  # label, value

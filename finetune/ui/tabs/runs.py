@@ -13,7 +13,7 @@ import gradio as gr
 
 from finetune.engines import registry
 from finetune.errors import NoSuchRun
-from finetune.jobs import run_table, service
+from finetune.jobs import compare, run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -35,6 +35,7 @@ from finetune.ui.elements import button, event_data
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.release_check import ReleaseCheck
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
@@ -57,6 +58,7 @@ class RunsTab:
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
         self.deletion = Deletion()
+        self.check = ReleaseCheck(self.store)
         self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
     def draw(self) -> None:
@@ -109,6 +111,7 @@ class RunsTab:
             elem_id="comparison", visible=False,
             js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
         )  # fmt: skip
+        self.check.draw()
         with gr.Column(visible=False, elem_id="one-run") as self.run_column:
             self.evaluation.draw(self._draw_progress)
         self._wire()
@@ -136,7 +139,8 @@ class RunsTab:
 
     def _wire(self) -> None:
         quick = feedback.QUICK
-        everything = [*elements.components(self), *elements.components(self.deletion)]
+        parts = (self, self.deletion, self.check)
+        everything = [each for part in parts for each in elements.components(part)]
         view_inputs = [self.view, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
         for html in (self.table, self.comparison):
@@ -219,6 +223,8 @@ class RunsTab:
         view["at"] = at
         if action == "open":
             return self._open(store, view, target, *others)
+        if action == "measure":
+            compare.start_measuring(store, store.get(target))
         if action == "search":
             view["search"] = target
         elif action == "stop-search":
@@ -353,6 +359,7 @@ class RunsTab:
                 search=search,
             ),
         }
+        updates |= self.check.shown(visible, [] if search and not opened else compared)
         if opened:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
                 updates |= self._run_updates(visible, visible.get(opened))

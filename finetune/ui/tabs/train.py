@@ -49,6 +49,7 @@ from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
+from finetune.ui.probe_form import ProbeForm
 
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
@@ -119,6 +120,8 @@ class TrainTab:
         self.catalogue.wire(common["checkpoint"])
         self.hub = gr.HTML(elem_id="hub-status")
         form.draw_search()
+        self.probe = ProbeForm(self.store)
+        self.probe.draw()
         with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
             self.preset = gr.Dropdown(
                 list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
@@ -138,6 +141,7 @@ class TrainTab:
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
+        self.probe.wire(self.form)
         everything = [*elements.components(self), *self.engine.outputs]
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # Also if the same one is chosen again; not, as `input`, if the chooser is merely left.

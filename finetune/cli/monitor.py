@@ -1,0 +1,52 @@
+"""`python -m finetune monitor`: say if a run's model still holds on a file without labels."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from finetune import disk
+from finetune.arguments import add_arguments
+from finetune.config import READING_FIELDS
+from finetune.data.table import ReadOptions
+from finetune.evaluation import file_shift, monitoring
+from finetune.inference.file_request import PredictionRequest
+from finetune.runs.store import default_root, named_run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge a file from a terminal. Returns 0 if all is as before, otherwise 1."""
+    about = (
+        "Say if a run's model still holds on a file without labels: a random sample of its rows is "
+        "compared with the run's validation pairs. Exit status: 0 as before; 1 changed, or train "
+        "anew; 2 it could not be judged."
+    )
+    parser = argparse.ArgumentParser("python -m finetune monitor", description=about)
+    parser.add_argument("run", type=Path, help="a run's name, id or folder")
+    parser.add_argument("file", type=Path, help="the file, or the counts of one by --aggregates")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    counts = "a JSON file to write the file's counts to: all that a judgement needs, and no text"
+    parser.add_argument("--aggregates", type=Path, help=counts)
+    labels = "a file of the same columns, with labels of at least 30 rows drawn from it at random"
+    parser.add_argument("--labels", type=Path, help=labels)
+    for name in ("sentence1", "sentence2", "label"):
+        named = "by the name that the run was trained on, or guessed, if absent"
+        parser.add_argument(f"--{name}_column", default="", help=named)
+    add_arguments(parser, READING_FIELDS, absent=False)
+    args = parser.parse_args(arguments)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    run = named_run(args.run, args.runs)
+    request = PredictionRequest(
+        run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
+        **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
+    )  # fmt: skip
+    judged, found = monitoring.monitor_file(run, args.file, request, args.labels)
+    if args.aggregates:
+        disk.write_atomically(args.aggregates, json.dumps(asdict(found), ensure_ascii=False) + "\n")
+    print(file_shift.sentence(judged), file=sys.stderr)
+    print(json.dumps(asdict(judged), indent=2, ensure_ascii=False))
+    return 0 if judged.verdict == "as before" else 1

@@ -1,0 +1,227 @@
+"""Judges from counts of rows if a model still holds on a file without labels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from finetune.errors import DataError
+from finetune.messages import message as _
+from finetune.metrics import label_free, prediction_powered
+from finetune.metrics.intervals import Interval, wilson_interval
+from finetune.metrics.label_free import TwoSample
+
+FEWEST_LABELS = 30  # labelled rows that suffice for an interval
+Verdict = Literal["as before", "changed", "train anew"]
+
+
+WHAT = {
+    "answers": _("the answers"),
+    "confidence": _("the confidence"),
+    "lengths": _("the lengths"),
+    "unknown": _("the pieces that the model does not know"),
+    "words": _("the words"),
+}
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """All that is kept of a sample: counts of rows."""
+
+    model: str  # the run's id, and the steps that its model had taken
+    rows: int
+    answers: dict[str, int]  # answer, or the bin of a score -> rows
+    confidence: list[int]  # by `label_free.confidence_bins`; empty if answers have none
+    lengths: list[int]  # by tokens, in steps of 4
+    unknown: list[int]  # without, and with a piece that the tokenizer does not know; may be empty
+    # How well a classifier of words tells the rows from the reference's (AUC), and the test's p.
+    words: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The same of the validation pairs, and how they were answered."""
+
+    counts: Aggregates
+    right: list[list[int]]  # rows answered wrong and right, by confidence; empty if none is right
+    confusion: list[list[int]]  # rows by class and answer; empty if answers are no classes
+    names: list[str]  # of the classes
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing in which a file may differ from the reference."""
+
+    of: str  # a key of `WHAT`
+    distance: float  # largest difference of shares; of words the AUC
+    p: float
+    changed: bool  # with all of them together, seldom by chance
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A share with its 95% interval, and that of the reference."""
+
+    value: float
+    low: float
+    high: float
+    before: float
+
+
+@dataclass(frozen=True)
+class Monitoring:
+    """Whether a model still holds on a file."""
+
+    verdict: Verdict
+    rows: int  # that were looked at
+    reference: int  # validation pairs that they were compared with
+    changes: list[Change]
+    accuracy: Estimate | None = None  # estimated without labels; None if no answer is right
+    shares: dict[str, Estimate] | None = None  # of the classes, also estimated; None if they cannot
+    labelled: int = 0  # rows labelled by a person, from which the following are measured
+    measured: Estimate | None = None  # accuracy
+    measured_shares: dict[str, Estimate] | None = None
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labels that a person gave to rows of a sample."""
+
+    labels: list[str]  # spelled as answers are
+    answers: list[str]
+    confidence: list[int]  # bins
+
+
+def sentence(judged: Monitoring) -> str:
+    """Say in a sentence whether the model still holds."""
+    differs = [WHAT[one.of] for one in judged.changes if one.changed]
+    what: str = differs[0] if differs else ""
+    for one in differs[1:]:
+        what = _("{first}, {second}", first=what, second=one)
+    if judged.verdict == "train anew":
+        if judged.labelled:
+            return _(
+                "Train anew: by the labels, fewer answers are right than of the validation pairs."
+            )
+        return _(
+            "Train anew: the file differs from the validation pairs in {what}, and fewer answers "
+            "are estimated to be right.", what=what,
+        )  # fmt: skip
+    if differs:
+        return _(
+            "Changed: the file differs from the validation pairs in {what}. Labels of some rows "
+            "would show if the model is worse.", what=what,
+        )  # fmt: skip
+    return _("As before: nothing that was tested differs from the validation pairs.")
+
+
+def estimate(interval: Interval, before: float) -> Estimate:
+    """Set an interval beside the reference's value."""
+    return Estimate(interval.value, interval.low, interval.high, float(before))
+
+
+def class_estimates(reference: Reference, intervals: list[Interval]) -> dict[str, Estimate]:
+    """Set the shares of the classes beside those of the reference."""
+    rows = np.array(reference.confusion).sum(axis=1)
+    before = zip(reference.names, intervals, rows / rows.sum(), strict=True)
+    return {name: estimate(interval, share) for name, interval, share in before}
+
+
+def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = None) -> Monitoring:
+    """Judge from counts alone.
+
+    It has `changed` if one of the tests rejects; together they do so for at most 5% of files like
+    the reference (Holm). It is to be trained anew if then the estimated accuracy is surely lower.
+    With labels the accuracy that they show decides instead.
+
+    Raises:
+        DataError: if the counts are of another model.
+    """
+    before = reference.counts
+    if file.model != before.model:
+        raise DataError(
+            "The counts are of another model: {model}.", "Count the file again.", model=file.model
+        )
+    names = sorted({*before.answers, *file.answers}, key=lambda name: (len(name), name))
+    if not reference.names:
+        names.sort(key=int)
+    pairs = {
+        "answers": [[counts.answers.get(n, 0) for n in names] for counts in (before, file)],
+        "confidence": [before.confidence, file.confidence],
+        "lengths": [before.lengths, file.lengths],
+        "unknown": [before.unknown, file.unknown],
+    }
+    tests = {
+        of: label_free.counts_test(
+            np.array(first), np.array(second), of != "answers" or not reference.names
+        )
+        for of, (first, second) in pairs.items()
+        if first and second
+    }
+    if file.words:
+        tests["words"] = TwoSample(*file.words)
+    rejected = label_free.holm([test.p for test in tests.values()])
+    changes = [
+        Change(of, test.distance, test.p, changed)
+        for (of, test), changed in zip(tests.items(), rejected, strict=True)
+    ]
+    verdict: Verdict = "changed" if any(rejected) else "as before"
+    accuracy = shares = None
+    if reference.right:
+        right = np.array(reference.right)
+        found, change = label_free.estimated_accuracy(right, np.array(file.confidence))
+        accuracy = estimate(found, right[1].sum() / right.sum())
+        if any(rejected) and change.high < 0:
+            verdict = "train anew"
+    if reference.confusion:
+        confusion = np.array(reference.confusion)
+        answers = np.array([file.answers.get(name, 0) for name in reference.names])
+        known = label_free.estimated_shares(confusion, answers)
+        shares = class_estimates(reference, known) if known else None
+    judged = Monitoring(verdict, file.rows, before.rows, changes, accuracy, shares)
+    return with_labels(judged, reference, file, labelled) if labelled else judged
+
+
+def with_labels(
+    judged: Monitoring, reference: Reference, file: Aggregates, labelled: Labelled
+) -> Monitoring:
+    """Add what a person's labels of random rows show.
+
+    Raises:
+        DataError: if they are fewer than 30, or answers are neither right nor wrong.
+    """
+    if not reference.right:
+        raise DataError("Answers of this model are neither right nor wrong: labels add nothing.")
+    if len(labelled.labels) < FEWEST_LABELS:
+        raise DataError(
+            "{n} labels are too few for an interval.", "Label at least {least} random rows.",
+            n=len(labelled.labels), least=FEWEST_LABELS,
+        )  # fmt: skip
+    names = reference.names if reference.confusion else []
+    labels, answers = np.array(labelled.labels), np.array(labelled.answers)
+    known = np.stack([labels == answers, *(labels == name for name in names)], axis=1)
+    scale = -np.expm1(-(np.arange(label_free.CONFIDENCE_BINS) + 0.5) / 8)
+    expected = np.stack([scale[labelled.confidence], *(answers == name for name in names)], axis=1)
+    counts = np.array(file.confidence)
+    shares = np.array([file.answers.get(name, 0) for name in names]) / file.rows
+    mean = np.average(scale, weights=counts)
+    spread = np.average((scale - mean) ** 2, weights=counts)
+    accuracy, *found = prediction_powered.share_intervals(
+        known, expected, np.array([mean, *shares]), np.array([spread, *shares * (1 - shares)]),
+        file.rows,
+    )  # fmt: skip
+    right = np.array(reference.right)
+    before = wilson_interval(int(right[1].sum()), int(right.sum()))
+    at_most = math.hypot(before.value - before.low, accuracy.high - accuracy.value)
+    verdict: Verdict = "changed" if any(one.changed for one in judged.changes) else "as before"
+    if accuracy.value - before.value + at_most < 0:
+        verdict = "train anew"
+    return replace(
+        judged, verdict=verdict, labelled=len(labels),
+        measured=estimate(accuracy, before.value),
+        measured_shares=class_estimates(reference, found) if found else None,
+    )  # fmt: skip

@@ -1,0 +1,306 @@
+"""Looks at a file without labels, to judge if a model still holds on it (`file_shift`).
+
+The reference is the run's validation pairs: unlike those trained on, the model has not seen them,
+and its scores are theirs. They are answered anew, just as the file is. At most 2,000 random rows of
+each are looked at, none of which share a sentence: rows that do would count as more than they are.
+What is kept of a file are counts (`Aggregates`), and it is judged from these alone. Whether its
+words differ is tested while the texts are at hand, and only the result is kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune import disk, text_hashes
+from finetune.data import checkpoint_files
+from finetune.errors import DataError
+from finetune.evaluation import file_shift, saved_predictions
+from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
+from finetune.inference import decision_rule, file_request
+from finetune.inference.file_request import PredictionRequest
+from finetune.inference.result_files import PREDICTION
+from finetune.inference.shown_rows import ShownRow, shortened
+from finetune.metrics import classification, label_free
+from finetune.runs import pair_index
+from finetune.runs.run import Run
+from finetune.tasks.base import PredictOptions, Target, Targets
+from finetune.tasks.registry import task_of
+
+if TYPE_CHECKING:
+    from finetune.inference.files import LocalScorer, Window
+
+MOST = 2000  # rows of a sample
+FEWEST = 50  # rows of a sample that can be judged
+TO_LABEL = 100  # rows that a person is asked to label
+LENGTH_BINS, LENGTH_STEP = 128, 4  # of tokens
+SCORE_BINS = 20  # of a score's scale; one more on either side
+_CHARACTERS = 20_000  # of a sentence
+_COMPARED = 1000  # rows of each sample whose words are compared
+_MOST_COUNTS = 2**20  # bytes of a file of counts
+_WORD = r"(?u)[\u3040-\u9fff]|\w+"
+
+
+class SampledRow(NamedTuple):
+    """A row that is looked at."""
+
+    order: float  # random
+    number: int  # in the file, from 0
+    first: str
+    second: str | None
+
+
+class Sample:
+    """Draws random rows that a run has not seen, while they are read.
+
+    Args:
+        seen: the splits of the run whose pairs are left out.
+    """
+
+    def __init__(self, run: Run, seen: Sequence[str] = pair_index.SPLITS) -> None:
+        self._index, self._splits = pair_index.read_pair_index(run), seen
+        self._draw, self._read = np.random.default_rng(0), 0
+        self._rows: list[SampledRow] = []
+
+    def add(self, window: Window) -> None:
+        """Take in the next rows of a file."""
+        numbers = [at for at, (_, error) in enumerate(window.rows, self._read) if not error]
+        self._read += len(window.rows)
+        self.add_texts(window.first, window.second, numbers)
+
+    def add_texts(
+        self, first: Sequence[str], second: Sequence[str] | None, numbers: Sequence[int]
+    ) -> None:
+        """Take in rows that can be answered."""
+        last = self._rows[-1].order if len(self._rows) == MOST else 1.0
+        order = self._draw.random(len(first))
+        drawn = np.flatnonzero(order < last)
+        at = drawn.tolist()
+        hashes = pair_index.pair_hashes(
+            [first[row] for row in at], [second[row] for row in at] if second else None
+        )
+        for split in self._splits if self._index else ():
+            new = ~self._index.among(split, hashes) if self._index else np.ones(len(hashes), bool)
+            drawn, hashes = drawn[new], hashes[new]
+        self._rows += [
+            SampledRow(
+                float(order[at]), numbers[at], first[at][:_CHARACTERS],
+                second[at][:_CHARACTERS] if second else None,
+            )
+            for at in drawn.tolist()
+        ]  # fmt: skip
+        self._rows = sorted(self._rows, key=lambda row: row.order)[:MOST]
+
+    def rows(self) -> list[SampledRow]:
+        """Return the rows in random order, one of those that share a sentence."""
+        first, second = (
+            np.array([text_hashes.text_hash(text) for text in texts], np.int64)
+            for texts in ([row.first for row in self._rows], [row.second for row in self._rows])
+        )
+        groups = text_hashes.sentence_groups(first, second if second.any() else first)
+        return [self._rows[at] for at in np.sort(np.unique(groups, return_index=True)[1])]
+
+
+def check_enough(rows: Sequence[SampledRow]) -> None:
+    """Raise DataError if a file's sample is too small to judge by."""
+    if len(rows) < FEWEST:
+        raise DataError(
+            "{n} rows of the file are new to the model and share no sentence, too few to compare.",
+            "Bring at least {least} of them.", n=len(rows), least=FEWEST,
+        )  # fmt: skip
+
+
+class Monitor:
+    """Answers a run's validation pairs and samples of files, and compares them."""
+
+    def __init__(self, run: Run, scorer: LocalScorer, options: PredictOptions) -> None:
+        self.run, self._scorer, self._options = run, scorer, options
+        self._rule = decision_rule.read_rule(run.best)
+        prepared, target = run.state().prepared, scorer.target
+        self.target: Target = target if prepared is None else prepared.target
+        self._task = task_of(self.target)
+        with checkpoint_files.open_files(run.best) as files:
+            from transformers import AutoTokenizer
+
+            self._tokenizer = files.load(AutoTokenizer)
+        table = saved_predictions.read_examples(run)
+        if table is None:
+            raise DataError(
+                "The validation examples of this run were not kept.",
+                "They are from now on: train it anew.",
+            )
+        sample, columns = Sample(run, ["train"]), table.to_pydict()
+        first, second = columns["sentence1"], columns.get("sentence2")
+        sample.add_texts(first, second, range(len(first)))
+        self._rows = sample.rows()
+        if len(self._rows) < FEWEST:
+            raise DataError(
+                "{n} validation pairs are new to the model and share no sentence, too few to "
+                "compare a file with.",
+                "Train with at least {least} of them.", n=len(self._rows), least=FEWEST,
+            )  # fmt: skip
+        truth = saved_predictions.targets_of(table)[[row.number for row in self._rows]]
+        values, confidence = self.answer(self._rows)
+        bins, size = label_free.CONFIDENCE_BINS, self.target.size
+        right, confusion = np.zeros((0, bins), int), np.zeros((0, 0), int)
+        if self._task.has_right and confidence is not None:
+            correct = self._task.right(values, truth)
+            sides = (confidence[~correct], confidence[correct])
+            right = np.stack([np.bincount(side, minlength=bins) for side in sides])
+        if self._task.choices(self.target):
+            confusion = classification.confusion_matrix(truth, values, size)
+        counts, names = self._count(self._rows, values, confidence), [*self.target.names]
+        self.reference = Reference(counts, right.tolist(), confusion.tolist(), names)
+
+    def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, NDArray[np.int64] | None]:
+        """Return the answers to rows, and the bins of their confidence."""
+        from finetune.inference.files import Window
+
+        second = [row.second or "" for row in rows] if rows[0].second is not None else None
+        window = Window([], [row.first for row in rows], second, self._options.both_orders)
+        logits, swapped = self._scorer.score_window(window)
+        answers = self._task.answers(logits, self.target, self._rule, self._options, swapped)
+        margins = self._task.margins(answers, self.target, self._rule, self._options)
+        return answers.values, None if margins is None else label_free.confidence_bins(margins)
+
+    def spell(self, values: Targets) -> list[str]:
+        """Return answers as they are counted: a score by its bin."""
+        low, high = self.target.low, self.target.high
+        if self.target.names:
+            return self._task.spell(values, self.target)
+        bins = np.floor((values - low) / ((high - low) or 1.0) * SCORE_BINS)
+        return [str(int(one)) for one in bins.clip(-1, SCORE_BINS)]
+
+    def _count(
+        self, rows: Sequence[SampledRow], values: Targets, confidence: NDArray[np.int64] | None
+    ) -> Aggregates:
+        sentences = [[row.first for row in rows]]
+        if rows[0].second is not None:
+            sentences.append([row.second or "" for row in rows])
+        ids = self._tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
+        lengths = np.array([len(one) for one in ids]) // LENGTH_STEP
+        unknown = self._tokenizer.unk_token_id
+        with_unknown = sum(unknown in one for one in ids)
+        bins, sure = label_free.CONFIDENCE_BINS, []
+        if confidence is not None:
+            sure = np.bincount(confidence, minlength=bins).tolist()
+        return Aggregates(
+            model=f"{self.run.id} {self.run.best_step()}",
+            rows=len(rows),
+            answers=dict(Counter(self.spell(values))),
+            confidence=sure,
+            lengths=np.bincount(lengths.clip(max=LENGTH_BINS - 1), minlength=LENGTH_BINS).tolist(),
+            unknown=[] if unknown is None else [len(rows) - with_unknown, with_unknown],
+        )  # fmt: skip
+
+    def count(self, rows: Sequence[SampledRow]) -> tuple[Aggregates, list[str], list[int]]:
+        """Answer a sample of a file. Returns its counts, and each row's answer and confidence.
+
+        Raises:
+            DataError: if there are fewer than 50 rows.
+        """
+        check_enough(rows)
+        values, confidence = self.answer(rows)
+        counts = self._count(rows, values, confidence)
+        words = compare_words(self._rows[:_COMPARED], rows[:_COMPARED])
+        bins = [0] * len(rows) if confidence is None else confidence.tolist()
+        return replace(counts, words=words), self.spell(values), bins
+
+
+def compare_words(
+    reference: Sequence[SampledRow], file: Sequence[SampledRow]
+) -> tuple[float, float] | None:
+    """Test whether the words of a file (TF-IDF) tell its rows from others. Returns the AUC and the
+    p value; None if no row has a word."""
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    rows = [*reference, *file]
+    columns = [[row.first for row in rows]]
+    if rows[0].second is not None:
+        columns.append([row.second or "" for row in rows])
+    vectorizer = TfidfVectorizer(token_pattern=_WORD, sublinear_tf=True)
+    try:
+        vectorizer.fit([text for column in columns for text in column])
+    except ValueError:  # the vocabulary is empty
+        return None
+    features = hstack([vectorizer.transform(column) for column in columns]).tocsr()
+    similarity = (features @ features.T).toarray() / len(columns)
+    test = label_free.classifier_test(similarity, np.arange(len(rows)) >= len(reference))
+    return test.distance, test.p
+
+
+def look(
+    run: Run, scorer: LocalScorer, request: PredictionRequest, rows: Sequence[SampledRow]
+) -> dict[str, Any]:
+    """Judge a sample of a file that is being predicted.
+
+    Returns:
+        As JSON values: what is `judged`, the `reference`, the file's `counts`, and if an answer is
+        one class, 100 random rows `to_label`: each a `ShownRow` with its confidence's bin.
+
+    Raises:
+        DataError: if there are too few rows, or the run's validation pairs were not kept.
+    """
+    check_enough(rows)
+    monitor = Monitor(run, scorer, request.options)
+    counts, answers, bins = monitor.count(rows)
+    to_label: list[dict[str, Any]] = []
+    if monitor.reference.confusion:
+        for row, answer, confidence in zip(rows[:TO_LABEL], answers, bins, strict=False):
+            texts = {request.sentence1: row.first, request.sentence2: row.second}
+            cells = {name: text for name, text in texts.items() if name} | {PREDICTION: answer}
+            shown = shortened(ShownRow(row=row.number, margin=None, unsure=False, cells=cells))
+            to_label.append({**shown, "confidence": confidence})
+    return {
+        "judged": asdict(file_shift.judge(monitor.reference, counts)),
+        "reference": asdict(monitor.reference), "counts": asdict(counts), "to_label": to_label,
+    }  # fmt: skip
+
+
+def monitor_file(
+    run: Run, path: Path, request: PredictionRequest, labels: Path | None = None
+) -> tuple[Monitoring, Aggregates]:
+    """Judge if a run's model still holds on a file, and count the file.
+
+    Args:
+        path: the file, or the counts of one, as JSON.
+        request: its columns and reading; guessed where it leaves them open.
+        labels: a file of the same columns with random rows of it and their labels.
+
+    Raises:
+        DataError: if there are too few rows, or the run's validation pairs were not kept.
+    """
+    from finetune.inference import files
+
+    def checked(file: Path) -> PredictionRequest:
+        asked = replace(request, file=file.name)
+        return file_request.check_columns(asked, file, run.state().columns, run.config().encoding)
+
+    is_small = path.suffix == ".json" and path.stat().st_size < _MOST_COUNTS
+    counts = disk.read_as(Aggregates, path) if is_small else None
+    scorer = files.LocalScorer(run)
+    monitor, labelled = Monitor(run, scorer, request.options), None
+    if counts is None:
+        sample = Sample(run)
+        for window in files.read_windows(path, checked(path)):
+            sample.add(window)
+        counts = monitor.count(sample.rows())[0]
+    if labels is not None:
+        _, sentences, cells = files.read_labelled(labels, checked(labels))
+        truth, known = task_of(monitor.target).parse(cells, monitor.target)
+        sample, at = Sample(run), np.flatnonzero(known).tolist()
+        texts = [[column[row] for row in at] for column in sentences]
+        sample.add_texts(texts[0], texts[1] if texts[1:] else None, at)
+        rows = sample.rows()
+        given = truth[[row.number for row in rows]]
+        values, bins = monitor.answer(rows) if rows else (given, None)
+        spelled = monitor.spell(given), monitor.spell(values)
+        labelled = Labelled(*spelled, [] if bins is None else bins.tolist())
+    return file_shift.judge(monitor.reference, counts, labelled), counts

@@ -1,0 +1,127 @@
+"""Compares a model's answers with those that a file has already: another model's, or a person's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.data.table import to_plain_value
+from finetune.metrics import agreement, intervals
+from finetune.tasks.base import Target, Targets, Task
+
+MOST_COLUMNS = 50  # that are looked at
+FEWEST_ROWS = 10  # that are compared
+_KNOWN = 0.9  # of a column's cells, at least, are answers
+_SHOWN = 200  # rows that differ, whose numbers are kept
+_INTEGER = re.compile(r"-?\d+")
+Known = NDArray[np.bool_]
+
+
+class OtherAnswers:
+    """Finds the columns of a file that hold answers while it is read.
+
+    A column counts if nine tenths of its cells that are not empty are answers of the task. The
+    number of a class counts only if a class is called so or the file's labels are numbers, a score
+    only within the scale.
+    """
+
+    def __init__(self, task: Task, target: Target, columns: Sequence[str]) -> None:
+        self._task, self._target = task, target
+        self._columns: dict[str, list[tuple[Targets, Known]]] = {
+            name: [] for name in columns[:MOST_COLUMNS]
+        }
+        self._filled = dict.fromkeys(self._columns, 0)
+        self._rows: list[tuple[NDArray[np.int64], Targets, Targets, Known]] = []
+        self._numbers = any(map(_INTEGER.fullmatch, target.names))
+
+    def add(
+        self, records: Sequence[dict[str, Any]], numbers: Sequence[int], answers: Targets,
+        truth: Targets, known: Known, labels: Sequence[Any],
+    ) -> None:  # fmt: skip
+        """Take in the next rows.
+
+        Args:
+            numbers: of the rows in the file.
+            answers, truth, known: the model's, the labels, and which of these could be read.
+            labels: the cells of the label column; none if there is none.
+        """
+        self._rows.append((np.array(numbers, np.int64), answers, truth, known))
+        self._numbers |= any(_INTEGER.fullmatch(str(cell)) for cell in labels[:100])
+        for name in [*self._columns]:
+            cells = [to_plain_value(record.get(name)) for record in records]
+            values, found = self._task.parse(cells, self._target)
+            if not self._target.names:
+                margin = (self._target.high - self._target.low) / 10
+                found &= (values >= self._target.low - margin) & (
+                    values <= self._target.high + margin
+                )
+            elif not self._numbers:
+                found &= [not _INTEGER.fullmatch(str(cell)) for cell in cells]
+            self._columns[name].append((values, found))
+            self._filled[name] += sum(cell is not None and cell != "" for cell in cells)
+            hits = sum(int(mask.sum()) for _, mask in self._columns[name])
+            if hits < _KNOWN * self._filled[name]:
+                del self._columns[name]
+
+    def report(self) -> list[dict[str, Any]]:
+        """Compare each column of answers with the model's.
+
+        Returns:
+            Of each its `column`, the `rows` compared, `agreement` (`agreement.agreement`), and the
+            numbers of the first 200 rows that `differ`. If the file has labels, also the `labelled`
+            rows, both `scores`, their `difference` (the model's minus the column's), and for
+            answers that are right or wrong `right`: where they differ, only the model (`first`),
+            only the column (`second`) or `neither`, and the `p` of McNemar's exact test. Intervals
+            are lists of value and ends.
+        """
+        if not self._rows:
+            return []
+        numbers, answers, truth, known = map(np.concatenate, zip(*self._rows, strict=True))
+        found = []
+        for name, parts in self._columns.items():
+            values, mask = map(np.concatenate, zip(*parts, strict=True))
+            several = len(np.unique(values[mask], axis=0)) > 1
+            if mask.sum() < FEWEST_ROWS or not several:
+                continue
+            agreed = agreement.agreement(answers[mask], values[mask], self._target.names)
+            same = self._task.errors(answers[mask], values[mask]) == 0
+            found.append(
+                {
+                    "column": name,
+                    "rows": int(mask.sum()),
+                    "agreement": {key: _listed(one) for key, one in agreed.items()},
+                    "differ": numbers[mask][~same][:_SHOWN].tolist(),
+                    **self._against_labels(answers, values, truth, mask & known),
+                }
+            )
+        return found
+
+    def _against_labels(
+        self, answers: Targets, values: Targets, truth: Targets, mask: Known
+    ) -> dict[str, Any]:
+        if mask.sum() < FEWEST_ROWS:
+            return {}
+        ours, theirs, truth = answers[mask], values[mask], truth[mask]
+        task, target = self._task, self._target
+        scores = [task.scores(each, truth, target, task.metrics) for each in (ours, theirs)]
+        difference = task.difference(ours, theirs, truth, target, task.metrics)
+        found: dict[str, Any] = {
+            "labelled": int(mask.sum()),
+            "scores": {name: [each[name] for each in scores] for name in difference},
+            "difference": {name: _listed(one) for name, one in difference.items()},
+        }
+        if task.has_right:
+            right = [task.right(each, truth) for each in (ours, theirs)]
+            counts = agreement.who_is_right(right[0], right[1], task.errors(ours, theirs) == 0)
+            found["right"] = counts | {"p": intervals.mcnemar_test(right[0], right[1]).p}
+        return found
+
+
+def _listed(interval: intervals.Interval) -> list[float | None]:
+    """Value and ends as JSON has them."""
+    ends = (interval.value, interval.low, interval.high)
+    return [None if np.isnan(end) else end for end in ends]

@@ -1,0 +1,109 @@
+"""Teachers: finished runs or classifiers of the Hub whose logits a run learns from as well.
+
+Hinton et al. 2015, Distilling the Knowledge in a Neural Network, https://arxiv.org/abs/1503.02531.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from finetune import owners
+from finetune.config import RunConfig
+from finetune.data import catalog
+from finetune.errors import ConfigError, ModelError, NoSuchRun
+from finetune.messages import message as _
+from finetune.metrics.calibration import Logits
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore, named_run
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from finetune.tasks.base import Target
+
+
+def find_run(name: str, store: RunStore, owner: str | None = None) -> Run | None:
+    """Find a teacher among the runs of a store, by id, name or, on one's own machine, folder.
+
+    Args:
+        owner: in a shared app only this visitor's runs count; None for those the store shows.
+    """
+    shared = owners.policy().several_people
+    for run in store.runs():
+        theirs = owner is None or not shared or run.owner == owner
+        if theirs and name in (run.id, run.title()):
+            return run
+    if not shared and catalog.is_local_path(name):
+        try:
+            return named_run(Path(name), store.root)
+        except NoSuchRun:
+            return None
+    return None
+
+
+def check_teachers(store: RunStore, config: RunConfig) -> None:
+    """Raise a ConfigError unless the visitor may learn from each teacher, and it has a model."""
+    for name in config.teachers:
+        run = find_run(name, store)
+        problem: str | None = None
+        if run is not None:
+            if not run.has_model():
+                problem = _("names {name}, which has no model yet", name=name)
+        elif catalog.is_hub_id(name):
+            problem = catalog.checkpoint_problem(name, store.visitor.policy)
+        else:
+            problem = _("names {name}, which is none of your runs", name=name)
+        if problem:
+            raise ConfigError({"teacher": problem})
+
+
+def teacher_logits(run: Run, config: RunConfig, texts: Dataset, target: Target) -> Logits:
+    """Return the mean logits of a run's teachers for some examples.
+
+    Args:
+        texts: with `sentence1` and perhaps `sentence2`.
+        target: the teachers must answer with the same classes or labels, in any order.
+
+    Returns:
+        of shape (examples, target.size).
+
+    Raises:
+        ModelError: if a teacher is gone, or answers with something else.
+    """
+    from finetune.data import checkpoint_files, checkpoints
+    from finetune.inference.scorer import Scorer
+
+    store = RunStore(run.folder.parent)
+    names = [name for name in ("sentence1", "sentence2") if name in texts.column_names]
+    columns: Sequence[list[str]] = [texts[name][:] for name in names]
+    parts = []
+    for name in config.teachers:
+        teacher = find_run(name, store, run.owner)
+        length = config.max_length
+        if teacher is None and not catalog.is_hub_id(name):
+            raise ModelError("The teacher {name} is gone.", "Choose another one.", name=name)
+        if teacher is not None:
+            folder, length = teacher.best, checkpoints.length_of(teacher.folder)
+        else:
+            folder = checkpoint_files.fetch(name)
+        scorer = Scorer(folder, length)
+        try:
+            known = list(scorer.target.names)
+            if sorted(known) != sorted(target.names) or scorer.target.task != target.task:
+                raise ModelError(
+                    "The teacher {name} answers with {known}, not with {classes}.",
+                    "Choose one that was trained on the same answers.",
+                    name=name,
+                    known=", ".join(known)[:80] or _("a score"),
+                    classes=", ".join(target.names)[:80] or _("a score"),
+                )
+            logits = scorer.scores(*columns)
+        finally:
+            scorer.free()
+        order = [known.index(label) for label in target.names] or [0]
+        parts.append(logits[:, order])
+    return np.asarray(np.mean(parts, axis=0), np.float32)

@@ -1,0 +1,76 @@
+"""How far two sets of answers to the same rows agree: a model's, a person's, or another model's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.metrics import intervals
+from finetune.metrics.catalog import OF_SCORES, Metric, Tally
+from finetune.metrics.classification import Floats, Truths, confusion_matrix, ratio
+from finetune.metrics.intervals import Interval
+
+
+def _cohen_kappa(tally: Tally, positive: int | None) -> Floats:
+    by_chance = (tally.support * tally.predicted).sum(axis=0, dtype=np.float64)
+    rows = tally.support.sum(axis=0, dtype=np.float64)
+    return ratio(tally.hits.sum(axis=0) * rows - by_chance, rows**2 - by_chance)
+
+
+KAPPA = Metric("cohen_kappa", "Cohen's kappa", "kappa", range=(-1, 1), of_tally=_cohen_kappa)
+
+
+def kappa(first: NDArray[Any], second: NDArray[Any], classes: int) -> Interval:
+    """Compute Cohen's kappa of two sets of class indices, both of shape (rows,), with a bootstrap
+    interval: 0 for an agreement by chance, 1 for a complete one. nan if both always give one class,
+    which chance explains.
+
+    Source: Cohen 1960, https://doi.org/10.1177/001316446002000104.
+    """
+    confusion = confusion_matrix(np.asarray(first, np.int64), np.asarray(second, np.int64), classes)
+    if np.count_nonzero(confusion.sum(axis=0) + confusion.sum(axis=1)) < 2:
+        return Interval(float("nan"), -1.0, 1.0)
+    return intervals.bootstrap_intervals(confusion, metrics=[KAPPA])[KAPPA.name]
+
+
+def agreement(
+    first: NDArray[Any], second: NDArray[Any], names: Sequence[str]
+) -> dict[str, Interval]:
+    """Compare two sets of answers.
+
+    Args:
+        first, second: class indices or scores of shape (rows,), or 0 and 1 for each label, of shape
+            (rows, labels).
+        names: of the classes or labels; none for scores.
+
+    Returns:
+        For classes the share of `equal` answers and `kappa`; for several labels the share of equal
+        sets and the kappa of each label, as `kappa NAME`; for scores the correlation `pearson`, and
+        the mean of second - first as `difference`.
+    """
+    if not names:
+        found = intervals.example_intervals(second, first, OF_SCORES[:1])
+        difference = intervals.mean_interval((second - first).tolist())
+        return found | ({"difference": difference} if difference else {})
+    same = (first == second).reshape(len(first), -1).all(axis=1)
+    equal = {"equal": intervals.wilson_interval(int(same.sum()), len(same))}
+    if first.ndim == 1:
+        return equal | {"kappa": kappa(first, second, len(names))}
+    return equal | {
+        f"kappa {name}": kappa(first[:, label], second[:, label], 2)
+        for label, name in enumerate(names)
+    }
+
+
+def who_is_right(first_right: Truths, second_right: Truths, same: Truths) -> dict[str, int]:
+    """Count, of the rows that two sets of answers differ in, those where only the first is right,
+    only the second, and neither. All arguments have shape (rows,)."""
+    masks = {
+        "first": first_right & ~second_right,
+        "second": second_right & ~first_right,
+        "neither": ~first_right & ~second_right & ~same,
+    }
+    return {name: int(mask.sum()) for name, mask in masks.items()}

@@ -1,0 +1,184 @@
+"""Whether a model still holds on a file: judged from counts, with few false alarms."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import finetune
+from finetune import __main__ as command
+from finetune.errors import DataError
+from finetune.evaluation import file_shift, monitoring
+from finetune.evaluation.file_shift import Aggregates, Labelled, Reference
+from finetune.metrics import label_free
+from finetune.runs import pair_index
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from tests.support import monitored
+
+BINS = label_free.CONFIDENCE_BINS
+
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    return monitored.monitored_run(store, toy_checkpoint)
+
+
+def changed(judged: file_shift.Monitoring) -> set[str]:
+    return {one.of for one in judged.changes if one.changed}
+
+
+def test_a_file_like_the_validation_pairs_is_as_before(run: Run, tmp_path: Path) -> None:
+    file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(150, 2))
+    judged = finetune.still_holds(run, file)
+    assert judged.verdict == "as before", judged
+    assert (judged.rows, judged.reference) == (150, 200)
+    assert judged.accuracy is not None
+    assert judged.accuracy.low <= judged.accuracy.before <= judged.accuracy.high
+    assert {one.of for one in judged.changes} == {*file_shift.WHAT}
+
+
+def test_other_words_and_lengths_are_seen_from_counts_alone(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
+    pairs = monitored.rows(150, 2, words="9?%", long=8)
+    file, counts = monitored.write_rows(tmp_path / "new.csv", pairs), tmp_path / "counts.json"
+    words = ["monitor", str(run.folder), str(file), "--aggregates", str(counts)]
+    assert command.main(words) == 1
+    first = json.loads(capsys.readouterr().out)
+    assert first["verdict"] != "as before"
+    assert {"lengths", "words"} <= {one["of"] for one in first["changes"] if one["changed"]}
+    assert "sees" not in counts.read_text()
+    file.unlink()
+    assert command.main(["monitor", str(run.folder), str(counts)]) == 1
+    assert json.loads(capsys.readouterr().out) == first
+    values = json.loads(counts.read_text()) | {"model": "another 8"}
+    counts.write_text(json.dumps(values))
+    with pytest.raises(DataError, match="another 8"):
+        finetune.still_holds(run, counts)
+
+
+def test_labels_of_some_rows_measure_the_accuracy(run: Run, tmp_path: Path) -> None:
+    pairs = monitored.rows(150, 2)
+    file = monitored.write_rows(tmp_path / "new.csv", pairs)
+    labels = monitored.write_rows(tmp_path / "labels.csv", pairs[:60], labelled=True)
+    judged = finetune.still_holds(run, file, labels)
+    assert judged.labelled == 60
+    assert judged.measured is not None
+    assert judged.measured.low < judged.measured.value < judged.measured.high
+    assert judged.measured_shares is not None
+    assert sum(one.value for one in judged.measured_shares.values()) == pytest.approx(1)
+    few = monitored.write_rows(tmp_path / "few.csv", pairs[:5], labelled=True)
+    with pytest.raises(DataError, match="5 labels are too few"):
+        finetune.still_holds(run, file, few)
+
+
+def test_rows_of_the_run_and_rows_that_share_sentences_are_left_out(
+    run: Run, tmp_path: Path
+) -> None:
+    pairs = monitored.rows(120, 2)
+    first, second, _ = zip(*pairs[:60], strict=True)
+    seen = pair_index.pair_hashes(first, second)
+    pair_index.write_pair_index(run, {"train": seen[:40], "validation": seen[40:]})
+    again = [(first, f"{second} a", label) for first, second, label in pairs]
+    file = monitored.write_rows(tmp_path / "new.csv", pairs + again)
+    # Of the 60 pairs that were seen the variants are new.
+    assert finetune.still_holds(run, file).rows == 120
+    file = monitored.write_rows(tmp_path / "new.csv", pairs)
+    assert finetune.still_holds(run, file).rows == 60
+
+
+def test_what_cannot_be_judged_is_told(run: Run, tmp_path: Path) -> None:
+    file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(49, 2))
+    with pytest.raises(DataError, match="49 rows of the file are new"):
+        finetune.still_holds(run, file)
+    (run.predictions / "validation.parquet").unlink()
+    with pytest.raises(DataError, match="not kept"):
+        finetune.still_holds(run, file)
+
+
+def test_the_sample_is_bounded_and_random(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitoring, "MOST", 50)
+    sample = monitoring.Sample(run)
+    for begin in range(0, 1000, 100):
+        numbers = range(begin, begin + 100)
+        sample.add_texts([f"row {n}" for n in numbers], None, numbers)
+    found = [row.number for row in sample.rows()]
+    assert len(found) == len({*found}) == 50
+    assert 300 < np.mean(found) < 700
+
+
+def counts_of(
+    draw: np.random.Generator, rows: int, sure: float = 0.5, yes: float = 0.6
+) -> tuple[Aggregates, np.ndarray[Any, Any]]:
+    """Counts of rows, and which of them are right by confidence."""
+    shares = np.exp(-(((np.arange(BINS) - sure * 40) / 12) ** 2))
+    confidence = draw.multinomial(rows, shares / shares.sum())
+    right = draw.binomial(confidence, -np.expm1(-(np.arange(BINS) + 4) / 10))
+    answers = draw.multinomial(rows, [yes, 1 - yes])
+    lengths = draw.multinomial(rows, np.ones(20) / 20)
+    unknown = draw.multinomial(rows, [0.95, 0.05])
+    found = Aggregates(
+        "run 8", rows, dict(zip(("yes", "no"), answers.tolist(), strict=True)),
+        confidence.tolist(), lengths.tolist(), unknown.tolist(), (0.5, float(draw.random())),
+    )  # fmt: skip
+    return found, right
+
+
+def reference_of(draw: np.random.Generator, rows: int) -> Reference:
+    counts, right = counts_of(draw, rows)
+    wrong = np.array(counts.confidence) - right
+    confusion = [[rows // 2, rows // 10], [rows // 10, rows // 3]]
+    return Reference(counts, [wrong.tolist(), right.tolist()], confusion, ["yes", "no"])
+
+
+def test_files_like_the_reference_seldom_raise_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_free, "_PERMUTATIONS", 399)
+    monkeypatch.setattr(label_free, "_RESAMPLES", 50)
+    draw = np.random.default_rng(0)
+    verdicts = [
+        file_shift.judge(reference_of(draw, 300), counts_of(draw, 200)[0]).verdict
+        for _ in range(250)
+    ]
+    assert np.mean([one != "as before" for one in verdicts]) <= 0.078  # 0.05 + 2 standard errors
+
+
+def test_a_file_with_less_confidence_asks_for_training_and_labels_overrule() -> None:
+    draw = np.random.default_rng(0)
+    reference = reference_of(draw, 400)
+    assert "As before" in file_shift.sentence(file_shift.judge(reference, reference.counts))
+    file, _ = counts_of(draw, 400, sure=0.1)
+    judged = file_shift.judge(reference, file)
+    assert judged.verdict == "train anew"
+    assert changed(judged) == {"confidence"}
+    assert "the confidence, and fewer answers" in file_shift.sentence(judged)
+    bins = draw.permutation(np.repeat(np.arange(BINS), file.confidence)).tolist()[:100]
+    good = Labelled(["yes"] * 100, ["yes"] * 97 + ["no"] * 3, bins)
+    overruled = file_shift.judge(reference, file, good)
+    assert (overruled.verdict, overruled.labelled) == ("changed", 100)
+    bad = Labelled(["yes"] * 100, ["yes"] * 40 + ["no"] * 60, bins)
+    assert file_shift.judge(reference, file, bad).verdict == "train anew"
+
+
+def test_scores_have_no_accuracy_and_are_compared_in_their_order() -> None:
+    draw = np.random.default_rng(0)
+    answers = [
+        {str(n - 1): int(rows) for n, rows in enumerate(draw.multinomial(200, np.ones(22) / 22))}
+        for _ in "ab"
+    ]
+    counts = replace(counts_of(draw, 200)[0], answers=answers[0], confidence=[])
+    reference = Reference(counts, [], [], [])
+    file = replace(counts, answers=answers[1])
+    judged = file_shift.judge(reference, file)
+    assert (judged.accuracy, judged.shares, judged.verdict) == (None, None, "as before")
+    assert {one.of for one in judged.changes} == {"answers", "lengths", "unknown", "words"}
+    low = replace(file, answers={"-1": 120, "2": 80})
+    assert "answers" in changed(file_shift.judge(reference, low))
+    with pytest.raises(DataError, match="neither right nor wrong"):
+        file_shift.judge(reference, file, Labelled(["1"] * 40, ["1"] * 40, []))
