@@ -158,12 +158,10 @@ def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | N
 def check_kind(checkpoint: str) -> None:
     """Raise ConfigError if a checkpoint is known not to be a text classifier's, or to have no
     safetensors. Of one that is not on this disk, only what the Hub has told is known."""
-    folder, told = local_folder(checkpoint), None
+    folder, told = local_folder(checkpoint), hub_access.known_checkpoint(checkpoint)
+    kind = told.kind if told else ""
     if folder is not None:
-        kind = disk.read_json(folder / "config.json").get("model_type")
-    else:
-        told = hub_access.known_checkpoint(checkpoint)
-        kind = told.kind if told else ""
+        kind = str(disk.read_json(folder / "config.json").get("model_type", ""))
     problem = ""
     if told and not told.has_weights:
         problem = _(
@@ -171,7 +169,7 @@ def check_kind(checkpoint: str) -> None:
             "that has them"
         )
     elif kind in _READS_PADDING:
-        problem = _("is a {kind} model, which reads a batch's padding as text", kind=str(kind))
+        problem = _("is a {kind} model, which reads a batch's padding as text", kind=kind)
     elif kind and kind not in _ENCODERS:
         from transformers.models.auto import modeling_auto
 
@@ -179,7 +177,7 @@ def check_kind(checkpoint: str) -> None:
             problem = _(
                 "is a {kind} model, of which transformers makes no classifier of texts; choose a "
                 "text encoder",
-                kind=str(kind),
+                kind=kind,
             )
     if problem:
         raise ConfigError({"checkpoint": problem})

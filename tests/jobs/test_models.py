@@ -77,6 +77,9 @@ def test_what_cannot_be_fine_tuned_is_refused_at_the_form(
     for ask in (service.start_run, cost.estimate_cost):
         with pytest.raises(ConfigError, match=words):
             ask(store, config)
+    checkpoint_files.fetch(name, weights=False)  # as the check of the pairs does
+    with pytest.raises(ConfigError, match=words):
+        cost.estimate_cost(store, config)
     assert not store.runs()
 
 
