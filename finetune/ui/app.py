@@ -131,7 +131,8 @@ class _Tabs:
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
 
-        chosen = train.planned.select(train.on_folds, None, [train.form["folds"], train.message])
+        folds = [train.form["folds"], train.message]
+        chosen = train.planned.select(train.on_folds, None, folds, **quick)
         chosen.then(**data.examining(), **quick)
         # Selecting a tab updates it.
         self.data_tab.select(**data.examining(), **quick)
