@@ -286,8 +286,8 @@ def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(
     # 3. A threshold for each label, kept with the model
     levels = tuple(zip(LABELS, details.thresholds.thresholds, strict=True))
     assert label_evaluation.fitted_thresholds(study.analysis) == levels
-    found = abstention.answer_when_sure(run)
-    shown = str(evaluation_view.view(study, state, DecisionRule(), JobState("none"), "", found))
+    bound = abstention.answer_when_sure(run)
+    shown = str(evaluation_view.view(study, state, DecisionRule(), JobState("none"), "", bound))
     assert 'id="keep-sure"' in shown
     assert 'data-sure="per_class"' not in shown
     assert 'id="save-thresholds"' in shown
