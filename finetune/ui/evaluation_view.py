@@ -67,7 +67,7 @@ def view(
         kind=task.template,
         has_right=task.has_right,
         **own,
-        **sure_evaluation.values(found, decision),
+        bound=sure_evaluation.values(found, decision),
         analysis=analysis,
         columns=summary.columns,
         baselines=sorted(

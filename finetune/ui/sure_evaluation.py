@@ -16,16 +16,16 @@ _ERRORS, _CONFIDENCES = (0.005, 0.01, 0.02, 0.05, 0.1), (0.9, 0.95, 0.99)  # to 
 _LEAST = 0.05  # share of the rows from which on the curve is drawn; fewer rows tell nothing
 
 
-def values(found: Abstention | None, decision: DecisionRule) -> dict[str, Any]:
-    """Return the values that `evaluation/sure.html` needs besides the analysis.
+def values(found: Abstention | None, decision: DecisionRule) -> dict[str, Any] | None:
+    """Return the values that `evaluation/sure.html` needs besides the analysis; None without them.
 
     Args:
         found: what the kept bound, or else the one offered first, comes to; None for a task whose
             answers cannot be left out.
     """
     if found is None:
-        return {"found": None}
-    curve, kept = found.curve, decision.sure
+        return None
+    curve = found.curve
     points = np.stack([curve.coverage, curve.error, curve.upper], axis=1)
     drawn = charts.thinned(points[curve.coverage >= _LEAST].tolist())
     lines = [
@@ -53,4 +53,4 @@ def values(found: Abstention | None, decision: DecisionRule) -> dict[str, Any]:
             ("confidence", found.confidence, sorted({*_CONFIDENCES, found.confidence})),
         )
     ]  # fmt: skip
-    return {"found": found, "kept": kept, "sure_chart": chart, "choices": choices}
+    return {"found": found, "kept": decision.sure, "chart": chart, "choices": choices}

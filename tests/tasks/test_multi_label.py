@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport
-from finetune.evaluation import baselines, report, saved_predictions
+from finetune.evaluation import abstention, baselines, report, saved_predictions
 from finetune.findings import Finding
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
@@ -286,7 +286,10 @@ def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(
     # 3. A threshold for each label, kept with the model
     levels = tuple(zip(LABELS, details.thresholds.thresholds, strict=True))
     assert label_evaluation.fitted_thresholds(study.analysis) == levels
-    shown = str(evaluation_view.view(study, state, DecisionRule(), JobState("none")))
+    bound = abstention.answer_when_sure(run)
+    shown = str(evaluation_view.view(study, state, DecisionRule(), JobState("none"), "", bound))
+    assert 'id="keep-sure"' in shown
+    assert 'data-sure="per_class"' not in shown
     assert 'id="save-thresholds"' in shown
     assert 'id="forget-thresholds"' not in shown
     part = Evaluation(store)
