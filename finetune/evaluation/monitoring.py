@@ -98,13 +98,15 @@ class Sample:
         self._rows = sorted(self._rows, key=lambda row: row.order)[:MOST]
 
     def rows(self) -> list[SampledRow]:
-        """Return the rows in random order, one of those that share a sentence."""
-        first, second = (
-            np.array([text_hashes.text_hash(text) for text in texts], np.int64)
-            for texts in ([row.first for row in self._rows], [row.second for row in self._rows])
-        )
-        groups = text_hashes.sentence_groups(first, second if second.any() else first)
-        return [self._rows[at] for at in np.sort(np.unique(groups, return_index=True)[1])]
+        """Return the rows in random order, without those that share a sentence with one before."""
+        seen: set[int] = set()
+        kept = []
+        for row in self._rows:
+            hashes = {text_hashes.text_hash(text) for text in (row.first, row.second) if text}
+            if seen.isdisjoint(hashes):
+                kept.append(row)
+                seen |= hashes
+        return kept
 
 
 def check_enough(rows: Sequence[SampledRow]) -> None:

@@ -25,14 +25,15 @@ KAPPA = Metric("cohen_kappa", "Cohen's kappa", "kappa", range=(-1, 1), of_tally=
 
 def kappa(first: NDArray[Any], second: NDArray[Any], classes: int) -> Interval:
     """Compute Cohen's kappa of two sets of class indices, both of shape (rows,), with a bootstrap
-    interval: 0 for an agreement by chance, 1 for a complete one. nan if both always give one class,
-    which chance explains.
+    interval: 0 for an agreement by chance, 1 for a complete one. If one of them always gives the
+    same class it is 0, and if both do nan; the interval is then unknown.
 
     Source: Cohen 1960, https://doi.org/10.1177/001316446002000104.
     """
     confusion = confusion_matrix(np.asarray(first, np.int64), np.asarray(second, np.int64), classes)
-    if np.count_nonzero(confusion.sum(axis=0) + confusion.sum(axis=1)) < 2:
-        return Interval(float("nan"), -1.0, 1.0)
+    used = [np.count_nonzero(confusion.sum(axis=axis)) for axis in (0, 1)]
+    if min(used) < 2:
+        return Interval(0.0 if max(used) > 1 else float("nan"), -1.0, 1.0)
     return intervals.bootstrap_intervals(confusion, metrics=[KAPPA])[KAPPA.name]
 
 
