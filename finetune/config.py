@@ -593,7 +593,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 DEFAULT_PRESET = "Recommended"
 # Fields of the data and of the machine, which no preset changes.
 _NOT_PRESET = {
-    "dataset", "checkpoint", "seed", "name", "report_to", "num_processes", "accelerate_config",
+    "dataset", "checkpoint", "teacher", "seed", "name", "report_to", "num_processes",
+    "accelerate_config",
     *DATA_FIELDS, *fields_of("Expert"),
 }  # fmt: skip
 

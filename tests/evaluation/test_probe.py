@@ -17,6 +17,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.evaluation import probe
 from finetune.evaluation.probe import Figure, Probed, ProbeReport
 from finetune.jobs import probe as jobs
+from finetune.jobs import worker_files
 from finetune.metrics import cross_fitting
 from finetune.owners import Visitor
 from finetune.runs.store import RunStore
@@ -52,7 +53,12 @@ def pairs_of(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "metric"), [("pairs", "f1"), ("scores", "pearson"), ("labels", "micro_f1")]
+    ("kind", "metric"),
+    [
+        ("pairs", "f1"),
+        pytest.param("scores", "pearson", marks=pytest.mark.long),
+        pytest.param("labels", "micro_f1", marks=pytest.mark.long),
+    ],
 )
 def test_each_task_is_probed_and_what_cannot_be_read_is_said(
     kind: str, metric: str, sentence_encoder: Path, toy_checkpoint: Path, tmp_path: Path
@@ -172,6 +178,22 @@ def test_what_is_compared_is_checked_before(
     visitor = store.for_visitor(Visitor(names=("browser:ada",)))
     with pytest.raises(ConfigError, match="which visitors cannot use"):
         jobs.check_request(visitor, config.changed(max_length=32), both)
+
+
+def test_its_worker_reads_the_pairs_and_every_checkpoint_and_no_more(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    names = [BUNDLED_CHECKPOINT, "bert-base-uncased", "roberta-base"]
+    job = jobs.probe_of(store, RunConfig(), names)
+    job.folder.mkdir(parents=True)
+    request = {"config": RunConfig().to_dict(), "checkpoints": names}
+    allowed = worker_files.of_job("probe", store.root, job, request)
+    assert allowed is not None
+    files = " ".join((*allowed.reads, *allowed.writes))
+    for part in (job.id, "google-bert--bert-base-uncased", "FacebookAI--roberta-base", "/data/"):
+        assert part in files
+    assert not {str(store.root), str(store.root.resolve())} & {*allowed.reads, *allowed.writes}
 
 
 def test_a_terminal_gets_the_ranking(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from finetune.config import RunConfig
+from finetune.config import RunConfig, preset
 from finetune.data import splits
 from finetune.engines.hub_jobs import HubJobs
 from finetune.errors import ConfigError, JobError, ModelError
@@ -150,7 +150,8 @@ def test_a_teacher_must_be_ones_own_and_have_a_model(
     assert str(empty.folder.resolve()) not in allowed.reads
 
 
-def test_another_engine_has_no_teacher() -> None:
+def test_another_engine_has_no_teacher_and_a_preset_keeps_it() -> None:
+    assert "teacher" not in preset("Recommended")
     with pytest.raises(JobError, match="teacher is big"):
         HubJobs.check_config(RunConfig(teacher="big"))
 
