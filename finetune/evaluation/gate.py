@@ -182,10 +182,11 @@ def decide(judged: Judgement, deciding: Metric) -> tuple[Verdict, list[str]]:
     `judge`."""
     gain, limits = judged.gain, judged.limits
     assert gain is not None, "it was just computed"
-    values = {
-        "metric": deciding.title, "gain": gain.value, "low": gain.low, "high": gain.high,
-        "least": limits.min_gain,
-    }  # fmt: skip
+    gained = _(
+        "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}); it must be at least "
+        "{least:+.3f}.",
+        metric=deciding.title, gain=gain.value, low=gain.low, high=gain.high, least=limits.min_gain,
+    )  # fmt: skip
     failures = []
     if judged.has_right and judged.lost > limits.max_lost:
         failures.append(
@@ -195,13 +196,7 @@ def decide(judged: Judgement, deciding: Metric) -> tuple[Verdict, list[str]]:
             )
         )  # fmt: skip
     if gain.high < limits.min_gain:
-        failures.append(
-            _(
-                "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}), below the "
-                "least that is asked for, {least:+.3f}.",
-                **values,
-            )
-        )
+        failures.append(gained)
     if failures:
         return "failed", failures
     if judged.examples < FEWEST:
@@ -211,14 +206,7 @@ def decide(judged: Judgement, deciding: Metric) -> tuple[Verdict, list[str]]:
         )  # fmt: skip
         return "not judged", [few]
     if gain.low < limits.min_gain:
-        reasons = [
-            _(
-                "{n:,} rows are too few to tell: the gain in {metric} is {gain:+.3f} (95% "
-                "{low:+.3f} to {high:+.3f}), which may be above or below {least:+.3f}.",
-                n=judged.examples,
-                **values,
-            )
-        ]
+        reasons = [_("{n:,} rows are too few to tell.", n=judged.examples), gained]
         away = gain.value - limits.min_gain
         side = gain.value - gain.low if away > 0 else gain.high - gain.value
         needed = judged.examples * (side / away) ** 2 if away else math.inf
@@ -227,12 +215,7 @@ def decide(judged: Judgement, deciding: Metric) -> tuple[Verdict, list[str]]:
             most = math.ceil(needed / 10**-digits) * 10**-digits
             reasons.append(_("About {n:,} rows like these would tell.", n=most))
         return "not judged", reasons
-    text = _(
-        "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}), not below "
-        "{least:+.3f}.",
-        **values,
-    )
-    return "passed", [text]
+    return "passed", [gained]
 
 
 def changed_answers(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.evaluation import picking, report, saved_predictions, speed
+from finetune.evaluation.picking import Picking
 from finetune.inference import decision_rule
 from finetune.messages import message as _
 from finetune.metrics import best_set, catalog, selection
@@ -72,20 +73,16 @@ class Ranking:
         if self.measured:
             speed = cheapest.milliseconds
             cost = _("{milliseconds:.1f} ms a pair, {size}", milliseconds=speed, size=cost)
-        values = {
-            "runs": len(self.runs), "few": few, "n": self.examples, "name": cheapest.name,
-            "cost": cost,
-        }  # fmt: skip
         if few == 1:
             return _(
                 "Of {runs} runs on the same {n:,} pairs, only {name} may be the best ({cost}).",
-                **values,
-            )
+                runs=len(self.runs), n=self.examples, name=cheapest.name, cost=cost,
+            )  # fmt: skip
         return _(
             "Of {runs} runs on the same {n:,} pairs, {few} may be the best; the cheapest of these "
             "is {name} ({cost}).",
-            **values,
-        )
+            runs=len(self.runs), few=few, n=self.examples, name=cheapest.name, cost=cost,
+        )  # fmt: skip
 
 
 def rank_runs(runs: Sequence[Run]) -> Ranking:
@@ -129,6 +126,7 @@ class KeptAnswers:
     truth: Targets
     table: pa.Table | None
     values: Targets
+    picking: Picking | None
 
 
 def kept_answers(run: Run) -> KeptAnswers:
@@ -141,7 +139,8 @@ def kept_answers(run: Run) -> KeptAnswers:
     table = saved_predictions.read_examples(run, labels=saved.labels)
     rule = decision_rule.read_rule(run.best)
     values = task_of(target).answers(saved.logits, target, rule).values
-    return KeptAnswers(run, target, saved.labels, table, values)
+    picked = picking.run_picking(run, summary)
+    return KeptAnswers(run, target, saved.labels, table, values, picked)
 
 
 class ScoredRuns(NamedTuple):
@@ -178,7 +177,7 @@ def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
     scores, added = [], []
     for each in answered:
         score = task.intervals(each.values, truth, target, [metric])
-        picked = picking.run_picking(each.run, each.run.state())
+        picked = each.picking
         expected = picked.expected_intervals(score) if picked else {}
         scores.append(expected.get(metric.name, score[metric.name]))
         added.append(metric.rank(picked.bias.get(metric.name, 0.0)) if picked else 0.0)

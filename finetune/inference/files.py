@@ -328,6 +328,8 @@ class _RowPredictor:
         if self.decides and self._rule.sure:
             column = len(self._task.columns(target, self._rule))
             report["sure"] = asdict(self._rule.sure) | {"column": [*self.added][column]}
+        elif self._rule.sure:
+            report["undecided"] = True
         if self._request.threshold and self._rule.threshold_for(target.names):
             report["threshold"] = self._rule.threshold
         if self._labelled:

@@ -103,6 +103,8 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     stop.check()
     # 4. The batches
     yield events.PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(work.pairs.splits["train"])))
+    if config.teachers:
+        yield events.PhaseStarted(phase=Phase.TEACH)
     work.build_batches()
     stop.check()
     yield work.prepared()

@@ -18,6 +18,8 @@ from gradio.events import api as endpoint
 from finetune import disk
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
+from finetune.evaluation import ranking, release
+from finetune.evaluation.gate import Limits
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.predict import PredictionJob
@@ -40,8 +42,8 @@ class Api:
     def wire(self) -> None:
         """Add the endpoints to the current `gr.Blocks`."""
         for action in (
-            self.list_runs, self.run_status, self.start_run, self.stop_run, self.resume_run,
-            self.batch_status, self.cancel_batch, self.publish,
+            self.list_runs, self.run_status, self.rank_runs, self.check_release, self.start_run,
+            self.stop_run, self.resume_run, self.batch_status, self.cancel_batch, self.publish,
         ):  # fmt: skip
             endpoint(action, concurrency_limit=None)
         endpoint(self.predict, queue=False)
@@ -228,6 +230,37 @@ class Api:
         names of the columns it is trained on."""
         with self._store_of(request) as store:
             return _status(store, run_id)
+
+    def rank_runs(self, request: gr.Request, run_id: str) -> dict:
+        """Rank your finished runs that have the same validation pairs as one of them.
+
+        Returns sentence (the conclusion), metric, examples, and runs, the best score first: id,
+        name, score with its 95% interval, may_be_best (the best is among these with a probability
+        of 95%), megabytes, and milliseconds a pair if measured on this machine.
+        """
+        with self._store_of(request) as store:
+            ranked = ranking.rank_runs(ranking.beside(store, store.get(run_id)))
+            runs = [asdict(run) for run in ranked.runs]
+            facts = {"metric": ranked.metric.name, "examples": ranked.examples, "runs": runs}
+            return {"sentence": str(ranked.sentence), **facts}
+
+    def check_release(
+        self, request: gr.Request, new: str, old: str, max_lost: int = 0, min_gain: float = -0.01
+    ) -> dict:
+        """Judge by their validation pairs whether a run's model may replace that of another run.
+
+        Returns verdict (passed, failed or not judged), reasons, the gain with its 95% interval,
+        lost and gained answers with their texts, p (exact McNemar test) and slices.
+
+        Args:
+            new: a run of yours.
+            old: another one.
+            max_lost: right answers that may become wrong; not used of scores.
+            min_gain: the least gain in the deciding metric; more is better.
+        """
+        with self._store_of(request) as store:
+            runs, limits = (store.get(new), store.get(old)), Limits(max_lost, min_gain)
+            return asdict(release.check_release(*runs, limits))
 
     def start_run(self, request: gr.Request, config: dict = _DEFAULTS) -> dict:
         """Start a run, or put it in the queue if another is training.

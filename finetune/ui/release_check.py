@@ -110,7 +110,9 @@ def progress(state: JobState) -> Markup:
     """Draw a job that has no judgement yet."""
     if state.running:
         return feedback.note(gettext("Both models answer the golden file …"))
-    return feedback.show_errors(DataError(state.error or "It ended early.", state.remedy))
+    return feedback.show_errors(
+        DataError(state.error or gettext("The check ended early."), state.remedy)
+    )
 
 
 def result(judged: Judgement) -> Markup:

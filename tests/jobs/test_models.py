@@ -50,7 +50,7 @@ def test_without_a_network_the_catalogue_tells_the_most(
     assert cost.ask_hub(store, config)
     asked = cost.estimate_cost(store, config)
     assert asked.download == cost.Download(1_420_000_000, at_most=True)
-    assert "at most 1.4 GB" in cost_view.costs(asked, config)
+    assert "at most 1.4 GB to download" in cost_view.costs(asked, config)
     assert cost.estimate_cost(store, RunConfig()).download is None
 
 

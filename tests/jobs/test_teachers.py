@@ -19,6 +19,8 @@ from finetune.errors import ConfigError, JobError, ModelError
 from finetune.jobs import check, teachers, worker_files
 from finetune.jobs.train import carry_out_run
 from finetune.owners import Visitor
+from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Target
 from finetune.tasks.registry import find_task
@@ -171,3 +173,5 @@ def test_a_whole_run_has_a_teacher(
     assert state.status == "finished"
     assert state.first_batch is not None
     assert state.first_batch.shapes[TEACHER] == [8, 2]
+    phases = [event.phase for event in run.tail()[0] if isinstance(event, events.PhaseStarted)]
+    assert phases.index(Phase.TEACH) == phases.index(Phase.TOKENIZE) + 1

@@ -32,6 +32,8 @@ REQUIRED = {
     "cancel_batch": {"batch_id"},
     "batch_status": {"batch_id"},
     "run_status": {"run_id"},
+    "rank_runs": {"run_id"},
+    "check_release": {"new", "old"},
     "resume_run": {"run_id"},
     "list_runs": set[str](),
     "start_run": set[str](),

@@ -19,6 +19,7 @@ from finetune.jobs.compare import ComparisonJob
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import compare_view
+from finetune.ui.api import Api
 from finetune.ui.release_check import ReleaseCheck
 from tests.support import toys
 from tests.support.browser import App
@@ -69,6 +70,18 @@ def test_two_runs_are_judged_by_their_validation_pairs(store: RunStore, runs: li
     for lost, gain in (("none", "0"), ("-1", "0"), ("0", "much")):
         said = str(check.on_start(NOBODY, poor.id, good.id, lost, gain, None)[check.message])
         assert "Give a " in said
+
+
+def test_programs_rank_runs_and_check_a_release(store: RunStore, runs: list[Run]) -> None:
+    poor, good = runs
+    api: Any = Api(store, SimpleNamespace())  # type: ignore[arg-type]
+    ranked = api.rank_runs(NOBODY, poor.id)
+    assert [run["id"] for run in ranked["runs"]] == [good.id, poor.id]
+    assert "only bundled-2 may be the best" in ranked["sentence"]
+    judged = api.check_release(NOBODY, poor.id, good.id)
+    assert (judged["verdict"], judged["gained"]) == ("failed", 0)
+    with pytest.raises(gr.Error, match="max_lost is -1"):
+        api.check_release(NOBODY, poor.id, good.id, -1)
 
 
 @pytest.mark.long

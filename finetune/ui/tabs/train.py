@@ -43,6 +43,7 @@ from finetune.ui import (
     theme,
     upload_limits,
 )
+from finetune.ui.checkpoint_list import CheckpointList
 from finetune.ui.engine_form import Choice, EngineForm
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
@@ -114,6 +115,9 @@ class TrainTab:
 
     def _draw_form(self, drawn: form.Controls) -> None:
         common = form.draw_common()
+        self.catalogue = CheckpointList(self.store)
+        self.catalogue.draw()
+        self.catalogue.wire(common["checkpoint"])
         self.hub = gr.HTML(elem_id="hub-status")
         form.draw_search()
         self.probe = ProbeForm(self.store)
