@@ -50,6 +50,7 @@ def test_a_family_answers_the_same_as_onnx(family: str, tmp_path: Path) -> None:
     assert_same_answers(folder, tmp_path / "model.onnx")
 
 
+@pytest.mark.long
 def test_a_model_from_a_terminal(
     toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

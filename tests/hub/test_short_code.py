@@ -30,6 +30,7 @@ def prepared(**changes: object) -> events.Prepared:
     return event.model_copy(update=changes)
 
 
+@pytest.mark.long
 def test_the_code_runs_and_has_the_runs_values(
     store: RunStore, toy_checkpoint: Path, tmp_path: Path
 ) -> None:

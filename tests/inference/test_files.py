@@ -252,7 +252,7 @@ def start(store: RunStore, run: Run, tmp_path: Path) -> Callable[[str, int], pre
     return begin
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelled(
     store: RunStore, start: Callable[[str, int], predict.PredictionJob]
 ) -> None:

@@ -34,7 +34,7 @@ def waiting(store: RunStore, processes: list[psutil.Process]) -> psutil.Process:
     return process
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
     store: RunStore, toy_checkpoint: Path, waiting: psutil.Process
 ) -> None:

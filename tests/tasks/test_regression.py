@@ -397,6 +397,6 @@ def test_the_best_baseline_of_an_error_is_the_smallest() -> None:
         events.Evaluated(step=3, epoch=1, metrics=measured, seconds=1, best=True),
         events.BaselinesMeasured(baselines={"a": {"mae": 0.7}, "b": {"mae": 1.4}}),
     ])  # fmt: skip
-    cards = str(render("run_cards.html", summary=summary, remark=None, kept=None))
+    cards = str(render("run_cards.html", summary=summary, remark=None, kept=None, config=None))
     assert "best baseline 0.700" in cards
     assert "1.400" not in cards

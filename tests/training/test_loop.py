@@ -152,6 +152,7 @@ def test_short_runs_are_scored_too() -> None:
     assert schedule.eval_every(config, 3, 1000, 2, 320) == 100  # two processes train on 16 a step
 
 
+@pytest.mark.long
 def test_a_slow_machine_scores_the_same_steps(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:

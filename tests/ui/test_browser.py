@@ -165,7 +165,7 @@ def test_a_problem_of_a_search_has_room_at_its_box(page: Page, width: int) -> No
     expect(box).not_to_have_attribute("data-problem", re.compile("."))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_address_opens_what_it_names_and_follows_what_is_opened(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_limits_are_read_with_both_signs() -> None:
         Choice("hub-job", {"dollars_a_run": "1,500"}).spec()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("locale", ["de-DE", "en-US"])
 def test_a_comma_is_read_in_a_browser_of_any_language(
     browser: Browser, app: App, locale: str

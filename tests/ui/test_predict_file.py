@@ -251,6 +251,7 @@ def test_a_file_is_matched_to_the_columns_of_the_model(
     assert tab.on_sentence(NOBODY, "Frage_1", "Frage_2", "id") == gr.skip()
 
 
+@pytest.mark.long
 def test_a_sheet_of_a_workbook_is_chosen(
     store: RunStore, tab: FilePredictions, tmp_path: Path
 ) -> None:
