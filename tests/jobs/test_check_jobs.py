@@ -34,6 +34,7 @@ def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Pr
     return job, worker
 
 
+@pytest.mark.long
 def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(
     store: RunStore, processes: list[psutil.Process]
 ) -> None:

@@ -13,13 +13,16 @@ from typing import Any, TypeVar
 import pytest
 
 from finetune import owners
-from finetune.config import RunConfig, is_upload
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig, is_upload
 from finetune.data import dataset_cache, needed_files
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.environment import child_process, confinement
+from finetune.evaluation import speed
+from finetune.evaluation.gate import Limits
 from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import check, predict, scheduler, service, workers
+from finetune.jobs import check, compare, predict, probe, scheduler, service, workers
+from finetune.jobs.compare import ComparisonJob
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.export import ExportJob
 from finetune.jobs.push import Approvals, PushJob
@@ -35,6 +38,7 @@ from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.waiting import until
 
 PAIRS = "sentence1,sentence2,label\nthe cat sees a dog .,a cat sees the dog .,1\nc,d,0\ne,f,1\n"
+GOLDEN = "sentence1,sentence2,label\nthe owl likes a bee .,a owl likes the bee .,1\ng,h,0\n"
 J = TypeVar("J", bound=JobFolder)
 SMALL: dict[str, Any] = {
     "max_steps": 2,
@@ -179,12 +183,26 @@ def judge(store: RunStore, run: Run) -> JobFolder:
     return predict.start_prediction(store, PredictionRequest(run.id, path.name, ""), path)
 
 
+def check_release(store: RunStore, run: Run) -> JobFolder:
+    path = run.folder.parent / "golden.csv"
+    path.write_text(GOLDEN)
+    others = [other for other in store.runs() if other.id != run.id]
+    old = next((other for other in others if other.config().seed == 1), run)
+    return compare.start_check(store, run, old, Limits(), path, path.name)
+
+
+def try_checkpoints(store: RunStore, run: Run) -> JobFolder:
+    config = run.config().changed(max_train_samples=0)
+    return probe.start_probe(store, config, [config.checkpoint, BUNDLED_CHECKPOINT])
+
+
 @needs_landlock
 @pytest.mark.parametrize(
     ("kind", "start"),
     [
         ("train", train), ("train", train_warm), ("train", follow_hub_job), ("check", examine),
         ("evaluate", measure), ("export", make_onnx), ("push", send), ("predict", judge),
+        ("compare", check_release), pytest.param("probe", try_checkpoints, marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )  # fmt: skip
@@ -253,8 +271,16 @@ def test_every_kind_of_job_does_its_work_confined(
     fetched = RunConfig(checkpoint="bert-base-uncased", dataset="ada/tickets", **SMALL)
     ended(check.start_check(ada, fetched))
     run = ended(queued(ada, fetched))
-    for start in (measure, make_onnx, send, judge):
+    for start in (measure, make_onnx, send, judge, try_checkpoints):
         ended(start(ada, run))
+    other = ended(queued(ada, fetched.changed(seed=1)))
+    ended(check_release(ada, run))
+    judgement = ComparisonJob.of(run, "release").judgement
+    assert judgement is not None
+    assert judgement.examples == GOLDEN.count("\n") - 1
+    compare.start_measuring(ada, run)
+    ended(ComparisonJob.of(run, "speed"))
+    assert all(speed.read_speed(each) for each in (run, other))
     pushed = PushJob.of(run).state().pushed
     assert pushed is not None
     assert pushed.verified is not None

@@ -205,6 +205,7 @@ def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
     until(lambda: not run.state().discarded)
 
 
+@pytest.mark.long
 def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(
     stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_train_watch_try_and_publish(
     assert "train.py" in str(zipfile.ZipFile(taken.value.path()).namelist())
 
 
+@pytest.mark.long
 def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
     fill(page, "learning_rate", "-1")
     fill(page, "num_train_epochs", "-1")
@@ -140,7 +141,8 @@ def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
     assert app.store.runs() == []
 
 
-@pytest.mark.parametrize("width", [1280, pytest.param(375, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1280, 375])
 def test_a_problem_of_a_search_has_room_at_its_box(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.locator("#train-how").get_by_role("radio", name="Search").check()

@@ -62,6 +62,7 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     expect(page.locator("#label")).to_contain_text("equivalent")
 
 
+@pytest.mark.long
 def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, page: Page) -> None:
     run = app.store.create(RunConfig(name="billed"))
     run.append(events.Stopped(step=1, seconds=1.0))

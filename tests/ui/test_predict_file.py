@@ -163,6 +163,7 @@ def test_a_predicted_file_says_how_many_have_each_answer(store: RunStore) -> Non
     assert "Download predictions (CSV, 408 rows)" in plain
 
 
+@pytest.mark.long
 def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(
     store: RunStore, tab: FilePredictions, tmp_path: Path
 ) -> None:
