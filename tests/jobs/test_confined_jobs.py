@@ -202,7 +202,7 @@ def try_checkpoints(store: RunStore, run: Run) -> JobFolder:
     [
         ("train", train), ("train", train_warm), ("train", follow_hub_job), ("check", examine),
         ("evaluate", measure), ("export", make_onnx), ("push", send), ("predict", judge),
-        ("compare", check_release), pytest.param("probe", try_checkpoints, marks=pytest.mark.long),
+        ("compare", check_release),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )  # fmt: skip
