@@ -1,6 +1,6 @@
 // Opens the search that has just begun, once the answer that links to it is drawn.
 () => {
-  let left = 40;
+  let left = 600;  // half a minute: a busy machine draws late
   const timer = setInterval(() => {
     const link = document.querySelector('#train-message [data-ask^="search="]');
     const begun = link && link.dataset.ask !== finetune.begun;

@@ -12,7 +12,7 @@ def hub_endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
-def hub_is_reachable(timeout: float = 2.0) -> bool:
+def hub_is_reachable(timeout: float = 5.0) -> bool:
     """True if the Hub answers within `timeout` seconds.
 
     The Hub's own client would keep retrying for up to 46 seconds.

@@ -138,7 +138,11 @@ def choose_bundled(page: Page) -> None:
 
 def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
     """Choose a toy checkpoint, which trains in seconds."""
-    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    status = page.locator("#hub-status")
+    expect(status).to_contain_text("Hub")
+    if "No connection" in status.inner_text():  # no answer in time from a busy machine
+        page.reload()
+        expect(status).to_contain_text("The Hub answers")
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
     choose(page, "checkpoint", str(checkpoint))
     fill(page, "num_train_epochs", str(epochs))

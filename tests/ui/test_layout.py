@@ -3,11 +3,13 @@ it the verdict comes first."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.support.browser import App, choose_bundled, fill_toy, new_page, press_train
 from tests.support.evaluated_runs import evaluated
@@ -55,7 +57,8 @@ def test_train_stays_in_sight_whatever_is_unfolded(
         "placeholder", re.compile(r"Automatic \(\d+\)")
     )
     while (folds := page.locator("#setup button.label-wrap[aria-expanded=false]")).count():
-        folds.first.click()
+        with contextlib.suppress(PlaywrightTimeout):  # the last click may show only now
+            folds.first.click(timeout=5_000)
         page.wait_for_timeout(300)
     for name in ("per_device_train_batch_size", "eval_steps"):  # were folded away
         told = re.compile(r"Automatic \(\d+\)")
