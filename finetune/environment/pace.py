@@ -79,6 +79,7 @@ def layer_flops(hidden: int, wide: int, tokens: int, length: int) -> float:
 def _measure(kind: str) -> Pace:
     """Time a BERT layer: one row gives the overhead, a batch gives the rate."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     hidden, rows, length = (384, 16, 32) if kind == "cpu" else (768, 32, 64)
     layer = torch.nn.TransformerEncoderLayer(
@@ -97,7 +98,11 @@ def _measure(kind: str) -> Pace:
                 answer = layer(batch)
             answer.float().sum().backward()
 
-        run = work if kind == "cpu" else _recorded(work)
+        def plain() -> None:  # as `training.model.choose_attention` chooses
+            with sdpa_kernel(SDPBackend.MATH):
+                work()
+
+        run = _recorded(work) if kind != "cpu" else plain if dtype is not None else work
         taken: list[float] = []
         ends = time.perf_counter() + _SECONDS
         while (began := time.perf_counter()) < ends or len(taken) < _LEAST:

@@ -42,6 +42,9 @@ INPUT_FIELDS = (
 _BERT_BASE = memory.Shape(109_482_240, 23_440_896, 0, 12, 768, 3072, 12)
 _EPOCHS = 3  # if the number of pairs is unknown
 _PAIR = 40  # tokens of a pair if its length is unknown
+# Families of which `training.layers` computes the first token alone in the last layer, without
+# dropout: that leaves its keys and values, a sixth of it.
+SHORTENED, _LEFT_OUT = {"bert", "roberta", "xlm-roberta", "electra", "distilbert"}, 5 / 6
 _PADDED = 1.5  # ratio of a padded batch of mixed lengths to its mean length
 # Two configurations equal in these fields have the same rows to choose from.
 _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "positive_label"}
@@ -349,12 +352,15 @@ class _Facts:
         rate = measured.full if precision == "no" else measured.half
         # The backward pass takes twice the forward one, in layers that are trained.
         trained = max(0, shape.layers - config.frozen_layers)
-        passes = shape.layers + trained * (2 + config.gradient_checkpointing)
+        short = config.dropout == 0 and not config.use_lora and shape.family in SHORTENED
+        less = _LEFT_OUT * short
+        passes = shape.layers - less + max(0, trained - less) * (2 + config.gradient_checkpointing)
         overhead = trained * measured.overhead / config.per_device_train_batch_size
         example = max(passes * forward / rate, overhead)
         rows = self._rows("validation")
         rows = min(rows, config.max_eval_samples or rows)
-        scored = count_evaluations(config, steps, rows) * rows * shape.layers * forward / rate
+        answer = (shape.layers - less) * forward / rate
+        scored = count_evaluations(config, steps, rows) * rows * answer
         seconds = steps.epochs * steps.pairs * example / config.num_processes + scored
         device = devices.accelerator_name() or devices.processor_name()
         return Time(seconds, config.num_processes / example, "", device)

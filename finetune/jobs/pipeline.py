@@ -125,7 +125,9 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     # 7. Measurements of the kept model
     if finished is not None:
         del work
+        gc.unfreeze()  # or what the loop left would stay
         accelerator.free_memory()
+        engine.give_back_freed_memory()
         if distributed.is_main_process() and run.state().paired:
             yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
             with _logged_only():

@@ -147,6 +147,10 @@ def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(
     monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(1.0, 1e10, 4e10))
     slow = time(checkpoint=RunConfig().checkpoint, per_device_train_batch_size=2)
     assert slow.rate == pytest.approx(2 / 6)  # six layers take no less than that a batch
+    # Without dropout the last layer computes the first token alone: a sixth of it is left.
+    monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.0, 1e10, 4e10))
+    whole, short = (time(checkpoint=RunConfig().checkpoint, dropout=each) for each in (0.1, 0.0))
+    assert short.rate == pytest.approx(whole.rate * 36 / 31)
     timed(store, RunConfig())
     assert time(checkpoint=RunConfig().checkpoint, dropout=0.0).run == "bundled-1"
 

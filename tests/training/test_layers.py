@@ -10,6 +10,7 @@ import torch
 
 from finetune.config import RunConfig
 from finetune.data.sources import LABELS
+from finetune.jobs import cost
 from finetune.tasks.base import Target
 from finetune.training import layers, model
 from tests.support.families import write
@@ -27,7 +28,7 @@ def gradients(classifier: Any, tokens: torch.Tensor, mask: torch.Tensor) -> dict
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra", "DistilBert"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "XLMRoberta", "Electra", "DistilBert"])
 def test_its_weights_learn_the_same(
     tmp_path: Path, family: str, padded: bool, attention: str
 ) -> None:
@@ -47,6 +48,7 @@ def test_its_weights_learn_the_same(
         )
         sides[dropout] = (gradients(classifier, tokens, mask), widths)
     assert (sides[0.0][1], sides[-1.0][1]) == ([1], [9])
+    assert classifier.config.model_type in cost.SHORTENED
     assert sides[0.0][0].keys() == sides[-1.0][0].keys()
     for name, expected in sides[-1.0][0].items():
         assert torch.allclose(sides[0.0][0][name], expected, atol=1e-6), name
@@ -57,3 +59,4 @@ def test_a_model_with_other_layers_keeps_them(tmp_path: Path, family: str) -> No
     _, classifier, _ = model.load_classifier(str(write(tmp_path, family)), TARGET, 32, 0.0)
     layers.compute_first_token_only(classifier)
     assert not any("forward" in vars(part) for part in classifier.modules())
+    assert classifier.config.model_type not in cost.SHORTENED
