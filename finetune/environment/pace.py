@@ -16,9 +16,10 @@ from finetune import disk
 from finetune.environment import devices, project
 from finetune.errors import StoreError
 
-_SECONDS = 0.1  # of each of the three measurements
+_SECONDS = 0.1  # of each of the measurements
 _LEAST = 3  # passes of each
 _HEADS = 12
+_WEIGHTS = 4 * 2**20  # that are updated, more than a processor's cache has of them
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Pace:
     overhead: float  # seconds of the smallest batch
     full: float  # FLOP/s in fp32
     half: float  # FLOP/s in the 16 bits of `mixed_precision="auto"`; `full` if it chooses fp32
+    updates: float = 0.0  # weights that AdamW changes in a second; 0 on a GPU, where it is quick
 
 
 def known_pace() -> Pace | None:
@@ -39,7 +41,7 @@ def known_pace() -> Pace | None:
 
 
 def measure_pace() -> None:
-    """Measure this machine and keep its best measurement, because it may be busy now. Takes 0.3 s.
+    """Measure this machine and keep its best measurement, because it may be busy now. Takes 0.4 s.
     A GPU is measured once, in a process of its own, because a CUDA context would stay."""
     if devices.list_accelerators():
         if known_pace() is not None:
@@ -64,6 +66,7 @@ def _record(pace: Pace) -> None:
         min(pace.overhead, former.overhead),
         max(pace.full, former.full),
         max(pace.half, former.half),
+        max(pace.updates, former.updates),
     )
     with contextlib.suppress(OSError, StoreError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,8 +92,18 @@ def _measure(kind: str) -> Pace:
     halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
     precision = halves.get(devices.trains_in())
 
+    def least(run: Callable[[], object]) -> float:
+        """The least of the times: the machine may be busy."""
+        taken: list[float] = []
+        ends = time.perf_counter() + _SECONDS
+        while (began := time.perf_counter()) < ends or len(taken) < _LEAST:
+            run()
+            if kind != "cpu":
+                torch.accelerator.synchronize()
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
     def seconds(rows: int, dtype: torch.dtype | None) -> float:
-        """The least of a pass's times: the machine may be busy."""
         batch = torch.ones((rows, length, hidden), device=kind, requires_grad=True)
 
         def work() -> None:
@@ -102,19 +115,16 @@ def _measure(kind: str) -> Pace:
             with sdpa_kernel(SDPBackend.MATH):
                 work()
 
-        run = _recorded(work) if kind != "cpu" else plain if dtype is not None else work
-        taken: list[float] = []
-        ends = time.perf_counter() + _SECONDS
-        while (began := time.perf_counter()) < ends or len(taken) < _LEAST:
-            run()
-            if kind != "cpu":
-                torch.accelerator.synchronize()
-            taken.append(time.perf_counter() - began)
-        return min(taken)
+        return least(_recorded(work) if kind != "cpu" else plain if dtype is not None else work)
 
     flops = 3 * layer_flops(hidden, 4 * hidden, length * rows, length)
     rates = {dtype: flops / seconds(rows, dtype) for dtype in {None, precision}}
-    return Pace(seconds(1, precision), rates[None], rates[precision])
+    updates = 0.0
+    if kind == "cpu":
+        weights = torch.zeros(_WEIGHTS, requires_grad=True)
+        weights.grad = torch.ones(_WEIGHTS)
+        updates = _WEIGHTS / least(torch.optim.AdamW([weights], fused=True).step)
+    return Pace(seconds(1, precision), rates[None], rates[precision], updates)
 
 
 def _recorded(work: Callable[[], None]) -> Callable[[], None]:

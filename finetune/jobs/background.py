@@ -110,6 +110,14 @@ class BackgroundJob(JobFolder):
             shutil.rmtree(new.folder, ignore_errors=True)
 
 
+def keep_newest(folder: Path, count: int) -> None:
+    """Remove the oldest jobs of a folder beyond a count, except those at work."""
+    jobs = [path for path in folder.glob("*/") if (path / "job.json").is_file()]
+    for old in sorted(jobs, key=lambda path: path.stat().st_mtime)[:-count]:
+        if not JobFolder(old).is_alive():
+            shutil.rmtree(old, ignore_errors=True)
+
+
 def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -> None:
     """Let the Hugging Face libraries work offline if the Hub is not needed or silent. Call it
     before they are imported; without an answer they would try for up to 46 seconds."""

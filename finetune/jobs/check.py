@@ -103,10 +103,7 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
     job.begin(store, catalog.with_absolute_paths(config).to_dict())
-    checks = [path for path in job.folder.parent.glob("*/") if _ID.fullmatch(path.name)]
-    for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-100]:
-        if not JobFolder(old).is_alive():
-            shutil.rmtree(old, ignore_errors=True)
+    background.keep_newest(job.folder.parent, 100)
     return job
 
 

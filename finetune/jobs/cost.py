@@ -357,6 +357,9 @@ class _Facts:
         passes = shape.layers - less + max(0, trained - less) * (2 + config.gradient_checkpointing)
         overhead = trained * measured.overhead / config.per_device_train_batch_size
         example = max(passes * forward / rate, overhead)
+        if measured.updates:
+            step = config.per_device_train_batch_size * config.gradient_accumulation_steps
+            example += memory.trained_parameters(config, shape) / measured.updates / step
         rows = self._rows("validation")
         rows = min(rows, config.max_eval_samples or rows)
         answer = (shape.layers - less) * forward / rate

@@ -11,20 +11,26 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
 
+def may_remove(store: RunStore) -> bool:
+    """True if the store's visitor may see and remove what was downloaded: on one's own machine, or
+    as an administrator of a shared app."""
+    return store.visitor.policy.owner_asks or store.visitor.admin
+
+
 def remove_model(store: RunStore, name: str) -> CachedModel:
     """Remove a checkpoint from this disk, and return what it was.
 
     Raises:
-        StoreError: if it is not there, if the visitor is not the machine's owner, or if a run that
-            has not ended trains it.
+        StoreError: if it is not there, if the visitor may not, or if a run that has not ended
+            trains it or learns from it.
     """
-    if not store.visitor.policy.owner_asks:
+    if not may_remove(store):
         raise StoreError("Visitors cannot remove checkpoints.", "Ask the app's owner.")
     for run in store.everyone.runs():
         with contextlib.suppress(ConfigError):
-            checkpoint = run.config().checkpoint
-            entry = checkpoint_catalog.find_checkpoint(checkpoint)
-            needed = name in (checkpoint, entry.repo if entry else "")
+            config = run.config()
+            entry = checkpoint_catalog.find_checkpoint(config.checkpoint)
+            needed = name in (config.checkpoint, entry.repo if entry else "", *config.teachers)
             if needed and run.state().status not in ENDED:
                 raise StoreError(
                     "{name} is in use by the run {run}.",

@@ -262,6 +262,7 @@ class _Training:
         from finetune.training import dataloaders
 
         def teach(texts: Dataset) -> Logits:
+            teachers.check_unseen(self.run, self.config, self.pairs.pair_hashes)
             return teachers.teacher_logits(self.run, self.config, texts, self.pairs.target)
 
         with self.accelerator.main_process_first():

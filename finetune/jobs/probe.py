@@ -123,6 +123,7 @@ def start_probe(store: RunStore, config: RunConfig, names: Sequence[str]) -> Pro
     absolute = catalog.with_absolute_paths(config)
     paths = [catalog.with_absolute_paths(config.changed(checkpoint=n)).checkpoint for n in chosen]
     job.begin(store, {"config": absolute.to_dict(), "checkpoints": paths})
+    background.keep_newest(job.folder.parent, 100)
     return job
 
 

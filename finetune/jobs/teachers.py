@@ -5,7 +5,7 @@ Hinton et al. 2015, Distilling the Knowledge in a Neural Network, https://arxiv.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,10 @@ from finetune.data import catalog
 from finetune.errors import ConfigError, ModelError, NoSuchRun
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
+from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, named_run
+from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -53,12 +55,36 @@ def check_teachers(store: RunStore, config: RunConfig) -> None:
         if run is not None:
             if not run.has_model():
                 problem = _("names {name}, which has no model yet", name=name)
+            elif config.folds and run.config().dataset == config.dataset:
+                problem = _("names {name}, which has learned rows that folds hold out", name=name)
         elif catalog.is_hub_id(name):
             problem = catalog.checkpoint_problem(name, store.visitor.policy)
         else:
             problem = _("names {name}, which is none of your runs", name=name)
         if problem:
             raise ConfigError({"teacher": problem})
+
+
+def check_unseen(run: Run, config: RunConfig, hashes: Mapping[str, Integers]) -> None:
+    """Raise a ModelError if a teacher among the runs was trained on validation pairs that this run
+    holds out: what it knows of them would make the run's scores too good.
+
+    Args:
+        hashes: `Pairs.pair_hashes`, of the training and the validation pairs.
+    """
+    held_out = np.setdiff1d(hashes["validation"], hashes["train"])
+    for name in config.teachers:
+        teacher = find_run(name, RunStore(run.folder.parent), run.owner)
+        index = pair_index.read_pair_index(teacher) if teacher is not None else None
+        seen = int(index.among("train", held_out).sum()) if index is not None else 0
+        if seen:
+            raise ModelError(
+                "The teacher {name} was trained on {n} of these validation pairs, so the score "
+                "would be too good.",
+                "Choose a teacher that was trained on the same training pairs.",
+                name=name,
+                n=seen,
+            )
 
 
 def teacher_logits(run: Run, config: RunConfig, texts: Dataset, target: Target) -> Logits:

@@ -73,9 +73,8 @@ class CheckpointList:
         }
 
     def _listed(self, store: RunStore, size: str, languages: str) -> Markup:
-        owned = store.visitor.policy.owner_asks
         return render(
             "checkpoint_list.html",
             entries=list(checkpoint_catalog.matching(str(size), str(languages))),
-            cached=model_cache.list_models() if owned else [],
+            cached=model_cache.list_models() if models.may_remove(store) else [],
         )

@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 from finetune.config import RunConfig
 from finetune.environment import pace
+from finetune.evaluation import speed
 from finetune.jobs import check, cost
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -106,6 +107,18 @@ def train(config: RunConfig, runs: Path) -> Measured:
     )
 
 
+def answer_times(folder: Path, seed: int) -> str:
+    """Say how long the taught model and its teacher take for a pair, each the median of three
+    measurements that take turns."""
+    runs = {kind: RunStore(folder / f"{seed} {kind}").runs()[0] for kind in (TAUGHT, BASE)}
+    rounds = [
+        {kind: speed.measure_speed(run).milliseconds for kind, run in runs.items()}
+        for _ in range(3)
+    ]
+    taught, base = (statistics.median(each[kind] for each in rounds) for kind in (TAUGHT, BASE))
+    return f"the taught model takes {taught:.1f} ms a pair, its teacher {base:.1f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", type=Path, help="in place of all-mpnet-base-v2")
@@ -138,6 +151,8 @@ def main() -> None:
                 run = train(config.changed(**changes), runs)
                 measured.setdefault(kind, []).append(run)
                 print(f"seed {seed}, {kind}: {told(run)}", flush=True)
+            if args.distil:
+                print(f"seed {seed}: {answer_times(folder, seed)}", flush=True)
     means = {kind: statistics.mean(run.best for run in runs) for kind, runs in measured.items()}
     shown = ", ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
     print(f"mean F1 of the kept models: {shown}")

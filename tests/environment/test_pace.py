@@ -45,3 +45,4 @@ def test_a_layer_is_timed_on_this_processor() -> None:
     assert 0 < known.overhead < 60
     assert 1e6 < known.full < 1e15
     assert 1e6 < known.half < 1e15
+    assert 1e5 < known.updates < 1e12

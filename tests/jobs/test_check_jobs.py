@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,8 @@ from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, JobError
 from finetune.evaluation import baselines
-from finetune.jobs import check, service, workers
+from finetune.jobs import background, check, service, workers
+from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.store import RunStore
 from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
@@ -32,6 +34,21 @@ def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Pr
     worker = workers.worker_process(job)
     assert worker is not None
     return job, worker
+
+
+def test_the_newest_jobs_of_a_folder_stay(tmp_path: Path) -> None:
+    jobs = [JobFolder(tmp_path / str(number)) for number in range(4)]
+    for job in jobs:
+        job.folder.mkdir()
+        job.describe_job("probe", "", {})
+    (tmp_path / "other").mkdir()
+    handle = hold_lock(jobs[0].lock_file)  # it is at work
+    assert handle is not None
+    for job in jobs:
+        os.utime(job.folder, (int(job.id), int(job.id)))
+    background.keep_newest(tmp_path, 2)
+    os.close(handle)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3", "other"]
 
 
 @pytest.mark.long

@@ -120,7 +120,7 @@ def test_what_is_on_the_disk_is_listed_and_removed(
 
 
 def test_what_a_run_needs_stays(
-    fetched: str, store: RunStore, adopt: Callable[[Run], bool]
+    fetched: str, store: RunStore, adopt: Callable[[Run], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = store.create(RunConfig(checkpoint=fetched, name="busy"))
     run.append(events.Started(device="CPU"))
@@ -130,4 +130,10 @@ def test_what_a_run_needs_stays(
     with pytest.raises(StoreError, match="Visitors cannot remove"):
         models.remove_model(store.for_visitor(Visitor(("browser:a",))), fetched)
     run.append(events.Finished(step=1, seconds=1.0))
-    assert models.remove_model(store, fetched).name == fetched
+    pupil = store.create(RunConfig(teacher=fetched, name="pupil"))
+    with pytest.raises(StoreError, match="in use by the run pupil"):
+        models.remove_model(store, fetched)
+    pupil.append(events.Finished(step=1, seconds=1.0))
+    monkeypatch.setenv("FINETUNE_ADMINS", "ada")
+    admin = store.for_visitor(Visitor(("user:ada",)))
+    assert models.remove_model(admin, fetched).name == fetched

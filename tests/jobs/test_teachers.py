@@ -19,7 +19,7 @@ from finetune.errors import ConfigError, JobError, ModelError
 from finetune.jobs import check, teachers, worker_files
 from finetune.jobs.train import carry_out_run
 from finetune.owners import Visitor
-from finetune.runs import events
+from finetune.runs import events, pair_index
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Target
@@ -120,6 +120,21 @@ def test_a_run_learns_from_the_mean_of_its_teachers(
         teachers.teacher_logits(run, RunConfig(teacher="one"), texts, score)
     with pytest.raises(ModelError, match="The teacher three is gone"):
         of("three")
+
+
+def test_a_teacher_has_not_learned_what_is_held_out(store: RunStore, toy_checkpoint: Path) -> None:
+    teacher = toys.finished_run(store, toy_checkpoint, "big")
+    run, config = store.create(RunConfig(name="small")), RunConfig(teacher="big")
+    own = {"train": np.array([1, 2, 3]), "validation": np.array([3, 8, 9])}
+    teachers.check_unseen(run, config, own)  # nothing is known of it
+    pair_index.write_pair_index(teacher, {"train": np.array([1, 3]), "validation": np.array([8])})
+    teachers.check_unseen(run, config, own)  # 3 is in this run's own training pairs, too
+    pair_index.write_pair_index(teacher, {"train": np.array([9, 8]), "validation": np.array([1])})
+    with pytest.raises(ConfigError, match="big, which has learned rows that folds hold out"):
+        check.check_source_access(store, config.changed(folds=5))
+    check.check_source_access(store, config.changed(folds=5, dataset="ada/other"))
+    with pytest.raises(ModelError, match="big was trained on 2 of these validation pairs"):
+        teachers.check_unseen(run, config, own)
 
 
 def test_a_teacher_must_be_ones_own_and_have_a_model(
