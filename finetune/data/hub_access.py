@@ -115,7 +115,7 @@ def _refusal(kind: Kind, repo: str, period: int) -> Cause | None:
 
 @dataclass(frozen=True)
 class HubCheckpoint:
-    """What the Hub says of a checkpoint."""
+    """The Hub's facts about a checkpoint."""
 
     bytes: int  # to download; 0 if the Hub does not say
     kind: str  # its `model_type`; "" if the Hub does not say

@@ -42,7 +42,7 @@ _FEWEST = 50  # letters; fewer tell no language
 
 @dataclass(frozen=True)
 class TokenizerFit:
-    """How a tokenizer cuts the words of some texts; digits and signs do not count."""
+    """The pieces into which a tokenizer cuts words; digits and signs do not count."""
 
     script: str  # of most letters, such as LATIN, as Unicode names its letters
     per_word: float  # pieces

@@ -182,7 +182,7 @@ class Engine:
     scores_files: ClassVar[bool] = False
     """It can score the rows of a file."""
     removal_note: ClassVar[str] = ""
-    """What is said of what the engine keeps, before a run is deleted."""
+    """A sentence on what the engine keeps, shown before a run is deleted."""
 
     def __init__(self, token: str = "") -> None:
         """Open the engine.

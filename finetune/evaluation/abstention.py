@@ -31,7 +31,7 @@ ERROR, CONFIDENCE = 0.02, 0.95  # what is offered first
 
 @dataclass(frozen=True)
 class Abstention:
-    """What a model answers if it answers only when sure."""
+    """A threshold below which a model does not answer, and what that costs and gains."""
 
     error: float
     confidence: float

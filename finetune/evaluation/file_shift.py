@@ -74,7 +74,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Monitoring:
-    """Whether a model still holds on a file."""
+    """The findings on a file: does the model still hold on it?"""
 
     verdict: Verdict
     rows: int  # that were looked at

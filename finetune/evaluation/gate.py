@@ -33,7 +33,7 @@ _WORTH_NAMING = 10_000_000  # rows; more are never collected
 
 @dataclass(frozen=True)
 class Limits:
-    """What a new model may lose and must gain.
+    """The most that a new model may lose, and the least that it must gain.
 
     Attributes:
         max_lost: right answers that may become wrong; not used of scores, which are only near.

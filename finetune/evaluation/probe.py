@@ -51,7 +51,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe found of one checkpoint."""
+    """The findings on one checkpoint."""
 
     checkpoint: str
     problem: Text = ""  # why it could not be probed; empty if it was

@@ -124,7 +124,7 @@ class RunEvaluation:
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Which answers are right; of a score, none but by chance."""
+        """Mask of the right answers, shape (examples,). A score is right by chance only."""
         right: NDArray[np.bool_] = self.errors == 0
         return right
 

@@ -61,7 +61,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class SliceChange:
-    """How two models fare on the examples of one value of one trait."""
+    """Scores of two models on the examples of one value of one trait."""
 
     trait: str  # as of a `Slice`
     value: Text

@@ -106,7 +106,7 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
 
 
 def _deciding(rule: DecisionRule) -> tuple[Any, ...]:
-    """What decides which answer is given."""
+    """Return the parts of a rule that change an answer."""
     return rule.threshold, rule.threshold and rule.positive, rule.thresholds
 
 

@@ -62,7 +62,7 @@ class WindowScorer(Protocol):
 
     @property
     def target(self) -> Target:
-        """What the model answers with."""
+        """The classes, labels or score that the model answers with."""
 
     @property
     def precision(self) -> str:

@@ -68,7 +68,7 @@ class ExportJob(BackgroundJob):
         )
 
     def _model(self) -> dict[str, Any]:
-        """What is exported: the step of the model, and what decides its answers."""
+        """The exported model: its step, and its decision rule."""
         rule = asdict(decision_rule.read_rule(self.run.best))
         return {"step": self.run.state().saved_step, "rule": json.loads(json.dumps(rule))}
 

@@ -259,6 +259,7 @@ class _Training:
             raise ConfigError({"use_lora": problem})
 
     def build_batches(self) -> None:
+        from finetune.training import accelerator as accelerators
         from finetune.training import dataloaders
 
         def teach(texts: Dataset) -> Logits:
@@ -270,6 +271,8 @@ class _Training:
                 self.pairs, self.tokenizer, self.config, self.accelerator.device,
                 teach if self.config.teachers else None,
             )  # fmt: skip
+            if self.config.teachers:
+                accelerators.give_back_freed_memory()
             embeddings = len(self.classifier.get_input_embeddings().weight)
             name = self.config.checkpoint
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
+import safetensors.torch
+import torch
 
 import finetune
 from finetune.cli import models as command
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import checkpoint_files
 from finetune.errors import ConfigError, StoreError
-from finetune.jobs import cost, models, service
+from finetune.jobs import cost, models, service, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED
 from finetune.ui import cost_view
 from tests.support.families import write
 from tests.support.hub import LoopbackHub
+from tests.support.waiting import until
 
 
 def test_the_size_of_a_download_is_told_before_the_click(
@@ -137,3 +143,30 @@ def test_what_a_run_needs_stays(
     monkeypatch.setenv("FINETUNE_ADMINS", "ada")
     admin = store.for_visitor(Visitor(("user:ada",)))
     assert models.remove_model(admin, fetched).name == fetched
+
+
+@pytest.mark.long
+def test_a_run_is_stopped_while_its_checkpoint_comes_and_begins_again(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, toy_config: RunConfig,
+    toy_pairs_folder: Path, processes: list[psutil.Process],
+) -> None:  # fmt: skip
+    repo = hub.add_repo("ada/slow", files=toy_checkpoint)
+    weights = safetensors.torch.load(repo.files["model.safetensors"])
+    weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes
+    repo.files["model.safetensors"] = safetensors.torch.save(weights, {"format": "pt"})
+    gate = threading.Event()
+    asked = hub.fail("GET", "^/lfs/", gate=gate)
+    dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
+    config = toy_config.changed(checkpoint="ada/slow", dataset=dataset, max_steps=2)
+    run = service.start_run(store, config)
+    until(lambda: not asked.times)
+    worker = workers.worker_process(run)
+    assert worker is not None
+    processes.append(worker)
+    service.stop_run(store, run)
+    until(lambda: run.state().status == "stopped")
+    assert not worker.is_running() or worker.wait(60) is not None
+    gate.set()
+    service.resume_run(store, run)
+    until(lambda: run.state().status in ENDED)
+    assert run.state().status == "finished", run.state().error
