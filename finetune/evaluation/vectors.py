@@ -33,15 +33,14 @@ def encode(
     """
     import torch
 
-    order = np.argsort([sum(map(len, row)) for row in zip(*columns, strict=True)], kind="stable")
+    tokens = tokenizer(*map(list, columns), truncation=True, max_length=max_length)
+    order = np.argsort([len(ids) for ids in tokens["input_ids"]], kind="stable")  # hardly padded
     batches = []
     for rows in np.array_split(order, range(_BATCH, len(order), _BATCH)):
         if stop():
             return None
-        inputs = tokenizer(
-            *([column[row] for row in rows] for column in columns),
-            truncation=True, max_length=max_length, padding=True, return_tensors="pt",
-        ).to(encoder.device)  # fmt: skip
+        batch = {name: [values[row] for row in rows] for name, values in tokens.items()}
+        inputs = tokenizer.pad(batch, return_tensors="pt").to(encoder.device)
         autocast = torch.autocast(encoder.device.type, torch.bfloat16, enabled=half)
         with torch.inference_mode(), autocast:
             states = encoder(**inputs).last_hidden_state.float()

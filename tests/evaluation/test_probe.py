@@ -108,7 +108,7 @@ def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
     def verdict(candidates: list[Probed]) -> str:
         return ProbeReport(candidates, None, "f1", 2, 400).verdict
 
-    assert "cannot tell" in verdict(ranked)
+    assert "do not tell which" in verdict(ranked)
     alone = probe.rank([found[0], found[1]], answers, truth, target)
     assert verdict(alone).startswith("Train good first")
     assert "Only bad" in verdict([found[0], Probed("x", "no")])
