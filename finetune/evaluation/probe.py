@@ -92,7 +92,8 @@ class ProbeReport:
             return _("Train {name} first: it is ahead of the others here.", name=best[0].title)
         fastest = min(best, key=lambda one: one.milliseconds)
         return _(
-            "{n:,} pairs do not tell which of these is the best: {names}. The fastest is {fastest}.",
+            "{n:,} pairs do not tell which of these is the best: {names}. "
+            "The fastest is {fastest}.",
             names=some([one.title for one in best], 3),
             n=self.pairs,
             fastest=fastest.title,
