@@ -201,7 +201,7 @@ class RunConfig(BaseModel):
     )
     """How attention is computed; auto takes the fastest the model has."""
     teacher: str = _model("", several=True)
-    """Learn from the answers of a run or owner/name too; of several their mean. No gain on MRPC."""
+    """Also learn from a run's or Hub model's answers (of several, their mean). No gain on MRPC."""
     use_lora: bool = _model(False, label="LoRA")
     """Train small added matrices (LoRA), not all weights: less memory for large checkpoints."""
     lora_r: int = _model(16, 1, 1024, label="LoRA rank", search=(8, 16, 32, 64))

@@ -139,12 +139,14 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     paths = {"accelerate_config": config.accelerate_config}
     if is_local_path(config.checkpoint):
         paths["checkpoint"] = config.checkpoint
+
+    def absolute(path: str) -> str:
+        return os.path.abspath(os.path.expanduser(path))
+
     metrics = [
-        os.path.abspath(os.path.expanduser(name))
-        if name not in METRICS and is_local_path(name)
-        else name
+        absolute(name) if name not in METRICS and is_local_path(name) else name
         for name in config.added_metrics
     ]
-    config = config.changed(metrics=shlex.join(metrics))
-    absolute = {n: os.path.abspath(os.path.expanduser(path)) for n, path in paths.items() if path}
-    return config.changed(**absolute)
+    teachers = [absolute(name) if is_local_path(name) else name for name in config.teachers]
+    config = config.changed(metrics=shlex.join(metrics), teacher=shlex.join(teachers))
+    return config.changed(**{name: absolute(path) for name, path in paths.items() if path})

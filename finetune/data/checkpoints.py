@@ -84,6 +84,17 @@ def local_folder(checkpoint: str) -> Path | None:
         return None
     if os.path.isdir(folder := Path(checkpoint)):
         return folder
+    _name, path = _cached(checkpoint)
+    if path is None:
+        return None
+    offered = checkpoint_catalog.find_checkpoint(checkpoint) is not None
+    private = policy.asks_rights and not offered and hub_access.refusal("checkpoint", checkpoint)
+    return None if private else path.parent
+
+
+def _cached(checkpoint: str) -> tuple[str, Path | None]:
+    """Return the repository by which a checkpoint lies in the Hub's cache, and its `config.json`
+    there; the given name and None if it does not."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -92,11 +103,8 @@ def local_folder(checkpoint: str) -> Path | None:
         with contextlib.suppress(HFValidationError):
             path = try_to_load_from_cache(name, "config.json")
             if isinstance(path, str):
-                private = (
-                    policy.asks_rights and not entry and hub_access.refusal("checkpoint", name)
-                )
-                return None if private else Path(path).parent
-    return None
+                return name, Path(path)
+    return checkpoint, None
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
@@ -109,7 +117,9 @@ def resolve_checkpoint(checkpoint: str) -> str:
     """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
-    if not owners.policy().asks_rights or checkpoint_catalog.find_checkpoint(checkpoint):
+    if checkpoint_catalog.find_checkpoint(checkpoint):
+        return _cached(checkpoint)[0]
+    if not owners.policy().asks_rights:
         return checkpoint
     if problem := catalog.checkpoint_problem(checkpoint, owners.policy()):
         raise ConfigError({"checkpoint": problem})

@@ -7,13 +7,15 @@ Source of the cache's layout: https://huggingface.co/docs/huggingface_hub/guides
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from finetune import hub_errors
 from finetune.data import hub_access
@@ -28,7 +30,8 @@ Progress = Callable[[int, int], None]
 
 class _Missing(NamedTuple):
     address: str
-    blob: Path  # its place in the cache, named by its sha256
+    sha256: str
+    place: Path  # in the cache
     size: int
 
 
@@ -45,36 +48,59 @@ def fetch_large_files(
     Raises:
         the errors of the Hub's client.
     """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 
-    blobs = confinement.hub_cache() / f"models--{repo.replace('/', '--')}" / "blobs"
-    missing = []
+    folder = confinement.hub_cache() / f"models--{repo.replace('/', '--')}"
+    blobs, missing = folder / "blobs", []
     for name in names:
         address = hf_hub_url(repo, name, revision=revision)
         try:
             facts = get_hf_file_metadata(address, token=hub_access.token())
         except EntryNotFoundError:
             continue
-        blob = blobs / (facts.etag or "")
-        if _SHA256.fullmatch(blob.name) and (facts.size or 0) >= _LARGE and not blob.exists():
-            missing.append(_Missing(address, blob, facts.size or 0))
+        sha256, size = facts.etag or "", facts.size or 0
+        # The client links to `blobs`; where it may not, the file itself lies in its snapshot.
+        linked = not constants.HF_HUB_DISABLE_SYMLINKS
+        place = blobs / sha256 if linked else folder / "snapshots" / revision / name
+        if _SHA256.fullmatch(sha256) and size >= _LARGE and not place.exists():
+            missing.append(_Missing(address, sha256, place, size))
     before, total = 0, sum(file.size for file in missing)
     for file in missing:
         blobs.mkdir(parents=True, exist_ok=True)
         locks = confinement.hub_cache() / ".locks" / blobs.parent.name
         locks.mkdir(parents=True, exist_ok=True)
-        with FileLock(locks / f"{file.blob.name}.part.lock"):
-            for done in _fetch(file):
-                if on_progress:
-                    on_progress(before + done, total)
+        report = partial(_report, on_progress, before, total)
+        with _alone(locks / f"{file.sha256}.part.lock", partial(report, 0)):
+            if not file.place.exists():  # another process may have fetched it
+                for done in _fetch(file, blobs / f"{file.sha256}.part"):
+                    report(done)
         before += file.size
 
 
-def _fetch(file: _Missing) -> Iterator[int]:
+def _report(on_progress: Progress | None, before: int, total: int, done: int) -> None:
+    if on_progress:
+        on_progress(before + done, total)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, waits: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock. While another process holds it, `waits` is called twice a second."""
+    lock = FileLock(path)
+    while not lock.is_locked:
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0.5)
+        if not lock.is_locked:
+            waits()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _fetch(file: _Missing, part: Path) -> Iterator[int]:
     """Fetch what is missing of a file, and put it into its place if its contents are right. Yields
     the bytes that are there."""
-    part = file.blob.with_suffix(".part")
     with part.open("ab") as written:
         while (before := written.tell()) < file.size:
             try:
@@ -83,9 +109,10 @@ def _fetch(file: _Missing) -> Iterator[int]:
                 if hub_errors.cause(error).name != "silent" or written.tell() == before:
                     raise  # and not if it was cut off and something came
     with part.open("rb") as read:
-        right = hashlib.file_digest(read, "sha256").hexdigest() == file.blob.name
+        right = hashlib.file_digest(read, "sha256").hexdigest() == file.sha256
     if right:
-        part.rename(file.blob)
+        file.place.parent.mkdir(parents=True, exist_ok=True)
+        part.rename(file.place)
     else:  # the Hub's client fetches it
         part.unlink()
 
@@ -94,10 +121,11 @@ def _read_on(file: _Missing, written: BinaryIO) -> Iterator[int]:
     """Append the rest of a file. Yields its size after each part."""
     from huggingface_hub import get_session
     from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import hf_raise_for_status
 
     headers = build_hf_headers(token=hub_access.token()) | {"Range": f"bytes={written.tell()}-"}
     with get_session().stream("GET", file.address, headers=headers, timeout=_TIMEOUT) as answer:
-        answer.raise_for_status()
+        hf_raise_for_status(answer)
         if answer.status_code != 206:  # the whole file
             written.truncate(0)
         for chunk in answer.iter_bytes(_CHUNK):

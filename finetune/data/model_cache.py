@@ -28,7 +28,9 @@ def list_models() -> list[CachedModel]:
     """List the checkpoints on this disk, the largest first."""
     models = []
     for folder in confinement.hub_cache().glob(f"{_PREFIX}*/"):
-        files = [path.stat() for path in (folder / "blobs").glob("*") if path.is_file()]
+        # Links lead to files that are counted anyway; where the client may not link, it has none.
+        found = [path for path in folder.rglob("*") if not path.is_symlink() and path.is_file()]
+        files = [path.stat() for path in found if path.parent != folder / "refs"]
         if files:
             name = folder.name.removeprefix(_PREFIX).replace("--", "/")
             used = max(max(file.st_mtime, file.st_atime) for file in files)

@@ -26,7 +26,7 @@ from finetune.evaluation import baselines
 from finetune.evaluation.vectors import Vectors, encode
 from finetune.messages import Text
 from finetune.messages import message as _
-from finetune.metrics import best_set, cross_fitting, selection
+from finetune.metrics import best_set, catalog, cross_fitting, selection
 from finetune.metrics.classification import Indices
 from finetune.tasks.base import Target, Targets, one_stratum
 from finetune.tasks.registry import task_of
@@ -78,11 +78,33 @@ class ProbeReport:
     classes: int
     pairs: int
     seconds: float = 0.0
+    stopped: bool = False  # True if some were not looked at
+
+    @property
+    def complete(self) -> bool:
+        """True if all checkpoints were compared."""
+        return not self.stopped and all(one.score is not None for one in self.candidates)
+
+    @property
+    def words_do_as_well(self) -> bool:
+        """True if no checkpoint's score is better than that of counting words."""
+        scores = [one.score.value for one in self.candidates if one.score is not None]
+        better = catalog.find(self.metric).rank
+        words = self.words
+        return (
+            words is not None and bool(scores) and max(map(better, scores)) <= better(words.value)
+        )
 
     @property
     def verdict(self) -> str:
         """Say which one to train first, or that the probe cannot tell."""
         probed = [one for one in self.candidates if one.score is not None]
+        if self.stopped:
+            return _(
+                "Stopped: {n} of {total} checkpoints were compared.",
+                n=len(probed),
+                total=len(self.candidates),
+            )
         best = [one for one in probed if one.may_be_best]
         if not probed:
             return _("None of these could be read.")
@@ -146,7 +168,11 @@ def probe(
     )
     found: list[Probed] = []
     answers: dict[str, Targets] = {}
+    stopped = False
     for index, checkpoint in enumerate(dict.fromkeys(checkpoints)):
+        if stopped:
+            found.append(Probed(checkpoint, _("not looked at")))
+            continue
         progress(checkpoint, index, len(checkpoints))
         try:
             with checkpoint_files.explaining(checkpoint):
@@ -154,10 +180,10 @@ def probe(
         except FinetuneError as error:
             found.append(Probed(checkpoint, error.fact))
             continue
-        if answered is None:
-            break
+        stopped = answered is None
         found.append(probed)
-        answers[checkpoint] = answered
+        if answered is not None:
+            answers[checkpoint] = answered
     words = cross_answers(
         fold_of,
         lambda own, others: baselines.predict_by_tfidf(drawn.of(others), drawn.of(own), target),
@@ -169,6 +195,7 @@ def probe(
         target.size,
         len(drawn.targets),
         time.monotonic() - began,
+        stopped,
     )
 
 
@@ -269,7 +296,9 @@ def _probe_one(
     seconds = time.monotonic() - began
     first, *others = vectors
     if first is None or any(other is None for other in others):
-        return Probed(checkpoint), None
+        return Probed(checkpoint, _("not looked at")), None
+    if not all(np.isfinite(each).all() for each in vectors if each is not None):
+        raise DataError("Its answers are not numbers.", "Choose another checkpoint.")
     second = others[0] if others else None
     features, task, truth = join(first, second), task_of(target), drawn.targets
 
@@ -281,7 +310,10 @@ def _probe_one(
 
     answers = cross_answers(fold_of, by_vectors)
     if answers is None:
-        raise DataError("All pairs have the same answer.", "Bring pairs with other answers, too.")
+        raise DataError(
+            "Without a fifth of the pairs, only one answer is left.",
+            "Bring more pairs with each answer.",
+        )
     similar = None
     if second is not None and task.uses_similarity(target):
         alike = baselines.cosine(first, second)

@@ -39,7 +39,13 @@ INPUT_FIELDS = (
     "gradient_accumulation_steps", "swap_augmentation", "eval_steps", "early_stopping_patience",
     "lr_scheduler_type", "deterministic", "lora_r", "learning_rate",
 )  # fmt: skip
-_BERT_BASE = memory.Shape(109_482_240, 23_440_896, 0, 12, 768, 3072, 12)
+# Shapes of the sizes of the catalogue, for checkpoints that are not on this disk: MiniLM, BERT base
+# and BERT large.
+USUAL = {
+    "small": memory.Shape(22_713_216, 11_720_448, 0, 6, 384, 1536, 12),
+    "base": memory.Shape(109_482_240, 23_440_896, 0, 12, 768, 3072, 12),
+    "large": memory.Shape(335_141_888, 31_254_528, 0, 24, 1024, 4096, 16),
+}
 _EPOCHS = 3  # if the number of pairs is unknown
 _PAIR = 40  # tokens of a pair if its length is unknown
 # Families of which `training.layers` computes the first token alone in the last layer, without
@@ -141,11 +147,12 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
 
 def resolve(store: RunStore, config: RunConfig) -> RunConfig:
     """Return the configuration with numbers for its automatic epochs, batch size and learning rate:
-    as for a base model, where they are unknown."""
+    as for a usual model of its size, where they are unknown."""
     try:
         check.check_source_access(store, config)
     except FinetuneError:
-        resolved, steps = recipe.resolve(config, _BERT_BASE.layer_parameters, 0, 0, 1), None
+        layers = _usual(config.checkpoint).layer_parameters
+        resolved, steps = recipe.resolve(config, layers, 0, 0, 1), None
     else:
         facts = _Facts(store, config)
         resolved, steps = facts.config, facts.steps
@@ -230,7 +237,7 @@ class _Facts:
         rows = min(rows, config.max_train_samples or rows)
         # A machine elsewhere counts as one without a GPU.
         gpu = devices.accelerator_memory() if place == HERE else 0
-        layers = (self.shape or _BERT_BASE).layer_parameters
+        layers = (self.shape or _usual(config.checkpoint)).layer_parameters
         pairs = rows * (1 + config.swap_augmentation)
         family = self.shape.family if self.shape else ""
         self.config = recipe.resolve(config, layers, pairs, gpu, config.num_processes, family)
@@ -336,11 +343,13 @@ class _Facts:
 
     def time_by_pace(self) -> Time | None:
         """Estimate the time from the machine's measured pace, if no run was like it yet: the
-        operations of its layers. A checkpoint that is not on this disk counts as BERT base."""
+        operations of its layers."""
         measured, steps, config = pace.known_pace(), self.steps, self.config
         if measured is None or steps is None:
             return None
-        shape = self.shape or _BERT_BASE
+        shape = self.shape or _usual(config.checkpoint)
+        if not shape.layers or not shape.hidden:  # its configuration does not tell
+            return None
         length = config.max_length  # tokens of a pair with its padding
         if config.padding != "max_length":
             low, below, pairs = np.array(self.lengths.bins or [(_PAIR, _PAIR + 1, 1)]).T
@@ -360,6 +369,8 @@ class _Facts:
         if measured.updates:
             step = config.per_device_train_batch_size * config.gradient_accumulation_steps
             example += memory.trained_parameters(config, shape) / measured.updates / step
+        if not example:  # nothing but the head is trained
+            return None
         rows = self._rows("validation")
         rows = min(rows, config.max_eval_samples or rows)
         answer = (shape.layers - less) * forward / rate
@@ -367,6 +378,13 @@ class _Facts:
         seconds = steps.epochs * steps.pairs * example / config.num_processes + scored
         device = devices.accelerator_name() or devices.processor_name()
         return Time(seconds, config.num_processes / example, "", device)
+
+
+def _usual(checkpoint: str) -> memory.Shape:
+    """The shape of a checkpoint that is not on this disk, by its size in the catalogue; of others
+    that of a base model."""
+    entry = checkpoint_catalog.find_checkpoint(checkpoint)
+    return USUAL[entry.size if entry else "base"]
 
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, place: str) -> bool:

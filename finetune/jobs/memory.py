@@ -18,7 +18,14 @@ LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context take
 _OVERHEAD = 1.6  # ratio of all activations to those kept: measured, see tests/benchmarks/cost.py
 _WORD_EMBEDDINGS = (
     "word_embeddings.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight",
+    "shared.weight",
 )  # fmt: skip
+# Names that configurations have for the width of the wide layer, the layers, and the heads.
+_SIZES = (
+    ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim"),
+    ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers"),
+    ("num_attention_heads", "n_heads", "n_head", "num_heads", "encoder_attention_heads"),
+)
 _PRETRAINING_HEADS = ("cls.", "lm_head.", "vocab_", "generator_", "qa_outputs.")
 
 
@@ -138,15 +145,16 @@ def _read_shape(files: tuple[tuple[Path, int], ...]) -> Shape | None:
     words = [size for name, size in sizes.items() if name.endswith(_WORD_EMBEDDINGS)]
     layers = [shape for name, shape in tensors.items() if "embed" not in name]
     hidden = _first_number(config, "hidden_size", "dim", "n_embd", "d_model")
-    wide = _first_number(config, "intermediate_size", "hidden_dim", "n_inner", "ffn_dim")
+    wide, depth, heads = (_first_number(config, *names) for names in _SIZES)
     return Shape(
         parameters=sum(sizes.values()),
         embeddings=max(words, default=0),
         edges=sum(sum(shape) for shape in layers if len(shape) == 2),
-        layers=_first_number(config, "num_hidden_layers", "n_layers", "n_layer"),
+        # A decoder beside an encoder mostly has as many layers.
+        layers=depth * (2 if config.get("is_encoder_decoder") else 1),
         hidden=hidden,
         wide=wide or 4 * hidden,
-        heads=_first_number(config, "num_attention_heads", "n_heads", "n_head"),
+        heads=heads,
         family=str(config.get("model_type", "")),
     )
 

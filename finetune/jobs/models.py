@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
+from itertools import chain
 
 from finetune.data import checkpoint_catalog, model_cache
 from finetune.data.model_cache import CachedModel
 from finetune.errors import ConfigError, StoreError
+from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
+
+_READERS = ("checks", "probes")  # folders of jobs that read checkpoints
 
 
 def may_remove(store: RunStore) -> bool:
@@ -22,16 +27,21 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
 
     Raises:
         StoreError: if it is not there, if the visitor may not, or if a run that has not ended
-            trains it or learns from it.
+            trains it or learns from it, or another job reads it.
     """
     if not may_remove(store):
         raise StoreError("Visitors cannot remove checkpoints.", "Ask the app's owner.")
+    for job in map(JobFolder, chain(*(store.root.glob(f"{each}/*/") for each in _READERS))):
+        named = {job.request.get("checkpoint"), *job.request.get("checkpoints", ())}
+        if name in _repositories(named) and job.is_alive():
+            raise StoreError(
+                "{name} is being read to check or compare it.", "Try again in a minute.", name=name
+            )
     for run in store.everyone.runs():
         with contextlib.suppress(ConfigError):
             config = run.config()
-            entry = checkpoint_catalog.find_checkpoint(config.checkpoint)
-            needed = name in (config.checkpoint, entry.repo if entry else "", *config.teachers)
-            if needed and run.state().status not in ENDED:
+            needed = _repositories({config.checkpoint, *config.teachers})
+            if name in needed and run.state().status not in ENDED:
                 raise StoreError(
                     "{name} is in use by the run {run}.",
                     "Wait until that has ended, or stop it.",
@@ -39,3 +49,10 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
                     run=run.title(),
                 )
     return model_cache.remove_model(name)
+
+
+def _repositories(names: Iterable[str | None]) -> set[str]:
+    """Return names of checkpoints together with those of their repositories."""
+    given = {name for name in names if name}
+    entries = filter(None, map(checkpoint_catalog.find_checkpoint, given))
+    return given | {entry.repo for entry in entries}

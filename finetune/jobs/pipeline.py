@@ -182,6 +182,8 @@ class _Training:
         if main_process:
             hub_access.count_dataset(root, run.owner, self.config)
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
+            for name in teachers.of_the_hub(run, self.config):
+                hub_access.count_checkpoint(root, run.owner, name)
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
         target = self.pairs.target

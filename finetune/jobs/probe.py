@@ -5,9 +5,11 @@ The folder `probes/<id>` gets the report. Requests for the same pairs and checkp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 MOST = 8  # checkpoints of a probe
+_LONGEST = 2 * 3600  # seconds, downloads included
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -55,6 +58,7 @@ class ProbeJob(BackgroundJob):
         return state
 
     def work(self) -> Event | None:
+        signal.alarm(_LONGEST)  # ends the process: a hanging download must not hold the only place
         progress = background.EventProgress(self, Phase.PROBE)
         report = probe_checkpoints(
             RunConfig(**self.request["config"]),
@@ -116,7 +120,8 @@ def start_probe(store: RunStore, config: RunConfig, names: Sequence[str]) -> Pro
     """Probe checkpoints on a configuration's pairs, unless they have been."""
     chosen = check_request(store, config, names)
     job = probe_of(store, config, chosen)
-    if job.state().status == "finished":
+    known = job.state()
+    if known.status == "finished" and known.report is not None and known.report.complete:
         return job
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
@@ -131,8 +136,16 @@ def probe_of(store: RunStore, config: RunConfig, names: Sequence[str]) -> ProbeJ
     """Return the visitor's probe of a configuration's pairs, which may not exist yet."""
     values = [getattr(config, name) for name in (*DATA_FIELDS, "max_length")]
     values += [store.visitor.name, *sorted(names), *hub_access.cache_scope(config)]
+    values += [_written(name) for name in sorted(names)]
     key = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
     return ProbeJob(store.root / "probes" / key)
+
+
+def _written(checkpoint: str) -> float:
+    """When the newest file of a folder was written; 0 for a checkpoint of the Hub."""
+    with contextlib.suppress(OSError):
+        return max((path.stat().st_mtime for path in Path(checkpoint).glob("*")), default=0.0)
+    return 0.0
 
 
 def get_probe(store: RunStore, probe_id: object) -> ProbeJob:

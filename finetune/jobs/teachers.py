@@ -5,13 +5,14 @@ Hinton et al. 2015, Distilling the Knowledge in a Neural Network, https://arxiv.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from finetune import owners
+from finetune import disk, owners
 from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.errors import ConfigError, ModelError, NoSuchRun
@@ -32,12 +33,13 @@ def find_run(name: str, store: RunStore, owner: str | None = None) -> Run | None
     """Find a teacher among the runs of a store, by id, name or, on one's own machine, folder.
 
     Args:
-        owner: in a shared app only this visitor's runs count; None for those the store shows.
+        owner: in a shared app only this visitor's runs have a name; None for those the store shows.
+            An id is known only to whoever may see its run.
     """
     shared = owners.policy().several_people
     for run in store.runs():
         theirs = owner is None or not shared or run.owner == owner
-        if theirs and name in (run.id, run.title()):
+        if name == run.id or (theirs and name == run.title()):
             return run
     if not shared and catalog.is_local_path(name):
         try:
@@ -45,6 +47,15 @@ def find_run(name: str, store: RunStore, owner: str | None = None) -> Run | None
         except NoSuchRun:
             return None
     return None
+
+
+def with_ids(store: RunStore, config: RunConfig) -> RunConfig:
+    """Replace the names of teachers among a visitor's runs by their ids: a visitor may be known by
+    several names, and a worker knows only one of them."""
+    if not config.teacher or not owners.policy().several_people:
+        return config
+    found = [(name, find_run(name, store)) for name in config.teachers]
+    return config.changed(teacher=shlex.join(run.id if run else name for name, run in found))
 
 
 def check_teachers(store: RunStore, config: RunConfig) -> None:
@@ -63,6 +74,13 @@ def check_teachers(store: RunStore, config: RunConfig) -> None:
             problem = _("names {name}, which is none of your runs", name=name)
         if problem:
             raise ConfigError({"teacher": problem})
+
+
+def of_the_hub(run: Run, config: RunConfig) -> list[str]:
+    """Return a run's teachers that are fetched from the Hub."""
+    store = RunStore(run.folder.parent)
+    named = [name for name in config.teachers if catalog.is_hub_id(name)]
+    return [name for name in named if find_run(name, store, run.owner) is None]
 
 
 def check_unseen(run: Run, config: RunConfig, hashes: Mapping[str, Integers]) -> None:
@@ -108,14 +126,15 @@ def teacher_logits(run: Run, config: RunConfig, texts: Dataset, target: Target) 
     columns: Sequence[list[str]] = [texts[name][:] for name in names]
     parts = []
     for name in config.teachers:
-        teacher = find_run(name, store, run.owner)
-        length = config.max_length
+        teacher, length = find_run(name, store, run.owner), config.max_length
         if teacher is None and not catalog.is_hub_id(name):
             raise ModelError("The teacher {name} is gone.", "Choose another one.", name=name)
         if teacher is not None:
             folder, length = teacher.best, checkpoints.length_of(teacher.folder)
         else:
             folder = checkpoint_files.fetch(name)
+            most = checkpoints.most_tokens(disk.read_json(folder / "config.json"))
+            length = min(length, most or length)
         scorer = Scorer(folder, length)
         try:
             known = list(scorer.target.names)
@@ -127,9 +146,28 @@ def teacher_logits(run: Run, config: RunConfig, texts: Dataset, target: Target) 
                     known=", ".join(known)[:80] or _("a score"),
                     classes=", ".join(target.names)[:80] or _("a score"),
                 )
+            if not known and not _same_scale(scorer.target, target):
+                raise ModelError(
+                    "The teacher {name} answers with scores from {low:g} to {high:g}, these pairs "
+                    "have scores from {least:g} to {most:g}.",
+                    "Choose one that was trained on the same scale.",
+                    name=name,
+                    low=scorer.target.low,
+                    high=scorer.target.high,
+                    least=target.low,
+                    most=target.high,
+                )
             logits = scorer.scores(*columns)
         finally:
             scorer.free()
         order = [known.index(label) for label in target.names] or [0]
         parts.append(logits[:, order])
     return np.asarray(np.mean(parts, axis=0), np.float32)
+
+
+def _same_scale(one: Target, other: Target) -> bool:
+    """True if the ends of two ranges of scores are no further apart than a quarter of the wider
+    one. A model of the Hub that does not say its scale has none."""
+    width = max(one.high - one.low, other.high - other.low)
+    ends = abs(one.low - other.low), abs(one.high - other.high)
+    return one.high > one.low and max(ends) <= width / 4

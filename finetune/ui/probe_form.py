@@ -35,7 +35,8 @@ class ProbeForm:
             text = gettext(
                 "Each reads up to 1,000 of your training pairs once, and a linear model learns "
                 "from what it makes of them. That takes less time than training, and tells which "
-                "one suits your pairs before it; training may order close ones otherwise."
+                "one suits your pairs. If two are close, training may rank them the other way "
+                "round."
             )
             elements.note(text)
             self.names = gr.Dropdown(

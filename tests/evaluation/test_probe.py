@@ -160,7 +160,11 @@ def test_a_stopped_probe_ranks_what_it_has_read(
     names = [str(sentence_encoder), str(toy_checkpoint)]
     pairs = toys.load(toy_pairs_folder)
     report = probe.probe(pairs, RunConfig(max_length=32), names, stop=stop)
-    assert [one.checkpoint for one in report.candidates] == names[:1]
+    assert [one.checkpoint for one in report.candidates] == names
+    assert [one.score is not None for one in report.candidates] == [True, False]
+    assert report.candidates[1].problem == "not looked at"
+    assert report.verdict == "Stopped: 1 of 2 checkpoints were compared."
+    assert not report.complete
 
 
 def test_what_is_compared_is_checked_before(

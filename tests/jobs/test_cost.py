@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import shutil
@@ -155,6 +156,16 @@ def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(
     monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.0, 1e10, 4e10, 1e6))
     updated = time(checkpoint=RunConfig().checkpoint, dropout=0.0)
     assert 1 / updated.rate - 1 / short.rate == pytest.approx(11 / 16, rel=0.01)
+    # One of another size takes another time, though it is not on this disk.
+    monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.0, 1e10, 4e10))
+    names = ("jhu-clsp/ettin-encoder-17m", "FacebookAI/roberta-base", "FacebookAI/roberta-large")
+    small, base, large = (time(checkpoint=name).rate for name in names)
+    assert small > 5 * base > 15 * large
+    # Without a known number of layers, or with nothing to train, none is told.
+    unknown = dataclasses.replace(cost.USUAL["base"], layers=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "read_shape", lambda name: unknown)
+        assert cost.estimate_cost(store, RunConfig()).time is None
     timed(store, RunConfig())
     assert time(checkpoint=RunConfig().checkpoint, dropout=0.0).run == "bundled-1"
 

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 import safetensors.torch
 import torch
+from huggingface_hub import constants
 
 import finetune
 from finetune.cli import models as command
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.data import checkpoint_files
-from finetune.errors import ConfigError, StoreError
+from finetune.data import checkpoint_files, checkpoints
+from finetune.environment import hub_connection
+from finetune.errors import ConfigError, ModelError, StoreError
 from finetune.jobs import cost, models, service, workers
+from finetune.jobs.check import CheckJob
 from finetune.owners import Visitor
 from finetune.runs import events
+from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.ui import cost_view
 from tests.support.families import write
-from tests.support.hub import LoopbackHub
+from tests.support.hub import LoopbackHub, Repo
 from tests.support.waiting import until
 
 
@@ -137,6 +143,8 @@ def test_what_a_run_needs_stays(
         models.remove_model(store.for_visitor(Visitor(("browser:a",))), fetched)
     run.append(events.Finished(step=1, seconds=1.0))
     pupil = store.create(RunConfig(teacher=fetched, name="pupil"))
+    pupil.append(events.Started(device="CPU"))
+    adopt(pupil)
     with pytest.raises(StoreError, match="in use by the run pupil"):
         models.remove_model(store, fetched)
     pupil.append(events.Finished(step=1, seconds=1.0))
@@ -145,15 +153,96 @@ def test_what_a_run_needs_stays(
     assert models.remove_model(admin, fetched).name == fetched
 
 
+def test_what_a_check_reads_stays(fetched: str, store: RunStore) -> None:
+    job = CheckJob(store.root / "checks" / ("0" * 24))
+    job.folder.mkdir(parents=True)
+    job.describe_job("check", "", {"checkpoint": fetched})
+    handle = hold_lock(job.lock_file)  # it is at work
+    assert handle is not None
+    with pytest.raises(StoreError, match="is being read to check or compare it"):
+        models.remove_model(store, fetched)
+    os.close(handle)
+    assert models.remove_model(store, fetched).name == fetched
+
+
+def large(repo: Repo) -> None:
+    """Give a repository's weights a size that is fetched by parts."""
+    weights = safetensors.torch.load(repo.files["model.safetensors"])
+    weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes
+    repo.files["model.safetensors"] = safetensors.torch.save(weights, {"format": "pt"})
+
+
+def parts(hub: LoopbackHub) -> int:
+    """The number of answers with a large file, or a part of it."""
+    return sum(
+        (method, status) == ("GET", 206) and path.startswith("/lfs/")
+        for method, path, status in hub.requests
+    )
+
+
+def test_a_fault_of_the_storage_is_waited_for(hub: LoopbackHub, toy_checkpoint: Path) -> None:
+    large(hub.add_repo("ada/faulty", files=toy_checkpoint))
+    hub.fail("GET", "^/lfs/", status=503)
+    hub.fail("GET", "^/lfs/", status=429, headers={"Retry-After": "1"})
+    assert (checkpoint_files.fetch("ada/faulty") / "model.safetensors").is_file()
+    assert parts(hub) == 1
+    hub.add_repo("ada/closed", files=toy_checkpoint)
+    large(hub.repos["model", "ada/closed"])
+    hub.repos["model", "ada/closed"].files["model.safetensors"] += b" "  # another file
+    hub.fail("GET", "^/lfs/", status=403, times=9)
+    with pytest.raises(ModelError, match="ada/closed") as refused:
+        checkpoint_files.fetch("ada/closed")
+    assert "safetensors" not in str(refused.value)
+
+
+def test_two_that_need_a_file_fetch_it_once(hub: LoopbackHub, toy_checkpoint: Path) -> None:
+    large(hub.add_repo("ada/shared", files=toy_checkpoint))
+    gate, told = threading.Event(), threading.Event()
+    asked = hub.fail("GET", "^/lfs/", gate=gate)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(checkpoint_files.fetch, "ada/shared")
+        until(lambda: not asked.times)
+        second = pool.submit(
+            checkpoint_files.fetch, "ada/shared", True, lambda done, total: told.set()
+        )
+        assert told.wait(60)  # whoever waits may stop
+        gate.set()
+        assert first.result() == second.result()
+    assert parts(hub) == 1
+
+
+def test_where_no_links_may_be_a_file_is_there_once(
+    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for the workers of a shared app."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", True)
+    repo = hub.add_repo("ada/unlinked", files=toy_checkpoint)
+    large(repo)
+    folder = checkpoint_files.fetch("ada/unlinked")
+    assert not (folder / "model.safetensors").is_symlink()
+    (listed,) = [model for model in finetune.list_models() if model.name == "ada/unlinked"]
+    whole = sum(len(repo.files[path.name]) for path in folder.iterdir())
+    assert whole <= listed.bytes < 1.01 * whole
+
+
+def test_the_full_name_of_an_offered_checkpoint_is_used_if_it_is_on_the_disk(
+    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add_repo("google-bert/bert-base-uncased", files=toy_checkpoint)
+    fetched = checkpoint_files.fetch("google-bert/bert-base-uncased")
+    hub.repos.clear()
+    monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda: False)
+    assert checkpoints.resolve_checkpoint("bert-base-uncased") == "google-bert/bert-base-uncased"
+    assert checkpoints.local_folder("bert-base-uncased") == fetched
+    finetune.remove_model("google-bert/bert-base-uncased")
+
+
 @pytest.mark.long
 def test_a_run_is_stopped_while_its_checkpoint_comes_and_begins_again(
     hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, toy_config: RunConfig,
     toy_pairs_folder: Path, processes: list[psutil.Process],
 ) -> None:  # fmt: skip
-    repo = hub.add_repo("ada/slow", files=toy_checkpoint)
-    weights = safetensors.torch.load(repo.files["model.safetensors"])
-    weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes
-    repo.files["model.safetensors"] = safetensors.torch.save(weights, {"format": "pt"})
+    large(hub.add_repo("ada/slow", files=toy_checkpoint))
     gate = threading.Event()
     asked = hub.fail("GET", "^/lfs/", gate=gate)
     dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})

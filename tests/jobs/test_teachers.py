@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from finetune.config import RunConfig, preset
-from finetune.data import splits
+from finetune.data import catalog, splits
 from finetune.engines.hub_jobs import HubJobs
 from finetune.errors import ConfigError, JobError, ModelError
 from finetune.jobs import check, teachers, worker_files
@@ -120,6 +121,49 @@ def test_a_run_learns_from_the_mean_of_its_teachers(
         teachers.teacher_logits(run, RunConfig(teacher="one"), texts, score)
     with pytest.raises(ModelError, match="The teacher three is gone"):
         of("three")
+
+
+def test_a_teacher_of_scores_has_the_same_scale(
+    store: RunStore, toy_checkpoint: Path, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toys.finished_run(store, toy_checkpoint, "notes")
+    run = store.create(RunConfig(name="small"))
+    asked = RunConfig(teacher="notes", max_length=32)
+
+    def ask(low: float, high: float) -> Any:
+        known = Target((), task=REGRESSION, low=low, high=high)
+        scorer = SimpleNamespace(
+            target=known, scores=lambda *columns: np.ones((24, 1)), free=lambda: None
+        )
+        monkeypatch.setattr("finetune.inference.scorer.Scorer", lambda *values: scorer)
+        target = Target((), task=REGRESSION, low=0.0, high=5.0)
+        return teachers.teacher_logits(run, asked, toy_pairs.splits["validation"], target)
+
+    assert ask(0.5, 4.8).shape == (24, 1)
+    with pytest.raises(ModelError, match="scores from 0 to 100, these pairs have scores from 0 to"):
+        ask(0, 100)
+    with pytest.raises(ModelError, match="from 0 to 1"):
+        ask(0, 1)
+    with pytest.raises(ModelError, match="from 0 to 0"):  # it does not say
+        ask(0, 0)
+
+
+def test_a_teacher_stays_what_was_checked(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = toys.finished_run(store, toy_checkpoint, "mine")
+    monkeypatch.chdir(store.root.parent)
+    path = f"{store.root.name}/{run.id}"
+    there = catalog.with_absolute_paths(RunConfig(teacher=f"{path} mine"))
+    assert there.teachers == [str(run.folder.resolve()), "mine"]
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    browser = store.for_visitor(Visitor(names=("browser:ada",)))
+    hers = toys.finished_run(browser, toy_checkpoint, "hers")
+    both = store.for_visitor(Visitor(names=("user:ada", "browser:ada")))
+    config = teachers.with_ids(both, RunConfig(teacher="hers ada/big"))
+    assert config.teachers == [hers.id, "ada/big"]
+    assert teachers.find_run(hers.id, RunStore(store.root), "user:ada") is not None
+    assert teachers.find_run("hers", RunStore(store.root), "user:ada") is None
 
 
 def test_a_teacher_has_not_learned_what_is_held_out(store: RunStore, toy_checkpoint: Path) -> None:
