@@ -158,14 +158,7 @@ def probe(
             n=len(drawn.targets),
             least=FEWEST,
         )
-    second = drawn.second or drawn.first
-    hashes = [
-        np.array(list(map(text_hashes.text_hash, c)), np.int64) for c in (drawn.first, second)
-    ]
-    strata = one_stratum(task.strata(drawn.targets))
-    fold_of = cross_fitting.assign_folds(
-        strata, FOLDS, text_hashes.fold_groups(hashes[0], hashes[1], FOLDS)
-    )
+    fold_of = _folds(drawn, one_stratum(task.strata(drawn.targets)))
     found: list[Probed] = []
     answers: dict[str, Targets] = {}
     stopped = False
@@ -197,6 +190,14 @@ def probe(
         time.monotonic() - began,
         stopped,
     )
+
+
+def _folds(drawn: baselines.Texts, strata: Indices) -> Indices:
+    """Assign a fold to each pair, shape (pairs,), so that no sentence is in two of them."""
+    columns = (drawn.first, drawn.second or drawn.first)
+    hashes = [np.array(list(map(text_hashes.text_hash, each)), np.int64) for each in columns]
+    groups = text_hashes.fold_groups(hashes[0], hashes[1], FOLDS)
+    return cross_fitting.assign_folds(strata, FOLDS, groups)
 
 
 def cross_answers(
