@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from finetune.jobs import probe as jobs
 from finetune.jobs import worker_files
 from finetune.metrics import cross_fitting
 from finetune.owners import Visitor
+from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from tests.support import graded, toys
@@ -165,6 +168,40 @@ def test_a_stopped_probe_ranks_what_it_has_read(
     assert report.candidates[1].problem == "not looked at"
     assert report.verdict == "Stopped: 1 of 2 checkpoints were compared."
     assert not report.complete
+
+
+def test_a_probe_is_made_again_unless_all_were_compared(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    own = tmp_path / "own"
+    shutil.copytree(toy_checkpoint, own)
+    monkeypatch.setattr(jobs.ProbeJob, "begin", lambda job, *values: begun.append(job.id))
+    config, names = RunConfig(max_length=32), [BUNDLED_CHECKPOINT, str(own)]
+    job = jobs.probe_of(store, config, names)
+    job.folder.mkdir(parents=True)
+    job.append(events.Finished(step=0, seconds=1.0))
+    half = Figure(0.5, 0.4, 0.6)
+    for problem, score in (("the Hub does not answer", None), ("", half)):
+        found = [Probed(names[0], score=half), Probed(names[1], problem, score)]
+        report = ProbeReport(found, None, "f1", 2, 100)
+        (job.folder / "report.json").write_text(report.to_json())
+        assert jobs.start_probe(store, config, names).id == job.id
+        assert begun == [job.id]  # at the first time only
+    os.utime(own / "config.json", (2e9, 2e9))  # it was trained anew
+    assert jobs.probe_of(store, config, names).id != job.id
+
+
+def test_what_cannot_be_compared_says_why(
+    tmp_path: Path, sentence_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = toys.load(toys.write_pairs(tmp_path, train=80))
+    monkeypatch.setattr(probe, "_folds", lambda drawn, strata: np.asarray(drawn.targets))
+    (one,) = probe.probe(pairs, RunConfig(max_length=32), [str(sentence_encoder)]).candidates
+    assert str(one.problem) == "Without a fifth of the pairs, only one answer is left."
+    monkeypatch.setattr(probe, "encode", lambda *values: np.full((80, 4), np.nan, np.float32))
+    (one,) = probe.probe(pairs, RunConfig(max_length=32), [str(sentence_encoder)]).candidates
+    assert str(one.problem) == "Its answers are not numbers."
 
 
 def test_what_is_compared_is_checked_before(

@@ -28,6 +28,7 @@ from finetune.tasks.registry import find_task
 from finetune.training import dataloaders
 from finetune.training.token_batches import TEACHER
 from tests.support import toys
+from tests.support.hub import LoopbackHub
 from tests.support.training import fit, losses, prepared, work_in_this_process
 
 LOGITS = torch.tensor([[0.3, -1.2], [2.0, 0.5], [-0.7, 0.1]])
@@ -146,6 +147,29 @@ def test_a_teacher_of_scores_has_the_same_scale(
         ask(0, 1)
     with pytest.raises(ModelError, match="from 0 to 0"):  # it does not say
         ask(0, 0)
+
+
+def test_a_teacher_of_the_hub_reads_no_more_than_it_can(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, toy_pairs: splits.Pairs,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    hub.add_repo("ada/teacher", files=toy_checkpoint)
+    toys.finished_run(store, toy_checkpoint, "ada/named")
+    run, lengths = store.create(RunConfig(name="small")), []
+
+    def scorer(folder: Path, length: int) -> Any:
+        lengths.append(length)
+        logits = np.zeros((24, 2))
+        return SimpleNamespace(
+            target=toy_pairs.target, scores=lambda *columns: logits, free=lambda: None
+        )
+
+    monkeypatch.setattr("finetune.inference.scorer.Scorer", scorer)
+    config = RunConfig(teacher="ada/teacher", max_length=512)
+    teachers.teacher_logits(run, config, toy_pairs.splits["validation"], toy_pairs.target)
+    assert lengths == [64]
+    both = RunConfig(teacher="ada/teacher ada/named")  # a run may have such a name, too
+    assert teachers.of_the_hub(run, both) == ["ada/teacher"]
 
 
 def test_a_teacher_stays_what_was_checked(
