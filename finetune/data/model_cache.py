@@ -5,6 +5,7 @@ Source of the layout: https://huggingface.co/docs/huggingface_hub/guides/manage-
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 
@@ -29,8 +30,11 @@ def list_models() -> list[CachedModel]:
     models = []
     for folder in confinement.hub_cache().glob(f"{_PREFIX}*/"):
         # Links lead to files that are counted anyway; where the client may not link, it has none.
-        found = [path for path in folder.rglob("*") if not path.is_symlink() and path.is_file()]
-        files = [path.stat() for path in found if path.parent != folder / "refs"]
+        files = []
+        for path in folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # a download has just moved it
+                if not path.is_symlink() and path.is_file() and path.parent != folder / "refs":
+                    files.append(path.stat())
         if files:
             name = folder.name.removeprefix(_PREFIX).replace("--", "/")
             used = max(max(file.st_mtime, file.st_atime) for file in files)

@@ -20,7 +20,8 @@ def curves_png(summary: RunSummary) -> bytes | None:
 
     figure = Figure(figsize=(9, 3.2), dpi=120, layout="constrained")
     loss, scores = figure.subplots(1, 2)
-    loss.set_title("Training loss", loc="left")
+    own = "Training loss with the teacher's" if summary.taught else "Training loss"
+    loss.set_title(own, loc="left")
     loss.plot([e.step for e in summary.train], [e.loss for e in summary.train], color="#0072b2")
     loss.set_ylim(bottom=0)
     scores.set_title("Validation", loc="left")

@@ -121,6 +121,11 @@ class RunSummary(JobState):
     count: int = 0  # events so far
 
     @property
+    def taught(self) -> bool:
+        """True if the training loss counts a teacher's answers, too."""
+        return self.first_batch is not None and "teacher" in self.first_batch.shapes
+
+    @property
     def step(self) -> int:
         """Optimizer steps known to be taken."""
         return max(self.train[-1].step if self.train else 0, self.reached)

@@ -52,6 +52,16 @@ def test_a_chart_carries_the_values_of_its_points() -> None:
     assert "slider" not in run_charts.loss_chart(RunSummary())  # there is nothing to read
 
 
+def test_a_loss_with_a_teachers_is_called_that() -> None:
+    batch = events.FirstBatch(
+        shapes={"input_ids": [8, 9], "teacher": [8, 2]}, lengths=[], padded=0.0, positions=[],
+        tokens=[], ids=[], attention_mask=[],
+    )  # fmt: skip
+    summary = RunSummary().fold([batch, *story()])
+    assert values(run_charts.loss_chart(summary))[0]["name"] == "training loss with the teacher's"
+    assert "different scales" in run_charts.loss_chart(summary)
+
+
 @pytest.mark.parametrize(
     "points",
     [
