@@ -254,7 +254,7 @@ def test_a_run_is_stopped_while_its_checkpoint_comes_and_begins_again(
     processes.append(worker)
     service.stop_run(store, run)
     until(lambda: run.state().status == "stopped")
-    assert not worker.is_running() or worker.wait(60) is not None
+    assert psutil.wait_procs([worker], 60)[1] == []
     gate.set()
     service.resume_run(store, run)
     until(lambda: run.state().status in ENDED)

@@ -89,9 +89,8 @@ def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Pat
     assert np.allclose(first["logits"], second["logits"], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: int) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
     process = subprocess.Popen(

@@ -204,7 +204,8 @@ class Uses:
         yield "list_runs", lambda: self.api.list_runs(NOBODY)
 
 
-@pytest.mark.parametrize("some", [1, pytest.param(15, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("some", [15])
 def test_any_damage_is_a_fact_with_a_remedy(
     server: Server, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, some: int
 ) -> None:
