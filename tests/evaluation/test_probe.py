@@ -258,16 +258,29 @@ def test_a_terminal_gets_the_ranking(
 def test_a_probe_is_a_job_whose_report_is_kept(
     store: RunStore, toy_checkpoint: Path, sentence_encoder: Path
 ) -> None:
-    names = [str(toy_checkpoint), str(sentence_encoder), "no/such-checkpoint"]
+    names = [str(toy_checkpoint), str(sentence_encoder)]
     config = RunConfig(max_length=32)
     job = jobs.start_probe(store, config, names)
     until(lambda: not job.state().running)
     state = job.state()
     assert (state.status, state.error) == ("finished", "")
-    assert state.report is not None
-    assert state.report.candidates[-1].checkpoint == names[-1]
+    assert state.report is not None and state.report.complete
     before = job.events_file.stat().st_mtime
     again = jobs.start_probe(store, config, names[::-1])
     assert again.folder == job.folder
     assert again.events_file.stat().st_mtime == before
     assert jobs.probe_of(store, config.changed(max_length=16), names).folder != job.folder
+
+
+@pytest.mark.long
+def test_a_checkpoint_that_cannot_be_read_does_not_end_the_probe(
+    store: RunStore, toy_checkpoint: Path, sentence_encoder: Path
+) -> None:
+    names = [str(toy_checkpoint), "no/such-checkpoint", str(sentence_encoder)]
+    job = jobs.start_probe(store, RunConfig(max_length=32), names)
+    until(lambda: not job.state().running)
+    state = job.state()
+    assert (state.status, state.error) == ("finished", "")
+    assert state.report is not None and not state.report.complete
+    assert [one.score is None for one in state.report.candidates] == [False, False, True]
+    assert state.report.candidates[-1].checkpoint == "no/such-checkpoint"
