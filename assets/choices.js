@@ -12,8 +12,10 @@ element.addEventListener('click', (event) => {
     trigger('select', {mend: old.value, label});
     return;
   }
+  if (button.hasAttribute('aria-pressed')) // one of several, which stay as they are
+    for (const one of element.querySelectorAll('[aria-pressed]')) one.setAttribute('aria-pressed', one === button);
+  else button.setAttribute('aria-busy', 'true');
   part = button.closest('[data-kind]')?.dataset.kind ?? null;
-  button.setAttribute('aria-busy', 'true');
   if (button.dataset.field)
     return trigger('select', {field: button.dataset.field, value: JSON.parse(button.dataset.value)});
   const choosers = [...button.parentElement.querySelectorAll('select')];

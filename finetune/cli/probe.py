@@ -33,10 +33,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     names = args.checkpoints or probe.candidates(config)
     chosen = probe.check_request(RunStore(args.runs), config, names)
+    begun: list[str] = []
+
+    def tell(name: str, _done: int, _total: int) -> None:
+        if name not in begun:
+            begun.append(name)
+            print(f"{name} ...", flush=True)
+
     with contextlib.redirect_stdout(sys.stderr):  # a library's output is no part of the report
-        report = probe.probe_checkpoints(
-            config, chosen, args.runs, lambda name, done, total: print(f"{name} ...", flush=True)
-        )
+        report = probe.probe_checkpoints(config, chosen, args.runs, tell)
     if args.json:
         print(report.to_json(), end="")
         return 0

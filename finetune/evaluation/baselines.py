@@ -229,7 +229,10 @@ def cosine_similarity(
         model.to(torch.accelerator.current_accelerator())
     pooling = files.contents.get("1_Pooling/config.json", {})
     first_token = bool(pooling.get("pooling_mode_cls_token"))
-    vectors = encode(model, tokenizer, [first + second], max_length, half, first_token, stop)
+    texts = [first + second]
+    vectors = encode(
+        model, tokenizer, texts, max_length, half, first_token, lambda done: not stop()
+    )
     if vectors is None:
         return None
     return cosine(*np.split(vectors, 2))

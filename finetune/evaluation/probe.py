@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PAIRS = 1000
 FOLDS = 5
 FEWEST = 50  # pairs; below, no difference of two checkpoints could be seen
-Progress = Callable[[str, int, int], None]  # checkpoint, probed, of how many
+Progress = Callable[[str, int, int], None]  # checkpoint, pairs read by all so far, of how many
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,16 @@ class Probed:
     def title(self) -> str:
         """The name without the owner or the folder."""
         return self.checkpoint.rstrip("/").rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What is the same for all checkpoints of a probe."""
+
+    drawn: baselines.Texts
+    fold_of: Indices  # shape (pairs,)
+    target: Target
+    max_length: int
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,8 @@ def probe(
     Args:
         config: gives `max_length`; its checkpoint is not probed unless it is among `checkpoints`.
         checkpoints: offered names, Hub ids or folders.
-        stop: asked between two batches; True ends the probe with what was measured.
+        progress: called between two batches.
+        stop: asked as often; True ends the probe with what was measured.
 
     Raises:
         DataError: if there are fewer than 50 training pairs, or all have the same answer.
@@ -159,17 +170,19 @@ def probe(
             least=FEWEST,
         )
     fold_of = _folds(drawn, one_stratum(task.strata(drawn.targets)))
+    setting = _Setting(drawn, fold_of, target, config.max_length)
     found: list[Probed] = []
     answers: dict[str, Targets] = {}
-    stopped = False
-    for index, checkpoint in enumerate(dict.fromkeys(checkpoints)):
+    names = list(dict.fromkeys(checkpoints))
+    rows, stopped = len(drawn.targets), False
+    for index, checkpoint in enumerate(names):
         if stopped:
             found.append(Probed(checkpoint, _("not looked at")))
             continue
-        progress(checkpoint, index, len(checkpoints))
+        goes_on = _listener(progress, stop, checkpoint, index * rows, len(names) * rows)
         try:
             with checkpoint_files.explaining(checkpoint):
-                probed, answered = _probe_one(checkpoint, drawn, fold_of, target, config, stop)
+                probed, answered = _probe_one(checkpoint, setting, goes_on)
         except FinetuneError as error:
             found.append(Probed(checkpoint, error.fact))
             continue
@@ -186,10 +199,20 @@ def probe(
         _figure(words, drawn.targets, target),
         task.headline.name,
         target.size,
-        len(drawn.targets),
+        rows,
         time.monotonic() - began,
         stopped,
     )
+
+
+def _listener(
+    progress: Progress, stop: Callable[[], bool], checkpoint: str, before: int, total: int
+) -> Callable[[int], bool]:
+    def goes_on(done: int) -> bool:
+        progress(checkpoint, before + done, total)
+        return not stop()
+
+    return goes_on
 
 
 def _folds(drawn: baselines.Texts, strata: Indices) -> Indices:
@@ -269,59 +292,32 @@ def rank(
 
 
 def _probe_one(
-    checkpoint: str, drawn: baselines.Texts, fold_of: Indices, target: Target, config: RunConfig,
-    stop: Callable[[], bool],
-) -> tuple[Probed, Targets | None]:  # fmt: skip
+    checkpoint: str, setting: _Setting, goes_on: Callable[[int], bool]
+) -> tuple[Probed, Targets | None]:
     """Encode the pairs and score the linear model; no answers if stopped."""
     import torch
 
     from finetune.training import model as models
 
+    if not goes_on(0):
+        return Probed(checkpoint, _("not looked at")), None
     folder = checkpoint_files.fetch(checkpoint)
+    target, truth = setting.target, setting.drawn.targets
     with torch.random.fork_rng():
-        tokenizer, model, _head = models.load_classifier(checkpoint, target, config.max_length, 0.0)
+        tokenizer, model, _head = models.load_classifier(
+            checkpoint, target, setting.max_length, 0.0
+        )
     model.eval()
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
-    encoder, half = getattr(model, model.base_model_prefix), devices.prefers_bf16()
-    kinds = getattr(model.config, "architectures", None) or [""]
-    reads_pairs = bool(drawn.second) and kinds[0].endswith("ForSequenceClassification")
     began = time.monotonic()
-    given = [[drawn.first], [drawn.second]] if drawn.second else [[drawn.first]]
-    if reads_pairs:
-        given = [[drawn.first, drawn.second]]
-    vectors = [
-        encode(encoder, tokenizer, columns, config.max_length, half, reads_pairs, stop)
-        for columns in given
-    ]
+    vectors = _read(model, tokenizer, setting, goes_on)
     seconds = time.monotonic() - began
-    first, *others = vectors
-    if first is None or any(other is None for other in others):
+    if vectors is None:
         return Probed(checkpoint, _("not looked at")), None
-    if not all(np.isfinite(each).all() for each in vectors if each is not None):
+    if not all(np.isfinite(each).all() for each in vectors):
         raise DataError("Its answers are not numbers.", "Choose another checkpoint.")
-    second = others[0] if others else None
-    features, task, truth = join(first, second), task_of(target), drawn.targets
-
-    def by_vectors(own: NDArray[np.bool_], rest: NDArray[np.bool_]) -> Targets:
-        with warnings.catch_warnings():  # of steps that do not suffice
-            warnings.simplefilter("ignore")
-            fitted = task.word_model().fit(features[rest], truth[rest])
-        return np.asarray(fitted.predict(features[own]))
-
-    answers = cross_answers(fold_of, by_vectors)
-    if answers is None:
-        raise DataError(
-            "Without a fifth of the pairs, only one answer is left.",
-            "Bring more pairs with each answer.",
-        )
-    similar = None
-    if second is not None and task.uses_similarity(target):
-        alike = baselines.cosine(first, second)
-        similar = cross_answers(
-            fold_of,
-            lambda own, rest: task.by_similarity(alike[rest], truth[rest], alike[own], target),
-        )
+    answers, similar = _answers(vectors, setting)
     return Probed(
         checkpoint,
         score=_figure(answers, truth, target),
@@ -330,6 +326,58 @@ def _probe_one(
         parameters=model.num_parameters(),
         size=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
     ), answers
+
+
+def _read(
+    model: Any, tokenizer: Any, setting: _Setting, goes_on: Callable[[int], bool]
+) -> list[Vectors] | None:
+    """Return the vectors of the first and of the second sentences, or of the pairs together, each
+    of shape (pairs, hidden); None if stopped."""
+    encoder, half = getattr(model, model.base_model_prefix), devices.prefers_bf16()
+    kinds = getattr(model.config, "architectures", None) or [""]
+    columns = [each for each in (setting.drawn.first, setting.drawn.second) if each]
+    reads_pairs = len(columns) == 2 and kinds[0].endswith("ForSequenceClassification")
+    given = [columns] if reads_pairs else [[each] for each in columns]
+    vectors = []
+    for place, texts in enumerate(given):
+        before = place * len(columns[0])
+
+        def reads_on(done: int, before: int = before) -> bool:
+            return goes_on((before + done) // len(given))
+
+        found = encode(encoder, tokenizer, texts, setting.max_length, half, reads_pairs, reads_on)
+        if found is None:
+            return None
+        vectors.append(found)
+    return vectors
+
+
+def _answers(vectors: list[Vectors], setting: _Setting) -> tuple[Targets, Targets | None]:
+    """Return the cross-validated answers of the linear model, and of a cut on the cosine alone if
+    the vectors are of two sentences and may be compared."""
+    target, truth = setting.target, setting.drawn.targets
+    features, task = join(vectors[0], vectors[1] if len(vectors) > 1 else None), task_of(target)
+
+    def by_vectors(own: NDArray[np.bool_], rest: NDArray[np.bool_]) -> Targets:
+        with warnings.catch_warnings():  # of steps that do not suffice
+            warnings.simplefilter("ignore")
+            fitted = task.word_model().fit(features[rest], truth[rest])
+        return np.asarray(fitted.predict(features[own]))
+
+    answers = cross_answers(setting.fold_of, by_vectors)
+    if answers is None:
+        raise DataError(
+            "Without a fifth of the pairs, only one answer is left.",
+            "Bring more pairs with each answer.",
+        )
+    if len(vectors) < 2 or not task.uses_similarity(target):
+        return answers, None
+    alike = baselines.cosine(*vectors)
+
+    def by_cosine(own: NDArray[np.bool_], rest: NDArray[np.bool_]) -> Targets:
+        return task.by_similarity(alike[rest], truth[rest], alike[own], target)
+
+    return answers, cross_answers(setting.fold_of, by_cosine)
 
 
 def _figure(answers: Targets | None, truth: Targets, target: Target) -> Figure | None:

@@ -19,7 +19,7 @@ def encode(
     max_length: int,
     half: bool = False,
     first_token: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    goes_on: Callable[[int], bool] = lambda done: True,
 ) -> Vectors | None:
     """Return the vectors of texts, or of pairs read together, of shape (rows, hidden).
 
@@ -29,15 +29,16 @@ def encode(
         max_length: texts are cut to so many tokens.
         half: True to compute in bf16.
         first_token: True to take the first token's state instead of the mean over all tokens.
-        stop: asked between two batches; None is returned if it is True.
+        goes_on: called before each batch with the number of rows done; None is returned if it
+            says False.
     """
     import torch
 
     tokens = tokenizer(*map(list, columns), truncation=True, max_length=max_length)
     order = np.argsort([len(ids) for ids in tokens["input_ids"]], kind="stable")  # hardly padded
-    batches = []
+    batches: list[Any] = []
     for rows in np.array_split(order, range(_BATCH, len(order), _BATCH)):
-        if stop():
+        if not goes_on(len(batches) * _BATCH):
             return None
         batch = {name: [values[row] for row in rows] for name, values in tokens.items()}
         inputs = tokenizer.pad(batch, return_tensors="pt").to(encoder.device)

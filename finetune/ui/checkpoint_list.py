@@ -9,7 +9,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.data import checkpoint_catalog, model_cache
-from finetune.jobs import models
+from finetune.jobs import memory, models
 from finetune.runs.store import RunStore
 from finetune.ui import elements, feedback
 from finetune.ui.feedback import Updates, reports_errors_in
@@ -45,18 +45,21 @@ class CheckpointList:
     def wire(self, chooser: Any) -> None:
         """Connect the events. A pressed name goes into the `chooser`."""
         self._chooser = chooser
-        filters, outputs = [self.size, self.languages], [self.message, self.found, chooser]
+        filters = [chooser, self.size, self.languages]
+        outputs = [self.message, self.found, chooser]
         changes = [self.box.expand, *(control.change for control in filters)]
         gr.on(changes, self.on_filter, filters, outputs, **feedback.LATEST)
         self.found.select(self.on_press, filters, outputs, **feedback.QUICK)
 
     @reports_errors_in("message")
-    def on_filter(self, store: RunStore, size: str, languages: str) -> Updates:
+    def on_filter(self, store: RunStore, chosen: Any, size: str, languages: str) -> Updates:
         """List the checkpoints of a size and of some languages."""
-        return {self.message: "", self.found: self._listed(store, size, languages)}
+        return {self.message: "", self.found: self._listed(store, chosen, size, languages)}
 
     @reports_errors_in("message")
-    def on_press(self, store: RunStore, event: gr.EventData, size: str, languages: str) -> Updates:
+    def on_press(
+        self, store: RunStore, event: gr.EventData, chosen: Any, size: str, languages: str
+    ) -> Updates:
         """Choose the checkpoint that was pressed, or remove it from this disk."""
         pressed = elements.event_data(event)
         name = str(pressed.get("value"))
@@ -69,12 +72,15 @@ class CheckpointList:
         )  # fmt: skip
         return {
             self.message: feedback.good(text),
-            self.found: self._listed(store, size, languages),
+            self.found: self._listed(store, chosen, size, languages),
         }
 
-    def _listed(self, store: RunStore, size: str, languages: str) -> Markup:
+    def _listed(self, store: RunStore, chosen: Any, size: str, languages: str) -> Markup:
+        entries = list(checkpoint_catalog.matching(str(size), str(languages)))
         return render(
             "checkpoint_list.html",
-            entries=list(checkpoint_catalog.matching(str(size), str(languages))),
+            entries=entries,
+            here={entry.name for entry in entries if memory.read_shape(entry.name)},
+            chosen=chosen,
             cached=model_cache.list_models() if models.may_remove(store) else [],
         )

@@ -73,7 +73,7 @@ def test_each_task_is_probed_and_what_cannot_be_read_is_said(
         pairs, RunConfig(max_length=32), names, lambda *progress: told.append(progress)
     )
     *probed, absent = report.candidates
-    assert [name for name, _, _ in told] == names
+    assert list(dict.fromkeys(name for name, _, _ in told)) == names
     assert (absent.checkpoint, absent.score) == (names[0], None)
     assert "cannot be loaded" in absent.problem
     assert {one.checkpoint for one in probed} == {*names[1:]}
@@ -154,15 +154,22 @@ def test_too_few_pairs_are_refused(toy_checkpoint: Path, tmp_path: Path) -> None
 def test_a_stopped_probe_ranks_what_it_has_read(
     toy_pairs_folder: Path, sentence_encoder: Path, toy_checkpoint: Path
 ) -> None:
-    asked: list[bool] = []
-
-    def stop() -> bool:
-        asked.append(True)
-        return len(asked) > 2  # a batch of first sentences, one of second ones
-
+    told: list[tuple[str, int, int]] = []
     names = [str(sentence_encoder), str(toy_checkpoint)]
     pairs = toys.load(toy_pairs_folder)
-    report = probe.probe(pairs, RunConfig(max_length=32), names, stop=stop)
+    report = probe.probe(
+        pairs,
+        RunConfig(max_length=32),
+        names,
+        progress=lambda *values: told.append(values),
+        stop=lambda: told[-1][0] == names[1],
+    )
+    read = [done for name, done, _total in told if name == names[0]]
+    assert read == sorted(read)
+    assert 0 in read
+    assert max(read) >= report.pairs // 2  # the second sentences count, too
+    assert {total for _name, _done, total in told} == {2 * report.pairs}
+    assert told[-1][1] == report.pairs
     assert [one.checkpoint for one in report.candidates] == names
     assert [one.score is not None for one in report.candidates] == [True, False]
     assert report.candidates[1].problem == "not looked at"
@@ -264,7 +271,8 @@ def test_a_probe_is_a_job_whose_report_is_kept(
     until(lambda: not job.state().running)
     state = job.state()
     assert (state.status, state.error) == ("finished", "")
-    assert state.report is not None and state.report.complete
+    assert state.report is not None
+    assert state.report.complete
     before = job.events_file.stat().st_mtime
     again = jobs.start_probe(store, config, names[::-1])
     assert again.folder == job.folder
@@ -281,6 +289,7 @@ def test_a_checkpoint_that_cannot_be_read_does_not_end_the_probe(
     until(lambda: not job.state().running)
     state = job.state()
     assert (state.status, state.error) == ("finished", "")
-    assert state.report is not None and not state.report.complete
+    assert state.report is not None
+    assert not state.report.complete
     assert [one.score is None for one in state.report.candidates] == [False, False, True]
     assert state.report.candidates[-1].checkpoint == "no/such-checkpoint"

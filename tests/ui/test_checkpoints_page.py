@@ -11,9 +11,27 @@ import pytest
 import safetensors.numpy
 from playwright.sync_api import Page, expect
 
+from finetune.config import RunConfig
 from finetune.data import model_cache
+from finetune.jobs.cost import Cut, Estimate
+from finetune.runs.store import RunStore
+from finetune.ui import cost_view
+from finetune.ui.checkpoint_list import CheckpointList
 from tests.support.browser import App, choose, fill, press_train
 from tests.support.hub import LoopbackHub
+
+
+def test_the_list_says_what_is_chosen_and_what_must_be_downloaded(store: RunStore) -> None:
+    offered = CheckpointList(store)._listed(store, "roberta-base", "", "")
+    assert offered.count("nothing to download") == 1  # the bundled one
+    assert "at most 440 MB to download" in offered  # BERT base
+    assert offered.count('aria-pressed="true"') == 1
+    assert re.search(r'aria-pressed="true"[^>]+roberta-base', offered)
+
+
+def test_the_line_and_the_card_agree_on_what_is_cut() -> None:
+    for cut, said in ((Cut(0.0, 300), "nothing is cut"), (Cut(0.0, 300, True), "hardly anything")):
+        assert cost_view.costs(Estimate(cut=cut), RunConfig()).count(said) == 2
 
 
 @pytest.mark.long
@@ -42,7 +60,10 @@ def test_a_checkpoint_is_found_sized_downloaded_and_removed(
                 page.set_viewport_size({"width": width, "height": 900})
                 page.screenshot(path=f"{folder}/{scheme}-{width}.png", full_page=True)
         page.set_viewport_size({"width": 1280, "height": 900})
-    listed.get_by_role("button", name="XLM-RoBERTa large").click()
+    chosen = listed.get_by_role("button", name="XLM-RoBERTa large")
+    chosen.click()
+    expect(chosen).to_have_attribute("aria-pressed", "true")
+    expect(chosen).to_be_focused()
     box = page.locator("#knob-checkpoint input")
     expect(box).to_have_value("XLM-RoBERTa large \u00b7 560M")
     expect(page.locator("#costs")).to_contain_text("2.2 GB to download")
