@@ -1,4 +1,4 @@
-"""Removal of downloaded checkpoints that no run needs."""
+"""Checkpoints on this disk, and the removal of those that no run needs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from itertools import chain
 from finetune.data import checkpoint_catalog, model_cache
 from finetune.data.model_cache import CachedModel
 from finetune.errors import ConfigError, StoreError
+from finetune.jobs import memory
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
 _READERS = ("checks", "probes")  # folders of jobs that read checkpoints
+
+
+def is_downloaded(checkpoint: str) -> bool:
+    """True if a checkpoint's weights are on this disk."""
+    return memory.read_shape(checkpoint) is not None
 
 
 def may_remove(store: RunStore) -> bool:

@@ -9,7 +9,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.data import checkpoint_catalog, model_cache
-from finetune.jobs import memory, models
+from finetune.jobs import models
 from finetune.runs.store import RunStore
 from finetune.ui import elements, feedback
 from finetune.ui.feedback import Updates, reports_errors_in
@@ -80,7 +80,7 @@ class CheckpointList:
         return render(
             "checkpoint_list.html",
             entries=entries,
-            here={entry.name for entry in entries if memory.read_shape(entry.name)},
+            here={entry.name for entry in entries if models.is_downloaded(entry.name)},
             chosen=chosen,
             cached=model_cache.list_models() if models.may_remove(store) else [],
         )
