@@ -27,7 +27,7 @@
     }
   };
   // Parts that give way to others, and what gets the focus when one was in them.
-  const refuges = [['#setup', '#new-run'], ['#folded', '#train'], ['#all-runs', '#all-runs-again'],
+  const refuges = [['#setup', '#new-run'], ['#new-run', '#train'], ['#all-runs', '#all-runs-again'],
     ['#run-head', '#runs-table .ft-open']];
   let focused = null;
   document.addEventListener('focusin', (event) => {

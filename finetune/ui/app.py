@@ -114,7 +114,7 @@ class _Tabs:
         # The form from a file or a run, and its costs once the pairs are counted. A `gr.State`
         # would not do: Gradio reports its changes for queued events only.
         data.poller.change(**train.costing)
-        loaded = [*restored, train.folded, train.setup, train.message]
+        loaded = [*restored, train.setup, train.message]
         train.load.upload(train.on_load, train.load, loaded, **quick)
         copied = runs.clone.click(runs.on_clone, runs.view, [*filled, runs.message], **quick)
         copied.then(

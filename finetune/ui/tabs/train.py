@@ -73,9 +73,6 @@ class TrainTab:
         `drawn`, and wire its events. Filling the form fills Data's `dataset` chooser too."""
         # In the visitor's browser; the server reads it only to fill the form again.
         self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
-        with gr.Row(elem_id="folded", elem_classes=_HIDDEN) as self.folded:
-            self.title = gr.HTML(elem_id="folded-title")
-            self.new = elements.button(gettext("New run"), "new-run", 110, size="md", scale=0)
         with gr.Row(equal_height=False, elem_id="setup") as self.setup:
             with gr.Column(scale=3, min_width=320):
                 self._draw_form(drawn)
@@ -106,6 +103,9 @@ class TrainTab:
         self.cost_asked = elements.browser_value()  # changes whenever the costs may change
         self.unmeasured = elements.browser_value()  # changes when lengths are to be measured
         self.address = elements.address("train")
+        with gr.Row(elem_id="shown-run"):
+            self.title = gr.HTML()
+            self.new = elements.button(gettext("New run"), "new-run", 110, size="md", scale=0)
         self.notice = gr.HTML(
             elem_id="run-message", elem_classes="ft-if-said", js_on_load=elements.TAB_LINKS
         )
@@ -159,9 +159,8 @@ class TrainTab:
         search, plain = (several_runs.SEARCH,), several_runs.KINDS[:3]
         for part, kinds in ((self.search.part, search), (self.begin, search), (self.start, plain)):
             self.how.change(None, self.how, part, js=several_runs.shown_for(kinds), **quick)
-        updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
-        unfold = f"() => {json.dumps(updates)}"
-        shown = [self.folded, self.setup, self.moved, self.message]
+        unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
+        shown = [self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
         self.live.submit(self.on_turn, self.live, everything, **latest)  # the run's state changed
         self.live.select(self.on_press, self.live, [*everything, self.filled[-1]], **quick)
@@ -414,7 +413,6 @@ class TrainTab:
     def _folded(self, store: RunStore, run: Run) -> Updates:
         """Show a run in place of the form."""
         return self._shown(store, run) | {
-            self.folded: _SHOWN,
             self.setup: gr.update(elem_classes=_HIDDEN),
         }
 
@@ -426,7 +424,6 @@ class TrainTab:
             "hyperparameters stay.", title=run.title(),
         )  # fmt: skip
         return {
-            self.folded: gr.update(elem_classes=_HIDDEN),
             self.setup: _SHOWN,
             self.moved: run.id,
             self.start: gettext("Continue"),
@@ -440,7 +437,6 @@ class TrainTab:
         updates = dict(zip(self.filled, form.filled(store, config), strict=True))
         note = gettext("The configuration is in the form. Press Train to start it.")
         return updates | {
-            self.folded: gr.update(elem_classes=_HIDDEN),
             self.setup: _SHOWN,
             self.message: feedback.note(note),
         }
