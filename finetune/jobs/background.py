@@ -112,8 +112,12 @@ class BackgroundJob(JobFolder):
 
 def keep_newest(folder: Path, count: int) -> None:
     """Remove the oldest jobs of a folder beyond a count, except those at work."""
-    jobs = [path for path in folder.glob("*/") if (path / "job.json").is_file()]
-    for old in sorted(jobs, key=lambda path: path.stat().st_mtime)[:-count]:
+    written: dict[Path, float] = {}
+    for path in folder.glob("*/"):
+        with contextlib.suppress(OSError):  # another one has just been removed
+            if (path / "job.json").is_file():
+                written[path] = path.stat().st_mtime
+    for old in sorted(written, key=written.__getitem__)[:-count]:
         if not JobFolder(old).is_alive():
             shutil.rmtree(old, ignore_errors=True)
 
