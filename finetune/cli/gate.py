@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Judge from a terminal. Returns 0 if the new model passed, 1 if it failed, 2 if in doubt."""
     about = (
         "Say if a run's model may replace an older one. Exit status: 0 it passed; 1 it failed, "
-        "because more right answers were lost than --max_lost, or the 95%% interval of the gain is "
+        "because more right answers were lost than --max_lost, or the 95% interval of the gain is "
         "below --min_gain; 2 it could not be judged: other rows, rows that were trained on, or too "
         "few to tell (fewer than 30, or --min_gain lies within the interval)."
     )

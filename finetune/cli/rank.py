@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Rank runs from a terminal."""
     about = (
         "Rank finished runs by their scores on the same validation pairs. A star marks those that "
-        "may be the best: the best is among them with a probability of 95%%."
+        "may be the best: the best is among them with a probability of 95%."
     )
     parser = argparse.ArgumentParser("python -m finetune rank", description=about)
     names = "names, ids or folders; all finished runs on the newest one's pairs if absent"

@@ -23,7 +23,7 @@ from finetune.inference import bf16_layers, onnx_layers
 from finetune.inference.onnx_session import OnnxSession
 from finetune.inference.quantized import MODEL
 from finetune.inference.threads import default_threads, lower_priority, set_own_threads
-from finetune.training import cuda_graphs, layers, model
+from finetune.training import cuda_graphs, head, layers, model
 from finetune.training.layers import MaskFunction
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
@@ -127,6 +127,7 @@ class Scorer:
                 ) from error
         else:
             layers.compute_first_token_only(self._model)
+            head.answer_in_fp32(self._model)
             automatic = precision == "auto"
             half = precision == "bf16" or (automatic and devices.prefers_bf16(self.device))
             if self._on_cpu:

@@ -6,6 +6,7 @@ __all__ = [
     "dataloaders",
     "distributed",
     "first_batch",
+    "head",
     "layers",
     "loop",
     "model",

@@ -22,6 +22,33 @@ _INITIAL = 0.02  # standard deviation of new weights if a configuration names no
 _SLOPE = 0.153
 
 
+class OutputLayer(nn.Linear):
+    """A model's last layer, which computes in fp32 whatever the others do: of a score, the 8 bits
+    of bf16 would leave a few different values."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.float()
+        with torch.autocast(states.device.type, enabled=False):
+            return nn.functional.linear(states.float(), self.weight.float(), bias)
+
+
+def find_output_layer(model: Any, outputs: int) -> str:
+    """Return the path of the last linear layer outside the encoder with so many outputs; "" if
+    there is none."""
+    encoder, found = f"{model.base_model_prefix}.", ""
+    for path, module in model.named_modules():
+        of_head = isinstance(module, nn.Linear) and not path.startswith(encoder)
+        if of_head and module.out_features == outputs:
+            found = path
+    return found
+
+
+def answer_in_fp32(model: Any) -> None:
+    """Make the last layer of a classifier an `OutputLayer`."""
+    if name := find_output_layer(model, model.num_labels):
+        model.get_submodule(name).__class__ = OutputLayer
+
+
 def plan_head(config: Any, target: Target) -> Head:
     """Decide what a target keeps of a checkpoint's output layer, from its configuration.
 
@@ -57,15 +84,11 @@ def fit_head(model: Any, plan: Head, target: Target, new: Collection[str]) -> He
         model: with the outputs of the checkpoint if the plan keeps some, otherwise of the target.
         new: names of weights that the checkpoint lacked or had in another shape.
     """
-    # The last linear layer outside the encoder with as many outputs.
-    encoder, name, layer = f"{model.base_model_prefix}.", "", None
     loaded = len(plan.known) if plan.rows else target.size
-    for path, module in model.named_modules():
-        of_head = isinstance(module, nn.Linear) and not path.startswith(encoder)
-        if of_head and module.out_features == loaded:
-            name, layer = path, module
-    if layer is None or (f"{name}.weight" in new and loaded == target.size):
+    name = find_output_layer(model, loaded)
+    if not name or (f"{name}.weight" in new and loaded == target.size):
         return Head(layer=name)
+    layer = model.get_submodule(name)
     kept = f"{name}.weight" not in new
     rows = plan.rows if kept and (layer.bias is not None or not any(plan.shift)) else []
     fitted = nn.utils.skip_init(nn.Linear, layer.in_features, target.size, layer.bias is not None)

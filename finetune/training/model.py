@@ -31,7 +31,7 @@ from finetune.runs.run import NOTES
 from finetune.tasks.base import SINGLE_LABEL, Target
 from finetune.tasks.registry import task_of, tasks
 from finetune.training import layers
-from finetune.training.head import fit_head, plan_head
+from finetune.training.head import answer_in_fp32, fit_head, plan_head
 
 
 class LoadedClassifier(NamedTuple):
@@ -99,6 +99,7 @@ def load_classifier(
     _check_weights(checkpoint, model, loading)
     new = {*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])}
     head = fit_head(model, plan, target, new)
+    answer_in_fp32(model)
     model.config.update(outputs)
     return LoadedClassifier(tokenizer, model, head)
 

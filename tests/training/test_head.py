@@ -191,3 +191,17 @@ def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint: Path, tmp_pa
     toys.overwrite(folder, renamed)
     with pytest.raises(ModelError, match="has no weights for most of the model"):
         model.load_classifier(str(folder), Target(("a", "b")), 32)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_answers_are_not_rounded_to_half_precision(family: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / family, family)
+    target = Target((), task=REGRESSION, low=0.0, high=5.0)
+    loaded = model.load_classifier(str(folder), target, 32)
+    words = PAIR[0].split()
+    texts = [" ".join(words[: n + 1]) for n in range(len(words))]
+    inputs = loaded.tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        answers = loaded.model.eval()(**inputs).logits
+    assert answers.dtype == torch.float32
+    assert not torch.equal(answers, answers.bfloat16().float())

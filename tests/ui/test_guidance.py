@@ -58,6 +58,8 @@ def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
     expect(link).to_have_attribute("target", "_blank")
     # The next run's time is known from this one's.
     page.locator("#new-run").click()
+    expect(page.locator("#new-run")).to_be_hidden()
+    expect(page.locator("#shown-run")).to_contain_text("-1")  # the name of the run below
     expect(costs).to_contain_text("on the same pairs")
     page.locator("#result [data-tab=predict]").click()
     expect(page.get_by_role("tab", name="Predict", exact=True)).to_have_attribute(

@@ -79,6 +79,18 @@ elif head["known"]:  # a classifier of other classes
                 torch.nn.init.normal_(weights, std=getattr(model.config, "initializer_range", 0.02))
             else:
                 torch.nn.init.zeros_(weights)
+
+
+class Output(torch.nn.Linear):
+    """The last layer, in fp32: of a score, bf16 would leave a few different values."""
+
+    def forward(self, states):
+        with torch.autocast(states.device.type, enabled=False):
+            return torch.nn.functional.linear(states.float(), self.weight, self.bias)
+
+
+if head["layer"]:
+    model.get_submodule(head["layer"]).__class__ = Output
 if config.use_lora:  # the layers outside the pretrained encoder are new, and trained whole
     outside = [name for name, layer in model.named_children() if list(layer.parameters())]
     outside.remove(model.base_model_prefix)
