@@ -263,7 +263,8 @@ def gate(
         new: a run, its folder, its id or its name.
         old: another one, or a model on the Hub as `namespace/name`.
         golden: a file of labelled rows that both models answer; its hash is kept, and it is never
-            trained on. Without one both are compared by the new run's validation pairs.
+            trained on, unless one of them was already. Without one both are compared by the new
+            run's validation pairs.
         max_lost: right answers that may become wrong; not used of scores.
         min_gain: in the metric that chooses the run's best model, in its unit, more being better;
             below 0 that much may be lost.
@@ -278,10 +279,14 @@ def gate(
 
     limits, run = Limits(max_lost, min_gain), as_run(new)
     other = old if isinstance(old, Run) else release.named_model(str(old), run.folder.parent)
-    path = None if golden is None else Path(golden)
-    if path is not None:
-        RunStore(run.folder.parent).uploads.keep_golden(path)
-    return release.check_release(run, other, limits, path, request)
+    if golden is None:
+        return release.check_release(run, other, limits, None, request)
+    stored = RunStore(run.folder.parent).uploads
+    stored.keep_golden(Path(golden))
+    judged = release.check_release(run, other, limits, Path(golden), request)
+    if judged.seen:
+        stored.forget_golden(judged.golden)
+    return judged
 
 
 def rank(

@@ -96,6 +96,10 @@ class Uploads:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
 
+    def forget_golden(self, contents: str) -> None:
+        """Allow a golden file to be trained on, as one that was before. `contents`: its hash."""
+        self._golden(contents).unlink(missing_ok=True)
+
     def _golden(self, contents: str) -> Path:
         """The mark of a golden file of the visitor, by the hash of its contents."""
         digest = hashlib.sha256(f"{self.visitor.name}\n{contents}".encode()).hexdigest()

@@ -31,7 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     counts = "a JSON file to write the file's counts to: all that a judgement needs, and no text"
     parser.add_argument("--aggregates", type=Path, help=counts)
-    labels = "a file of the same columns, with labels of at least 30 rows drawn from it at random"
+    labels = (
+        "a file of the same columns, with labels of at least 30 rows drawn from it at random; rows "
+        "with an empty label are not labelled (of several labels, [] says that a row has none)"
+    )
     parser.add_argument("--labels", type=Path, help=labels)
     for name in ("sentence1", "sentence2", "label"):
         named = "by the name that the run was trained on, or guessed, if absent"

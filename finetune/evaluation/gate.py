@@ -89,6 +89,7 @@ class Judgement:
     remarks: list[Text]  # what a reader should know besides
     examples: int = 0  # rows
     golden: str = ""  # sha256 of the golden file's contents; "" without one
+    seen: bool = False  # True if one of the models was trained on some of the golden rows
     # Metric -> of the new model, and of the old one.
     scores: Mapping[str, tuple[float, float]] | None = None
     gain: Interval | None = None  # of the deciding metric; more is better
@@ -171,15 +172,17 @@ def judge(
         gained_rows=listed[1],
         slices=found_slices,
     )
-    verdict, reasons = decide(judged, deciding)
+    best = task.scores(truth, truth, target, [deciding])[deciding.name]
+    tells = best > 0 or not deciding.greater_is_better
+    verdict, reasons = decide(judged, deciding, tells)
     if empty.reasons:
         verdict, reasons = "not judged", empty.reasons
     return replace(judged, verdict=verdict, reasons=reasons)
 
 
-def decide(judged: Judgement, deciding: Metric) -> tuple[Verdict, list[str]]:
+def decide(judged: Judgement, deciding: Metric, tells: bool) -> tuple[Verdict, list[str]]:
     """Return the verdict on two models whose answers were compared, and its reasons; see
-    `judge`."""
+    `judge`. `tells`: False if the deciding metric is the same for all answers to these rows."""
     gain, limits = judged.gain, judged.limits
     assert gain is not None, "it was just computed"
     gained = _(
@@ -205,6 +208,13 @@ def decide(judged: Judgement, deciding: Metric) -> tuple[Verdict, list[str]]:
             n=judged.examples, fewest=FEWEST,
         )  # fmt: skip
         return "not judged", [few]
+    if not tells:
+        same = _(
+            "{metric} tells nothing about these rows, whose labels are all alike: even answers "
+            "without an error have {metric} 0. Add rows with other labels.",
+            metric=deciding.title,
+        )
+        return "not judged", [same]
     if gain.low < limits.min_gain:
         reasons = [_("{n:,} rows are too few to tell.", n=judged.examples), gained]
         away = gain.value - limits.min_gain

@@ -1,8 +1,9 @@
 """Looks at a file without labels, to judge if a model still holds on it (`file_shift`).
 
 The reference is the run's validation pairs: unlike those trained on, the model has not seen them,
-and its scores are theirs. They are answered anew, just as the file is. At most 2,000 random rows of
-each are looked at, none of which share a sentence: rows that do would count as more than they are.
+and its scores are theirs. They are answered anew, just as the file is. A model trained on all rows
+has seen them: there the answers of the folds' models count. At most 2,000 random rows of each are
+looked at, none of which share a sentence: rows that do would count as more than they are.
 What is kept of a file are counts (`Aggregates`), and it is judged from these alone. Whether its
 words differ is tested while the texts are at hand, and only the result is kept.
 """
@@ -20,14 +21,15 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoint_files
-from finetune.errors import DataError
-from finetune.evaluation import file_shift, saved_predictions
+from finetune.errors import DataError, some
+from finetune.evaluation import cross_validation, file_shift, saved_predictions
 from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
 from finetune.inference import decision_rule, file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import PREDICTION
 from finetune.inference.shown_rows import ShownRow, shortened
 from finetune.metrics import classification, label_free
+from finetune.metrics.calibration import Logits
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import PredictOptions, Target, Targets
@@ -137,7 +139,8 @@ class Monitor:
                 "The validation examples of this run were not kept.",
                 "They are from now on: train it anew.",
             )
-        sample, columns = Sample(run, ["train"]), table.to_pydict()
+        by_folds = bool(cross_validation.read_folds(run))
+        sample, columns = Sample(run, [] if by_folds else ["train"]), table.to_pydict()
         first, second = columns["sentence1"], columns.get("sentence2")
         sample.add_texts(first, second, range(len(first)))
         self._rows = sample.rows()
@@ -147,8 +150,11 @@ class Monitor:
                 "compare a file with.",
                 "Train with at least {least} of them.", n=len(self._rows), least=FEWEST,
             )  # fmt: skip
-        truth = saved_predictions.targets_of(table)[[row.number for row in self._rows]]
-        values, confidence = self.answer(self._rows)
+        numbers = np.array([row.number for row in self._rows])
+        truth = saved_predictions.targets_of(table)[numbers]
+        values, confidence = (
+            self._answers_of_folds(numbers) if by_folds else self.answer(self._rows)
+        )
         bins, size = label_free.CONFIDENCE_BINS, self.target.size
         right, confusion = np.zeros((0, bins), int), np.zeros((0, 0), int)
         if self._task.has_right and confidence is not None:
@@ -166,7 +172,24 @@ class Monitor:
 
         second = [row.second or "" for row in rows] if rows[0].second is not None else None
         window = Window([], [row.first for row in rows], second, self._options.both_orders)
-        logits, swapped = self._scorer.score_window(window)
+        return self._judged(*self._scorer.score_window(window))
+
+    def _answers_of_folds(
+        self, numbers: NDArray[np.int64]
+    ) -> tuple[Targets, NDArray[np.int64] | None]:
+        """Return the kept answers to validation rows, each by a model that has not seen it."""
+        step, orders = self.run.best_step() or 0, None
+        saved = saved_predictions.read_logits(self.run, step, self.target)
+        if self._options.both_orders:
+            orders = saved_predictions.read_swapped_logits(self.run, len(saved.logits))
+        if orders is None or not np.isin(numbers, orders.rows).all():
+            return self._judged(saved.logits[numbers], None)
+        at = np.argsort(orders.rows)[np.searchsorted(np.sort(orders.rows), numbers)]
+        return self._judged(orders.given[at], orders.swapped[at])
+
+    def _judged(
+        self, logits: Logits, swapped: Logits | None
+    ) -> tuple[Targets, NDArray[np.int64] | None]:
         answers = self._task.answers(logits, self.target, self._rule, self._options, swapped)
         margins = self._task.margins(answers, self.target, self._rule, self._options)
         return answers.values, None if margins is None else label_free.confidence_bins(margins)
@@ -213,6 +236,31 @@ class Monitor:
         words = compare_words(self._rows[:_COMPARED], rows[:_COMPARED])
         bins = [0] * len(rows) if confidence is None else confidence.tolist()
         return replace(counts, words=words), self.spell(values), bins
+
+
+def check_counts(counts: Aggregates) -> None:
+    """Raise DataError if counts that were read from a file cannot be of a sample."""
+    bins = {"confidence": label_free.CONFIDENCE_BINS, "lengths": LENGTH_BINS, "unknown": 2}
+    wrong = [
+        name
+        for name, size in bins.items()
+        if (found := getattr(counts, name))
+        and (len(found) != size or min(found) < 0 or sum(found) != counts.rows)
+    ]
+    if min(counts.answers.values(), default=0) < 0:
+        wrong.append("answers")
+    if counts.words and not all(0 <= number <= 1 for number in counts.words):
+        wrong.append("words")
+    if wrong or not counts.lengths:
+        raise DataError(
+            "These are no counts of a file: {wrong} cannot be right.", "Count the file again.",
+            wrong=some(wrong or ["lengths"], 3),
+        )  # fmt: skip
+    if counts.rows < FEWEST:
+        raise DataError(
+            "The counts are of {n} rows, too few to compare.",
+            "Bring at least {least} of them.", n=counts.rows, least=FEWEST,
+        )  # fmt: skip
 
 
 def compare_words(
@@ -287,6 +335,8 @@ def monitor_file(
 
     is_small = path.suffix == ".json" and path.stat().st_size < _MOST_COUNTS
     counts = disk.read_as(Aggregates, path) if is_small else None
+    if counts is not None:
+        check_counts(counts)
     scorer = files.LocalScorer(run)
     monitor, labelled = Monitor(run, scorer, request.options), None
     if counts is None:
@@ -295,13 +345,12 @@ def monitor_file(
             sample.add(window)
         counts = monitor.count(sample.rows())[0]
     if labels is not None:
-        _, sentences, cells = files.read_labelled(labels, checked(labels))
-        truth, known = task_of(monitor.target).parse(cells, monitor.target)
-        sample, at = Sample(run), np.flatnonzero(known).tolist()
-        texts = [[column[row] for row in at] for column in sentences]
-        sample.add_texts(texts[0], texts[1] if texts[1:] else None, at)
+        read = files.read_labelled(labels, checked(labels), monitor.target, empty_is_none=False)
+        sample = Sample(run)
+        first, *second = read.sentences
+        sample.add_texts(first, second[0] if second else None, range(len(first)))
         rows = sample.rows()
-        given = truth[[row.number for row in rows]]
+        given = read.truth[[row.number for row in rows]]
         values, bins = monitor.answer(rows) if rows else (given, None)
         spelled = monitor.spell(given), monitor.spell(values)
         labelled = Labelled(*spelled, [] if bins is None else bins.tolist())

@@ -148,28 +148,47 @@ def compare_on_file(
     target = summary.prepared.target
     if not (request.sentence1 and request.label):
         request = golden_request(new, path, request)
-    numbers, sentences, cells = files.read_labelled(path, request)
-    truth, known = task_of(target).parse(cells, target)
-    kept = np.flatnonzero(known)
+    labelled = files.read_labelled(path, request, target)
     empty = replace(empty, golden=uploads.contents_hash(path, request.file))
-    if not len(kept):
+    if not len(labelled.numbers):
         reason = _(
             "No row of {file} has a label that {run} knows.", file=request.file, run=empty.new
         )
         return replace(empty, reasons=[reason])
-    if left := len(known) - len(kept):
-        remark = _("Rows without a known label, which are left out: {n:,}.", n=left)
-        empty = replace(empty, remarks=[*empty.remarks, remark])
-    sentences = [[texts[row] for row in kept] for texts in sentences]
-    rows = Rows(target, truth[kept], np.array(numbers, np.int64)[kept], sentences)
+    first = _first_of_each(labelled.sentences)
+    sentences = [[texts[row] for row in first] for texts in labelled.sentences]
+    rows = Rows(target, labelled.truth[first], labelled.numbers[first], sentences)
+    remarks = [*empty.remarks]
+    if labelled.unlabelled:
+        remarks.append(
+            _("Rows without a known label, which are left out: {n:,}.", n=labelled.unlabelled)
+        )
+    if labelled.incomplete:
+        remarks.append(
+            _("Rows without a sentence, which are left out: {n:,}.", n=labelled.incomplete)
+        )
+    if repeated := len(labelled.numbers) - len(first):
+        remarks.append(_("Rows that repeat another, which count once: {n:,}.", n=repeated))
+    empty = replace(empty, remarks=remarks)
     hashes = pair_index.pair_hashes(sentences[0], sentences[1] if len(sentences) > 1 else None)
     for run in (run for run in (new, old) if isinstance(run, Run)):
         reasons, remarks = seen_rows(run, hashes, rows.numbers)
         empty = replace(
-            empty, reasons=[*empty.reasons, *reasons], remarks=[*empty.remarks, *remarks]
+            empty,
+            reasons=[*empty.reasons, *reasons],
+            remarks=[*empty.remarks, *remarks],
+            seen=empty.seen or bool(reasons),
         )
     ours, theirs = (answer_rows(model, target, sentences, new) for model in (new, old))
     return gate.judge(empty, rows, ours, theirs, None, metrics)
+
+
+def _first_of_each(sentences: Sequence[Sequence[str]]) -> list[int]:
+    """Return the first row of each pair that occurs, of columns of sentences."""
+    first: dict[tuple[str, ...], int] = {}
+    for row, texts in enumerate(zip(*sentences, strict=True)):
+        first.setdefault(texts, row)
+    return [*first.values()]
 
 
 def golden_request(new: Run, path: Path, request: PredictionRequest) -> PredictionRequest:

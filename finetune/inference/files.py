@@ -264,7 +264,9 @@ class _RowPredictor:
         trained_on = self._trained_on(records)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []
         if self._request.label:
-            truth, known = self._truth(records)
+            truth, known = _read_labels(
+                records, self._label_parts or [self._request.label], self._target
+            )
             labels = [record.get(self._request.label, "") for record in records]
             self._unknown_labels += int((~known).sum())
             self._labelled.append((answers.values[known], truth[known], trained_on[known]))
@@ -286,19 +288,6 @@ class _RowPredictor:
             decision = [target.unsure if is_unsure else cells[0]] if self.decides else []
             added = dict(zip(self._answered, [*cells, *decision, trained], strict=False))
             yield PredictedRow(added, margin, is_unsure)
-
-    def _truth(self, records: list[Line]) -> tuple[Targets, NDArray[np.bool_]]:
-        """The targets of rows, and a mask of those that could be read."""
-        parts = self._label_parts
-        rows = [
-            [to_plain_value(record.get(part)) for part in parts or [self._request.label]]
-            for record in records
-        ]
-        if not parts:
-            return self._task.parse([cell for (cell,) in rows], self._target)
-        read = [label_columns.given(parts, cells) for cells in rows]
-        truth, known = self._task.parse([labels for labels, _ in read], self._target)
-        return truth, known & [not unclear for _, unclear in read]
 
     def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
         """Mask of the rows that are training pairs, shape (rows,); also counts them."""
@@ -370,19 +359,65 @@ def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> 
     return [found[row] for row in rows]
 
 
+def _read_labels(
+    records: Sequence[Line], columns: Sequence[str], target: Target
+) -> tuple[Targets, NDArray[np.bool_]]:
+    """Return the targets of rows, and a mask of those that could be read.
+
+    Args:
+        columns: the label column, or one of 0 and 1 for each label.
+    """
+    rows = [[to_plain_value(record.get(name)) for name in columns] for record in records]
+    if len(columns) == 1:
+        return task_of(target).parse([cell for (cell,) in rows], target)
+    read = [label_columns.given(columns, cells) for cells in rows]
+    truth, known = task_of(target).parse([labels for labels, _ in read], target)
+    return truth, known & [not unclear for _, unclear in read]
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The rows of a file with their labels."""
+
+    numbers: NDArray[np.int64]  # in the file, from 1; shape (rows,)
+    sentences: list[list[str]]  # of each column
+    truth: Targets  # shape (rows, ...)
+    incomplete: int  # rows without a sentence, which are left out
+    unlabelled: int  # rows that have no label, or one that the target does not know; left out, too
+
+
 def read_labelled(
-    path: Path, request: PredictionRequest
-) -> tuple[list[int], list[list[str]], list[Any]]:
-    """Read the rows of a file that have all sentences. Returns their numbers in the file, from 1,
-    their sentences, a list for each column, and the cells of their labels."""
+    path: Path, request: PredictionRequest, target: Target, empty_is_none: bool = True
+) -> LabelledRows:
+    """Read the rows of a file that have all sentences and a label.
+
+    Args:
+        empty_is_none: True if a row without any of several labels has none of them; False if it is
+            not labelled yet, and one that has none says so by an empty list.
+    """
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
     names = [name for name in (request.sentence1, request.sentence2) if name]
-    read = [
-        (number, record)
-        for number, (record, error) in enumerate(_read_rows(table, request), start=1)
-        if not error
-    ]
-    sentences = [[_sentence(record.get(name)) for _, record in read] for name in names]
-    cells = [to_plain_value(record.get(request.label)) for _, record in read]
-    return [number for number, _ in read], sentences, cells
+    labels = label_columns.parts_of(request.label, table.columns) or [request.label]
+    rows = [*enumerate(_read_rows(table, request), start=1)]
+    read = [(number, record) for number, (record, error) in rows if not error]
+    # Lines that could not be read have no cells, and empty ones only empty cells.
+    incomplete = sum(
+        bool(error) and (not record or any(map(_is_filled, record.values())))
+        for _, (record, error) in rows
+    )
+    truth, known = _read_labels([record for _, record in read], labels, target)
+    if not empty_is_none:
+        known &= [any(_is_filled(record.get(name)) for name in labels) for _, record in read]
+    kept = [row for row, is_known in zip(read, known, strict=True) if is_known]
+    return LabelledRows(
+        np.array([number for number, _ in kept], np.int64),
+        [[_sentence(record.get(name)) for _, record in kept] for name in names],
+        truth[known],
+        incomplete,
+        len(read) - len(kept),
+    )
+
+
+def _is_filled(cell: Any) -> bool:
+    return cell is not None and str(cell).strip() != ""

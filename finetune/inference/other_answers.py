@@ -61,8 +61,10 @@ class OtherAnswers:
                 )
             elif not self._numbers:
                 found &= [not _INTEGER.fullmatch(str(cell)) for cell in cells]
+            filled = np.array([cell is not None and str(cell).strip() != "" for cell in cells])
+            found &= filled  # an empty cell is no answer, though it can be a label
             self._columns[name].append((values, found))
-            self._filled[name] += sum(cell is not None and cell != "" for cell in cells)
+            self._filled[name] += int(filled.sum())
             hits = sum(int(mask.sum()) for _, mask in self._columns[name])
             if hits < _KNOWN * self._filled[name]:
                 del self._columns[name]

@@ -171,20 +171,22 @@ def advance(store: RunStore, study: Study) -> bool:
 
 def _note_search(store: RunStore, study: Study) -> None:
     """Record in the runs how many trials they were picked among: others may be deleted."""
-    from optuna.trial import TrialState
+    import optuna
 
+    states = optuna.trial.TrialState
     trials = study.trials()
-    count = sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials)
+    count = sum(trial.state in (states.COMPLETE, states.PRUNED) for trial in trials)
     for trial in trials:
-        if trial.state == TrialState.COMPLETE and (run := trial_run(store, trial)) is not None:
+        if trial.state == states.COMPLETE and (run := trial_run(store, trial)) is not None:
             run.describe(searched=count)
 
 
 def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Report a trial's scores, prune it, or record how it ended. Returns True if it is running."""
-    from optuna.trial import TrialState
+    import optuna
 
-    if trial.state != TrialState.RUNNING:
+    states = optuna.trial.TrialState
+    if trial.state != states.RUNNING:
         return False
     if study.is_half_drawn(trial):
         _fail(study, trial)
@@ -245,8 +247,9 @@ def _prune(store: RunStore, run: Run, keep: bool) -> None:
 
 def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:
     """Record how a trial ended: complete, pruned, or without a result."""
-    from optuna.trial import TrialState
+    import optuna
 
+    states = optuna.trial.TrialState
     study.writable(trial).set_user_attr(SECONDS, summary.worked)
     best = summary.best
     if summary.status == "finished" and best is not None and study.metric in best.metrics:
@@ -254,7 +257,7 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
     elif summary.status == "stopped" and PRUNED in trial.user_attrs:
         if not study.settings.keep_pruned:  # its worker may have been killed before it did so
             run.discard()
-        study.optuna_study.tell(trial.number, state=TrialState.PRUNED)
+        study.optuna_study.tell(trial.number, state=states.PRUNED)
     elif summary.status == "stopped":  # by a person or a limit
         _fail(study, trial, run.stop_reason())
     elif summary.status == "finished":
@@ -269,10 +272,11 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
 
 def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -> None:
     """Record that a trial had no result."""
-    from optuna.trial import TrialState
+    import optuna
 
+    states = optuna.trial.TrialState
     _set_error(study, trial, error, remedy)
-    study.optuna_study.tell(trial.number, state=TrialState.FAIL)
+    study.optuna_study.tell(trial.number, state=states.FAIL)
 
 
 def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
@@ -284,19 +288,20 @@ def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> Non
 
 def may_draw(store: RunStore, study: Study) -> bool:
     """True if the budget allows one more trial and none is waiting for room."""
-    from optuna.trial import TrialState
+    import optuna
 
+    states = optuna.trial.TrialState
     if study.is_stopped:
         return False
     trials, budget = study.trials(), study.settings.budget
     if any(map(study.is_without_run, trials)):
         return False
-    drawn = [t for t in trials if t.state != TrialState.WAITING]
-    failed = [t.state == TrialState.FAIL for t in drawn]
+    drawn = [t for t in trials if t.state != states.WAITING]
+    failed = [t.state == states.FAIL for t in drawn]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
     billed = limits.trial_price(study.settings.spec) > 0  # a failed trial may have cost its price
-    counted = [t for t in drawn if billed or t.state != TrialState.FAIL]
+    counted = [t for t in drawn if billed or t.state != states.FAIL]
     minutes = sum(limits.trial_seconds(store, trial) for trial in trials) / 60
     used = ((len(counted), budget.trials), (minutes, budget.minutes))
     return all(amount < limit for amount, limit in used if limit)

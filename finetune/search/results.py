@@ -44,11 +44,12 @@ class TrialRow:
 
 def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
     """Return all trials, in the order in which they were drawn."""
-    from optuna.trial import TrialState
+    import optuna
 
-    states = {
-        TrialState.RUNNING: "running", TrialState.COMPLETE: "finished",
-        TrialState.PRUNED: "pruned", TrialState.FAIL: "failed", TrialState.WAITING: "waiting",
+    states = optuna.trial.TrialState
+    names = {
+        states.RUNNING: "running", states.COMPLETE: "finished",
+        states.PRUNED: "pruned", states.FAIL: "failed", states.WAITING: "waiting",
     }  # fmt: skip
     rows = []
     for trial in study.trials():
@@ -57,11 +58,11 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         if run is not None:
             curve |= parts(run.state(), study.metric)
         choose = min if study.minimize else max
-        score = trial.value if trial.state == TrialState.COMPLETE else None
+        score = trial.value if trial.state == states.COMPLETE else None
         if score is None and curve:
             score = choose(curve.values())
         run_id = run.id if run is not None else ""
-        state = "waiting" if study.is_without_run(trial) else states[trial.state]
+        state = "waiting" if study.is_without_run(trial) else names[trial.state]
         reason = decode(trial.user_attrs.get(ERROR, []))
         rows.append(
             TrialRow(
@@ -89,13 +90,14 @@ def importance(study: Study) -> dict[str, float] | None:
     """Return the share of each field in the variance of the scores, largest first, by Optuna's
     fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014). None if too few trials have finished, empty
     if all scores are equal."""
-    from optuna.trial import TrialState
+    import optuna
 
+    states = optuna.trial.TrialState
     fields = [*study.settings.space]
     finished = [
         trial
         for trial in study.trials()
-        if trial.state == TrialState.COMPLETE and trial.params  # see `Study.outside`
+        if trial.state == states.COMPLETE and trial.params  # see `Study.outside`
     ]
     if len(finished) < ENOUGH or len(fields) < 2:
         return None
@@ -107,11 +109,11 @@ def importance(study: Study) -> dict[str, float] | None:
 @functools.lru_cache(maxsize=32)
 def _importance(study: Study, _finished: int) -> dict[str, float]:
     """Cached by the number of finished trials, because it takes up to a second."""
-    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+    import optuna
 
-    return get_param_importances(
+    return optuna.importance.get_param_importances(
         study.optuna_study,
-        evaluator=FanovaImportanceEvaluator(seed=0),
+        evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
         params=[*study.settings.space],
     )
 

@@ -132,20 +132,16 @@ def describe(drawn: Range | Choices) -> str:
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return the space as Optuna distributions."""
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna import distributions as kinds
 
     made: dict[str, BaseDistribution] = {}
     for name, drawn in space.items():
         if not isinstance(drawn, Range):
-            made[name] = CategoricalDistribution(drawn)
+            made[name] = kinds.CategoricalDistribution(drawn)
         elif hyperparameters()[name].kind is int:
-            made[name] = IntDistribution(int(drawn.low), int(drawn.high), drawn.log)
+            made[name] = kinds.IntDistribution(int(drawn.low), int(drawn.high), drawn.log)
         else:
-            made[name] = FloatDistribution(drawn.low, drawn.high, drawn.log)
+            made[name] = kinds.FloatDistribution(drawn.low, drawn.high, drawn.log)
     return made
 
 

@@ -151,7 +151,6 @@ class Study:
     def optuna_study(self) -> optuna.Study:
         """Open Optuna's study. Raises StoreError if its journal is damaged or has another space."""
         import optuna
-        from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
         from finetune.search.journal_lock import JournalLock
@@ -161,9 +160,10 @@ class Study:
         if self.settings.pruning:
             pruner = make_pruner()
         journal = self.folder / "trials.log"
+        backend = JournalFileBackend(str(journal), JournalLock(journal))
         with self._reading():
             return optuna.create_study(
-                storage=JournalStorage(JournalFileBackend(str(journal), JournalLock(journal))),
+                storage=optuna.storages.JournalStorage(backend),
                 study_name=self.id,
                 direction="minimize" if self.minimize else "maximize",
                 pruner=pruner,
@@ -187,11 +187,11 @@ class Study:
         """Draw the next trial. The first one is the unchanged configuration; if it fails, so is the
         second."""
         import optuna
-        from optuna.trial import TrialState
 
+        states = optuna.trial.TrialState
         trials, apart = self.trials(), bool(self.outside)
         forms = [trial for trial in trials if FORM in trial.user_attrs or not trial.number]
-        if len(forms) < 2 and all(form.state == TrialState.FAIL for form in forms):
+        if len(forms) < 2 and all(form.state == states.FAIL for form in forms):
             values = self.settings.config
             form = {} if apart else {name: values[name] for name in self.settings.space}
             self.optuna_study.enqueue_trial(form, user_attrs={FORM: True})
@@ -202,7 +202,7 @@ class Study:
                 seed=self.config.seed + len(trials), n_startup_trials=_RANDOM, multivariate=True,
                 group=apart,  # otherwise the fields of a trial without values are drawn one by one
             )  # fmt: skip
-        is_form = apart and any(trial.state == TrialState.WAITING for trial in self.trials())
+        is_form = apart and any(trial.state == states.WAITING for trial in self.trials())
         with self._reading():
             space = {} if is_form else distributions(dict(self.settings.space))
             return self.optuna_study.ask(space)
@@ -221,9 +221,10 @@ class Study:
 
     def is_without_run(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if a drawn trial waits for room in the queue."""
-        from optuna.trial import TrialState
+        import optuna
 
-        return trial.state == TrialState.RUNNING and RUN not in trial.user_attrs
+        states = optuna.trial.TrialState
+        return trial.state == states.RUNNING and RUN not in trial.user_attrs
 
     def is_half_drawn(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if the process drawing a trial was killed before it had all values."""

@@ -69,8 +69,7 @@ class CutScores(SingleLabel):
         cut = scores.to_number(config.score_cut)
         if cut is None:
             raise DataError("The scores are not cut.", "Set score_cut to a number.")
-        names = [f"below {scores.spell(cut)}", f"from {scores.spell(cut)}"]
-        return CutReading(names, scores.read_scores(column.codes), cut)
+        return CutReading(scores.cut_names(cut), scores.read_scores(column.codes), cut)
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
         return labels.reading, False

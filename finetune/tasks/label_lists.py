@@ -190,13 +190,18 @@ def parse(cells: Sequence[Any], names: Sequence[str]) -> tuple[Targets, NDArray[
         all of whose labels are known, shape (rows,).
     """
     texts = list(map(cell_text, cells))
-    mark = guess_separator(list(dict.fromkeys(texts)))
     place = {classes.class_key(name): label for label, name in enumerate(names)}
+    guessed = guess_separator(list(dict.fromkeys(texts)))
+    # A cell is split in the way that leaves only known labels, as one label if that is one.
+    marks = ("", LIST, *MARKS, guessed)
     targets, known = np.zeros((len(texts), len(names)), np.float32), np.ones(len(texts), bool)
     for row, text in enumerate(texts):
-        # A cell that is the name of a label is that label, whatever marks it has.
-        labels = [text] if classes.class_key(text) in place else split_cell(text, mark)
-        found = [place.get(classes.class_key(label), -1) for label in labels or ()]
-        known[row] = labels is not None and min(found, default=0) >= 0
+        found: list[int] = []
+        for mark in marks:
+            labels = split_cell(text, mark)
+            found = [place.get(classes.class_key(label), -1) for label in labels or ()]
+            known[row] = labels is not None and min(found, default=0) >= 0
+            if known[row]:
+                break
         targets[row, [label for label in found if label >= 0]] = 1
     return targets, known

@@ -170,7 +170,8 @@ class Regression:
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
         edges = np.linspace(target.low, target.high, _BINS + 1)
-        counts = np.histogram(np.clip(values, target.low, target.high), edges)[0].tolist()
+        inside = np.clip(values.astype(np.float64), target.low, target.high)
+        counts = np.histogram(inside, edges)[0].tolist()
         names = (f"{low:.3g} \u2013 {high:.3g}" for low, high in pairwise(edges.tolist()))
         return dict(zip(names, counts, strict=True)) if target.low < target.high else {}
 

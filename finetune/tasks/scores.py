@@ -19,11 +19,12 @@ _MOST_SPELLINGS = 1000  # of cells that are no numbers, kept to be shown
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBER = re.compile(r"([+-]?)(\d[\d.,]*|[.,]\d+)(e[+-]?\d+)?\s?%?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"\d{1,3}([.,])\d{3}(\1\d{3})+")
+_GROUPED = re.compile(r"\d{1,3}([.,])\d{3}(\1\d{3})*(?!\1)[.,]\d*")  # with decimals
 
 
 def to_number(text: str) -> float | None:
-    """Read a number with a decimal point or comma; None if a text is none. Of `1.234,5` and
-    `1,234.5` the last mark is the decimal one. A per cent sign is ignored.
+    """Read a number with a decimal point or comma; None if a text is none, such as a date. Of
+    `1.234,5` and `1,234.5` the last mark is the decimal one. A per cent sign is ignored.
 
     A single mark is the decimal one, `1.234` is a little more than 1.
     """
@@ -37,6 +38,8 @@ def to_number(text: str) -> float | None:
     last = max(digits.rfind("."), digits.rfind(","))
     if _THOUSANDS.fullmatch(digits):
         digits = re.sub("[.,]", "", digits)
+    elif re.search("[.,]", digits[: max(last, 0)]) and not _GROUPED.fullmatch(digits):
+        return None
     elif last >= 0:
         digits = re.sub("[.,]", "", digits[:last]) + "." + digits[last + 1 :]
     number = float(sign + digits + exponent)
@@ -46,6 +49,17 @@ def to_number(text: str) -> float | None:
 def spell(score: float) -> str:
     """Write a score with the digits that float32 keeps."""
     return f"{float(score):.6g}"
+
+
+def cut_names(cut: float) -> list[str]:
+    """Name the two classes of scores below a cut, and from it on."""
+    return [f"below {spell(cut)}", f"from {spell(cut)}"]
+
+
+def cut_of(names: Sequence[str]) -> float | None:
+    """Return the cut that two classes are named by; None if they are not."""
+    cut = to_number(names[-1].removeprefix("from ")) if len(names) == 2 else None
+    return cut if cut is not None and cut_names(cut) == [*names] else None
 
 
 class ScoreEncoder:

@@ -24,7 +24,7 @@ from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats, confusion_matrix
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
-from finetune.tasks import class_findings, classes, score_findings
+from finetune.tasks import class_findings, classes, score_findings, scores
 from finetune.tasks.base import (
     NO_RULE,
     SINGLE_LABEL,
@@ -164,13 +164,21 @@ class SingleLabel:
         return [*target.names]
 
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
-        """A class may be named by its number, unless a class is called by a number."""
+        """A class may be named by its number, unless a class is called by a number. A number is on
+        one side of the cut, if the classes are."""
         index_of = {classes.class_key(name): index for index, name in enumerate(target.names)}
         index_of |= {name: index for index, name in enumerate(target.names)}
-        if not any(re.fullmatch(r"-?\d+", name) for name in target.names):
+        cut = scores.cut_of(target.names)
+        if cut is None and not any(re.fullmatch(r"-?\d+", name) for name in target.names):
             index_of |= {str(index): index for index in range(target.size)}
-        texts = map(classes.label_text, cells)
+        texts = [*map(classes.label_text, cells)]
         found = [index_of.get(text, index_of.get(classes.class_key(text), -1)) for text in texts]
+        if cut is not None:
+            numbers = map(scores.to_number, texts)
+            found = [
+                index if number is None else int(np.float32(number) >= np.float32(cut))
+                for index, number in zip(found, numbers, strict=True)
+            ]
         targets = np.array(found, np.int64)
         return targets, targets >= 0
 

@@ -98,7 +98,10 @@ class ReleaseCheck:
     @handler
     def on_tick(self, store: RunStore, new: str, event: gr.EventData) -> Updates:
         """Show the job's progress, then its judgement."""
-        return self._polled(ComparisonJob.of(store.get(new), "release"), event)
+        job = ComparisonJob.of(store.get(new), "release")
+        if (judged := job.judgement) and judged.seen:  # no golden file, then
+            store.uploads.forget_golden(judged.golden)
+        return self._polled(job, event)
 
     def _polled(self, job: ComparisonJob, event: gr.EventData | None = None) -> Updates:
         state, judged = job.state(), job.judgement

@@ -129,6 +129,21 @@ def test_scores_have_a_gain_and_the_answers_that_moved_most() -> None:
     assert "further off" in gate_report.as_text(found)
 
 
+@pytest.mark.parametrize(
+    ("target", "label"),
+    [
+        (CLASSES, 0),
+        (Target((), task=REGRESSION, low=0, high=5), 3.0),
+        (Target(("a", "b"), task=MULTI_LABEL), [0, 0]),
+    ],
+)
+def test_rows_of_which_the_metric_tells_nothing_are_not_judged(target: Target, label: Any) -> None:
+    truth = np.array([label] * 60)
+    found = judged(truth, 1 - truth, truth, target, max_lost=60)
+    assert (found.verdict, found.status) == ("not judged", 2)
+    assert "labels are all alike" in found.reasons[0]
+
+
 def test_a_set_of_labels_is_right_as_a_whole() -> None:
     draw = np.random.default_rng(0)
     truth = draw.integers(0, 2, (100, 3))
@@ -182,7 +197,10 @@ def pair(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [(first, second, str(label)) for first, second, label in toys.rows(40, seed=9)]
     path = tmp_path_factory.mktemp("golden") / "golden.csv"
-    return write_csv(path, [("sentence1", "sentence2", "label"), *rows, ("a cat", "a dog", "?")])
+    return write_csv(
+        path,
+        [("sentence1", "sentence2", "label"), *rows, ("a cat", "a dog", "?"), ("", "a dog", "1")],
+    )
 
 
 def command(new: Run, old: object, *words: str) -> int:
@@ -228,9 +246,13 @@ def test_a_golden_file_is_answered_by_both_and_kept_from_training(
 ) -> None:
     poor, good = pair
     found = finetune.gate(good, poor, golden)  # both are the same toy
-    assert (found.verdict, found.examples, found.lost) == ("passed", 40, 0)
+    assert (found.verdict, found.examples, found.lost) == ("passed", 39, 0)
     assert len(found.golden) == 64
-    assert any("left out: 1" in remark for remark in found.remarks)
+    assert found.remarks[:3] == [
+        "Rows without a known label, which are left out: 1.",
+        "Rows without a sentence, which are left out: 1.",
+        "Rows that repeat another, which count once: 1.",
+    ]
     assert any("no record" in remark for remark in found.remarks)
     uploads = RunStore(good.folder.parent).uploads
     for files in ({"train": golden}, {"train": Path(__file__), "validation": golden}):
@@ -249,6 +271,7 @@ def test_rows_that_a_run_was_trained_on_are_named(pair: tuple[Run, Run], golden:
     assert found.verdict == "not judged"
     assert "was trained on" in found.reasons[0]
     assert "5, 6" in found.reasons[0]
+    RunStore(pair[0].folder.parent).uploads.add({"train": golden})  # it is no golden file, then
     assert any("chose its best model by" in remark for remark in found.remarks)
 
 

@@ -82,6 +82,29 @@ def test_labels_of_some_rows_measure_the_accuracy(run: Run, tmp_path: Path) -> N
         finetune.still_holds(run, file, few)
 
 
+def test_counts_that_cannot_be_are_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
+    file, counts = tmp_path / "new.csv", tmp_path / "counts.json"
+    monitored.write_rows(file, monitored.rows(150, 2))
+    words = ["monitor", str(run.folder), str(file), "--aggregates", str(counts)]
+    assert command.main(words) == 0
+    values = json.loads(counts.read_text())
+    wrong: list[dict[str, Any]] = [
+        {"confidence": [1, 2, 3]}, {"lengths": [150]}, {"lengths": []}, {"unknown": [200, -50]},
+        {"answers": {"equivalent": -1}}, {"words": [2.0, 0.5]}, {"rows": 10},
+    ]  # fmt: skip
+    for changed_values in wrong:
+        counts.write_text(json.dumps(values | changed_values))
+        with pytest.raises(DataError, match="no counts of a file"):
+            finetune.still_holds(run, counts)
+    few = {"rows": 10, "confidence": [], "lengths": [10, *[0] * 127], "unknown": []}
+    counts.write_text(json.dumps(values | few | {"answers": {"equivalent": 10}}))
+    with pytest.raises(DataError, match="counts are of 10 rows"):
+        finetune.still_holds(run, counts)
+
+
 def test_rows_of_the_run_and_rows_that_share_sentences_are_left_out(
     run: Run, tmp_path: Path
 ) -> None:

@@ -33,7 +33,14 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
-from finetune.tasks.base import Answers, DecisionRule, PredictOptions, SureRule, Target
+from finetune.tasks.base import (
+    MULTI_LABEL,
+    Answers,
+    DecisionRule,
+    PredictOptions,
+    SureRule,
+    Target,
+)
 from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 from tests.support.judging import PAIRS, SIDES, judged, write_csv
@@ -423,6 +430,23 @@ def test_rows_that_are_not_sure_are_decided_so_and_collected(
     assert "sure" not in other
     assert other["undecided"]
     assert not review.exists()
+
+
+def test_labelled_rows_may_have_a_column_for_each_label(tmp_path: Path) -> None:
+    target = Target(("a", "b"), task=MULTI_LABEL)
+    lines = [
+        ("text", "a", "b"), ("one", "1", "0"), ("two", "1", "1"), ("three", "0", "0"),
+        ("four", "", ""), ("five", "maybe", "0"), ("", "1", "1"), ("", "", ""),
+    ]  # fmt: skip
+    path = write_csv(tmp_path / "rows.csv", lines)
+    request = PredictionRequest("", "rows.csv", "text", "", "a | b")
+    rows = files.read_labelled(path, request, target)
+    assert rows.truth.tolist() == [[1, 0], [1, 1], [0, 0], [0, 0]]
+    assert rows.numbers.tolist() == [1, 2, 3, 4]
+    assert rows.sentences == [["one", "two", "three", "four"]]
+    assert (rows.incomplete, rows.unlabelled) == (1, 1)
+    rows = files.read_labelled(path, request, target, empty_is_none=False)
+    assert rows.truth.tolist() == [[1, 0], [1, 1], [0, 0]]  # nothing is said of the fourth
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -95,6 +95,9 @@ def test_scores_and_sets_of_labels_are_compared_as_such() -> None:
     found = compared(several, sets, {"other": ["a", "a;b", "a", "b"] * 10})
     assert found["other"]["agreement"]["equal"][0] == 0.75
     assert {"kappa a", "kappa b"} < {*found["other"]["agreement"]}
+    columns = {"some": [*["a", "b"] * 6, *[""] * 28], "notes": [*["so so"] * 9, "a", *[" "] * 30]}
+    found = compared(several, sets, columns)
+    assert [(name, of["rows"]) for name, of in found.items()] == [("some", 12)]
 
 
 def test_a_files_other_answers_are_in_its_report(

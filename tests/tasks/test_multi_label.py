@@ -246,6 +246,16 @@ def test_cells_of_another_file_are_read_and_written_alike() -> None:
     assert task.errors(answers.values, targets[:4]).tolist() == [0, 0, 0, 0]
 
 
+def test_cells_of_another_file_may_have_other_marks() -> None:
+    names = ("a", "b", "c, d")
+    cells = ["a|b", "b;c, d", '["a", "c, d"]', "['b']", "c, d", "a, b", "a;x", "[]"]
+    targets, known = MultiLabel().parse(cells, Target(names, task=MULTI_LABEL))
+    assert known.tolist() == [True] * 6 + [False, True]
+    assert targets[known].tolist() == [
+        [1, 1, 0], [0, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 0, 0],
+    ]  # fmt: skip
+
+
 @pytest.fixture
 def run(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A finished run of texts with several labels."""

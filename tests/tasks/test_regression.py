@@ -35,6 +35,7 @@ from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOption
 from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
 from finetune.tasks.score_details import measure_details
+from finetune.tasks.single_label import SingleLabel
 from finetune.training import model
 from finetune.ui.html import render
 from tests.support import trainer, uploads
@@ -73,6 +74,8 @@ def found(checked: CheckReport, kind: str) -> Finding | None:
         ("1,234.5", 1234.5), ("1.234.567", 1234567), ("1,234,567", 1234567), ("85 %", 85),
         ("1e-3", 0.001), ("\u22124", -4), ("\uff13.5", 3.5), ("+.25", 0.25), ("1.234", 1.234),
         ("four", None), ("4 of 5", None), ("", None), ("1-2", None), ("1e99", None), ("inf", None),
+        ("1.234.567,8", 1234567.8), ("1.2.3", None), ("12.05.2024", None), ("1,5,3", None),
+        ("4,,5", None), ("1.234.56", None),
     ],
 )  # fmt: skip
 def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None) -> None:
@@ -361,6 +364,20 @@ def test_cells_of_another_file_are_read_as_scores() -> None:
     targets, known = Regression().parse(["4,5", 3.25, None, "high", True], TARGET)
     assert known.tolist() == [True, True, False, False, False]
     assert targets[known].tolist() == [4.5, 3.25]
+
+
+def test_cells_of_another_file_are_on_a_side_of_the_cut() -> None:
+    target = Target(("below 3", "from 3"))
+    cells = ["1", "0", 3, "2,9", "From 3", "below 3", "high", None]
+    targets, known = SingleLabel().parse(cells, target)
+    assert targets.tolist() == [0, 0, 1, 0, 1, 0, -1, -1]
+    assert known.tolist() == [True] * 6 + [False] * 2
+
+
+def test_every_answer_is_counted() -> None:
+    values = np.array([-1, -0.5, 0.01, 0.2, 3, 5, 6], np.float32)
+    target = Target((), task=REGRESSION, low=0.01, high=5.0)
+    assert sum(Regression().counted(values, target).values()) == len(values)
 
 
 def test_details_are_of_every_example() -> None:
