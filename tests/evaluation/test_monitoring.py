@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,22 @@ import finetune
 from finetune import __main__ as command
 from finetune.config import RunConfig
 from finetune.errors import DataError
-from finetune.evaluation import file_shift, monitoring, saved_predictions
+from finetune.evaluation import (
+    cross_validation,
+    file_shift,
+    monitoring,
+    report,
+    saved_predictions,
+)
 from finetune.evaluation.file_shift import Aggregates, Labelled, Reference
+from finetune.inference.file_request import PredictionRequest
 from finetune.metrics import label_free
 from finetune.runs import events, pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, REGRESSION
 from tests.support import monitored, toys
+from tests.support.folded_runs import ROWS, finish, folded
 
 BINS = label_free.CONFIDENCE_BINS
 
@@ -208,6 +217,29 @@ def test_scores_have_no_accuracy_and_are_compared_in_their_order() -> None:
     assert "answers" in changed(file_shift.judge(reference, low))
     with pytest.raises(DataError, match="neither right nor wrong"):
         file_shift.judge(reference, file, Labelled(["1"] * 40, ["1"] * 40, []))
+
+
+def test_a_model_on_all_rows_is_compared_by_the_answers_of_the_folds(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    *_, run = folded(store, RunConfig(folds=4))
+    cross_validation.gather(run, store.runs())
+    finish(run)
+    shutil.rmtree(run.best)
+    toys.copy_model(toy_checkpoint, run.best)
+    path = run.best / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"finetune": {"step": 12}}))
+    texts = ([f"{side} {n}" for n in range(ROWS)] for side in ("left", "right"))
+    hashes = pair_index.pair_hashes(*texts)
+    pair_index.write_pair_index(run, {"train": hashes, "validation": hashes})
+    scores = report.evaluate_run(run, run.state()).analysis.scores
+    file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(100, 2))
+    for both_orders in (False, True):
+        request = PredictionRequest(run.id, file.name, both_orders=both_orders)
+        judged = finetune.still_holds(run, file, request=request)
+        assert (judged.rows, judged.reference) == (100, ROWS)
+        assert judged.accuracy is not None
+        assert judged.accuracy.before == pytest.approx(scores["accuracy"].value)
 
 
 @pytest.mark.long
