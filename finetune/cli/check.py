@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -56,4 +57,6 @@ def main(arguments: list[str] | None = None) -> int:
         for row in finding.examples:
             cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
             print(f"    {row.split} line {row.line}: {' | '.join(cells)}")
+        for remedy in finding.remedies:
+            print(f"    {remedy.text}: --{remedy.field} {shlex.quote(str(remedy.value))}")
     return 1 if report.blocked else 0

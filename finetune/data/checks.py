@@ -29,8 +29,8 @@ from finetune.findings import Example, Finding, Remedy, Severity
 from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.events import Phase
-from finetune.tasks.base import MISSING_LABEL
-from finetune.tasks.registry import find_task
+from finetune.tasks.base import MISSING_LABEL, Task
+from finetune.tasks.registry import deciding_metric, find_task
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
@@ -105,10 +105,22 @@ def _by_severity(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
+def _other_metric(config: RunConfig, task: Task) -> Iterator[Finding]:
+    chosen, asked = deciding_metric(config, task), config.metric_for_best_model
+    if asked not in ("auto", chosen):
+        title = _(
+            "metric_for_best_model is {asked}, which is not measured here: {chosen} chooses the "
+            "best model.",
+            asked=asked, chosen=chosen,
+        )  # fmt: skip
+        yield Finding("other-metric", "notes", title, 0, _("No action is needed."))
+
+
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
     """Make the report without lengths; findings that block training are added."""
     dataset, counts, task = assigned.dataset, assigned.counts(), find_task(assigned.dataset.task)
     blocks = [*described(assigned, task.problems(assigned.labels, config))]
+    findings = [*findings, *_other_metric(config, task)]
     train, positive, majority, fingerprint = assigned.of("train").label, "", {}, ""
     scale: Mapping[str, int] = {}
     cuts: list[tuple[float, int]] = []
@@ -221,6 +233,8 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
     """Find rows whose pair has another label elsewhere, in any split, or is a repeat in its own."""
     keys = list(map(assigned.of, assigned.distinct))
     ordered = np.concatenate([key.ordered for key in keys])
+    if not len(ordered):
+        return
     __, first, group = np.unique(ordered, return_index=True, return_inverse=True)
     labels = np.concatenate([key.label for key in keys])
     differs = (labels != labels[first[group]]).reshape(len(group), -1).any(axis=1)

@@ -16,7 +16,7 @@ from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.findings import Finding, Remedy, RowsFinding
 from finetune.messages import message
-from finetune.tasks import class_findings, scores
+from finetune.tasks import class_findings, score_findings, scores
 from finetune.tasks.base import (
     CUT_SCORES,
     LEFT_OUT,
@@ -49,6 +49,10 @@ class CutReading:
         return np.where(np.isnan(read), MISSING_LABEL, np.where(np.isinf(read), LEFT_OUT, above))
 
 
+def _blocks(labels: LabelledRows) -> dict[str, str]:
+    return score_findings.no_numbers(labels) or class_findings.blocks(labels)
+
+
 class CutScores(SingleLabel):
     """Learns whether a score is at least `RunConfig.score_cut`."""
 
@@ -79,7 +83,7 @@ class CutScores(SingleLabel):
         undo = Remedy("score_cut", "", message("Undo"))
         return [
             Finding(kind, "blocks", text, 0, action, remedies=[undo])
-            for kind, text in class_findings.blocks(labels).items()
+            for kind, text in _blocks(labels).items()
         ]
 
     def findings(
@@ -98,7 +102,7 @@ class CutScores(SingleLabel):
             yield from class_findings.class_balance(counts, self.target(labels, config), constant)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        if blocks := class_findings.blocks(labels):
+        if blocks := _blocks(labels):
             raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
         return Target(tuple(labels.reading.names), 1, SINGLE_LABEL)
 

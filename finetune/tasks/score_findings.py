@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from finetune.config import RunConfig
+from finetune.errors import some
 from finetune.findings import Finding, Remedy, RowsFinding
 from finetune.messages import message as _
 from finetune.tasks import scores
@@ -21,6 +22,8 @@ _CHANCE = 0.001
 def blocks(labels: LabelledRows) -> dict[str, str]:
     """The kinds of findings that make training impossible, each with the reason."""
     train = labels.of("train")
+    if blocked := no_numbers(labels):
+        return blocked
     if not len(train):
         text = _("No row of {source} can be trained on.", source=labels.column.source)
         return {"impossible": text}
@@ -34,6 +37,21 @@ def blocks(labels: LabelledRows) -> dict[str, str]:
     if not len(labels.of("validation")):
         return {"impossible": _("No row is left for validation.")}
     return {}
+
+
+def no_numbers(labels: LabelledRows) -> dict[str, str]:
+    """The same if the column has texts alone."""
+    column = labels.column
+    if not column.spellings or any(
+        np.isfinite(codes[:, 0]).any() for codes in column.codes.values()
+    ):
+        return {}
+    text = _(
+        "No cell of the column {column!r} is a number: {cells}. Clear task and score_cut to learn "
+        "classes.",
+        column=column.name, cells=some(column.spellings, 3),
+    )  # fmt: skip
+    return {"impossible": text}
 
 
 def problems(labels: LabelledRows) -> list[Finding | RowsFinding]:
@@ -68,8 +86,8 @@ def classes_or_score(config: RunConfig, labels: LabelledRows) -> Iterator[Findin
         return
     title = _(
         "Are the numbers {low} to {high} of the column {column!r} classes or a score?",
-        low=names[0],
-        high=names[-1],
+        low=min(names, key=_as_number),
+        high=max(names, key=_as_number),
         column=labels.column.name,
     )
     if config.task == SINGLE_LABEL:
@@ -86,6 +104,10 @@ def classes_or_score(config: RunConfig, labels: LabelledRows) -> Iterator[Findin
         Remedy("task", SINGLE_LABEL, _("Classes")),
     ]
     yield Finding("score", "warns", title, 0, action, remedies=remedies)
+
+
+def _as_number(name: str) -> float:
+    return scores.to_number(name) or 0.0
 
 
 def _answered(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:

@@ -235,7 +235,7 @@ def test_a_model_on_all_rows_is_compared_by_the_answers_of_the_folds(
     scores = report.evaluate_run(run, run.state()).analysis.scores
     file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(100, 2))
     for both_orders in (False, True):
-        request = PredictionRequest(run.id, file.name, both_orders=both_orders)
+        request = PredictionRequest(run.id, file.name, "", both_orders=both_orders)
         judged = finetune.still_holds(run, file, request=request)
         assert (judged.rows, judged.reference) == (100, ROWS)
         assert judged.accuracy is not None

@@ -124,6 +124,11 @@ def test_the_terminal_gets_the_findings(
     assert ".." not in text
     assert command_line(["check", *command, str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
+    lines = ["text,late,rude", *(f"text {n},{n % 2},{n // 2 % 2}" for n in range(40))]
+    path.write_text("\n".join(lines))
+    assert command_line(["check", *command, str(path)]) == 1
+    said = capsys.readouterr().out
+    assert "All of them, each is a label: --label_column 'late | rude'" in said
 
 
 def test_a_check_measures_what_a_run_of_the_same_rows_has_to_beat(

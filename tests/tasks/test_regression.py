@@ -117,6 +117,29 @@ def test_what_is_no_number_is_named_and_left_out(tmp_path: Path) -> None:
     assert checked.labels == []
 
 
+@pytest.mark.parametrize("values", [{"task": REGRESSION}, {"score_cut": "3"}])
+def test_texts_are_no_scores(tmp_path: Path, values: dict[str, Any]) -> None:
+    checked = check(tmp_path, ["billing", "login"] * 20, **values)
+    (blocked,) = checked.blocked
+    assert "No cell of the column 'score' is a number: billing, login." in blocked.title
+
+
+def test_a_metric_of_another_task_is_told(tmp_path: Path) -> None:
+    labels = [f"{n % 50 / 10:.1f}" for n in range(100)]
+    note = found(check(tmp_path, labels, metric_for_best_model="f1"), "other-metric")
+    assert note is not None
+    assert "is f1, which is not measured here: pearson chooses" in note.title
+    for name in ("auto", "loss", "rmse"):
+        assert found(check(tmp_path, labels, metric_for_best_model=name), "other-metric") is None
+
+
+def test_percentages_are_asked_about_in_their_order(tmp_path: Path) -> None:
+    asked = check(tmp_path, [f"{n % 41 * 2.5:.0f}%" for n in range(400)])
+    question = found(asked, "score")
+    assert question is not None
+    assert "0% to 100%" in question.title
+
+
 def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
     stars = [n % 5 + 1 for n in range(60)]
     asked = check(tmp_path, stars, "stars")
