@@ -222,6 +222,7 @@ def watched(toy: Path, tmp_path: Path, *kinds: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_no_entry_opens_a_file(toy: Path, tmp_path: Path) -> None:
     """No entry opens a file, however it names one; transformers itself would open it."""
     found = watched(toy, tmp_path, "BertTokenizer")

@@ -175,6 +175,7 @@ def test_models_are_timed_until_it_is_plain_or_long_enough(
     assert turns[:4] in ([0, 1, 1, 0], [1, 0, 0, 1])  # neither is always the second
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_second_export_of_the_same_weights_decides_the_same(
     run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, kept: bool

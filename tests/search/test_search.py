@@ -371,6 +371,7 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
     assert not driver.advance(store, again)
 
 
+@pytest.mark.long
 def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_the_pairs_are_recognised_and_checked(store: RunStore, config: RunConfig
     assert [finding.title for finding in wrong.blocked] == ["There is no task 'ranking'."]
 
 
+@pytest.mark.long
 def test_it_is_trained_shown_asked_and_exported(
     store: RunStore, config: RunConfig, tmp_path: Path
 ) -> None:
