@@ -282,9 +282,9 @@ def gate(
     if golden is None:
         return release.check_release(run, other, limits, None, request)
     stored = RunStore(run.folder.parent).uploads
-    stored.keep_golden(Path(golden))
+    is_new = stored.keep_golden(Path(golden))
     judged = release.check_release(run, other, limits, Path(golden), request)
-    if judged.seen:
+    if is_new and judged.seen:
         stored.forget_golden(judged.golden)
     return judged
 

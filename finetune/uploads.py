@@ -89,12 +89,15 @@ class Uploads:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def keep_golden(self, path: Path) -> None:
-        """Remember the hash of a golden file, so that `add` refuses to train on it."""
+    def keep_golden(self, path: Path) -> bool:
+        """Remember the hash of a golden file, so that `add` refuses to train on it. Returns True if
+        it was not kept before."""
         mark = self._golden(contents_hash(path, path.name))
         with disk.writing(message("The golden file's hash"), DataError):
             mark.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not mark.exists()
             mark.touch()
+        return is_new
 
     def forget_golden(self, contents: str) -> None:
         """Allow a golden file to be trained on, as one that was before. `contents`: its hash."""

@@ -153,6 +153,11 @@ def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
         )
 
 
+def is_filled(cell: Any) -> bool:
+    """True if a cell has anything but white space."""
+    return cell is not None and str(cell).strip() != ""
+
+
 def to_plain_value(cell: Any) -> Any:
     """Convert a cell of a typed file to text or number. Dates and decimals become text; None
     stays."""

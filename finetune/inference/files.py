@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoints, label_columns, table_formats
-from finetune.data.table import Table, to_plain_value
+from finetune.data.table import Table, is_filled, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.other_answers import OtherAnswers
@@ -403,12 +403,12 @@ def read_labelled(
     read = [(number, record) for number, (record, error) in rows if not error]
     # Lines that could not be read have no cells, and empty ones only empty cells.
     incomplete = sum(
-        bool(error) and (not record or any(map(_is_filled, record.values())))
+        bool(error) and (not record or any(map(is_filled, record.values())))
         for _, (record, error) in rows
     )
     truth, known = _read_labels([record for _, record in read], labels, target)
     if not empty_is_none:
-        known &= [any(_is_filled(record.get(name)) for name in labels) for _, record in read]
+        known &= [any(is_filled(record.get(name)) for name in labels) for _, record in read]
     kept = [row for row, is_known in zip(read, known, strict=True) if is_known]
     return LabelledRows(
         np.array([number for number, _ in kept], np.int64),
@@ -417,7 +417,3 @@ def read_labelled(
         incomplete,
         len(read) - len(kept),
     )
-
-
-def _is_filled(cell: Any) -> bool:
-    return cell is not None and str(cell).strip() != ""

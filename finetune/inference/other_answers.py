@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.data.table import to_plain_value
+from finetune.data.table import is_filled, to_plain_value
 from finetune.metrics import agreement, intervals
 from finetune.tasks.base import Target, Targets, Task
 
@@ -61,7 +61,7 @@ class OtherAnswers:
                 )
             elif not self._numbers:
                 found &= [not _INTEGER.fullmatch(str(cell)) for cell in cells]
-            filled = np.array([cell is not None and str(cell).strip() != "" for cell in cells])
+            filled = np.array([is_filled(cell) for cell in cells])
             found &= filled  # an empty cell is no answer, though it can be a label
             self._columns[name].append((values, found))
             self._filled[name] += int(filled.sum())

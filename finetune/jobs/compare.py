@@ -65,6 +65,13 @@ class ComparisonJob(BackgroundJob):
         disk.write_atomically(self.folder / "judgement.json", text)
 
 
+def tidy_golden(store: RunStore, job: ComparisonJob) -> None:
+    """Allow training on a file that a check made golden, if one of its models was trained on it."""
+    judged = job.judgement
+    if judged is not None and judged.seen and job.request.get("is_new"):
+        store.uploads.forget_golden(judged.golden)
+
+
 def start_measuring(store: RunStore, run: Run) -> None:
     """Measure the models that are ranked with a run's and whose speed on this machine is not known,
     one after the other."""
@@ -85,10 +92,12 @@ def start_check(
         raise DataError(*owners.NOBODY)
     request = release.golden_request(new, golden, PredictionRequest(new.id, name, ""))
     store.uploads.make_room(golden.stat().st_size, store.batch_input_bytes())
-    store.uploads.keep_golden(golden)
     job = ComparisonJob.of(new, "release")
     if job.state().running:
         raise JobError("A release check of this run is being made.", "Wait for its end.")
-    values = {"old": old.id, "limits": asdict(limits), "golden": asdict(request)}
+    values = {
+        "old": old.id, "limits": asdict(limits), "golden": asdict(request),
+        "is_new": store.uploads.keep_golden(golden),
+    }  # fmt: skip
     job.begin(store, values, {f"golden{uploads.file_suffix(name)}": golden})
     return job

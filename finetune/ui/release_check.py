@@ -99,8 +99,7 @@ class ReleaseCheck:
     def on_tick(self, store: RunStore, new: str, event: gr.EventData) -> Updates:
         """Show the job's progress, then its judgement."""
         job = ComparisonJob.of(store.get(new), "release")
-        if (judged := job.judgement) and judged.seen:  # no golden file, then
-            store.uploads.forget_golden(judged.golden)
+        compare.tidy_golden(store, job)
         return self._polled(job, event)
 
     def _polled(self, job: ComparisonJob, event: gr.EventData | None = None) -> Updates:

@@ -25,6 +25,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, Target
 from finetune.tasks.registry import task_of
+from finetune.uploads import contents_hash
 from tests.support import toys
 from tests.support.evaluated_runs import evaluated
 from tests.support.hub import LoopbackHub
@@ -267,11 +268,17 @@ def test_rows_that_a_run_was_trained_on_are_named(pair: tuple[Run, Run], golden:
     first, second = ([row[at] for row in rows] for at in (1, 0))  # in the other order
     hashes = pair_index.pair_hashes(first, second)
     pair_index.write_pair_index(pair[0], {"train": hashes[4:6], "validation": hashes[:1]})
+    uploads = RunStore(pair[0].folder.parent).uploads
+    uploads.forget_golden(contents_hash(golden, golden.name))
     found = finetune.gate(pair[1], pair[0], golden)
     assert found.verdict == "not judged"
     assert "was trained on" in found.reasons[0]
     assert "5, 6" in found.reasons[0]
-    RunStore(pair[0].folder.parent).uploads.add({"train": golden})  # it is no golden file, then
+    uploads.add({"train": golden})  # it is no golden file, then
+    assert uploads.keep_golden(golden)
+    finetune.gate(pair[1], pair[0], golden)  # stays one, as it was before
+    with pytest.raises(DataError, match="golden file: release checks rely on"):
+        uploads.add({"train": golden})
     assert any("chose its best model by" in remark for remark in found.remarks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,10 @@ from urllib.parse import unquote
 import gradio as gr
 import pytest
 from playwright.sync_api import Page, expect
+from pydantic import TypeAdapter
 
 from finetune.errors import DataError
-from finetune.evaluation.gate import Limits
+from finetune.evaluation.gate import Judgement, Limits
 from finetune.jobs import compare
 from finetune.jobs.compare import ComparisonJob
 from finetune.runs.run import Run
@@ -37,7 +39,7 @@ def runs(store: RunStore, toy_checkpoint: Path) -> list[Run]:
 
 
 def golden_file(folder: Path) -> Path:
-    rows = [(first, second, str(label)) for first, second, label in toys.rows(40, seed=9)]
+    rows = [(first, second, str(label)) for first, second, label in toys.rows(40, seed=11)]
     return write_csv(folder / "golden.csv", [("sentence1", "sentence2", "label"), *rows])
 
 
@@ -116,7 +118,16 @@ def test_a_check_of_a_file_without_labels_or_of_no_table_is_refused(
     limits = Limits()
     with pytest.raises(DataError, match="has no column of labels"):
         compare.start_check(store, runs[0], runs[1], limits, path, "g.csv")
-    job = compare.start_check(store, runs[0], runs[1], limits, golden_file(tmp_path), "golden.csv")
+    path = golden_file(tmp_path)
+    job = compare.start_check(store, runs[0], runs[1], limits, path, "golden.csv")
     until(lambda: not job.state().running)
     assert job.state().error == ""
-    assert job.judgement is not None
+    judged = job.judgement
+    assert judged is not None
+    compare.tidy_golden(store, job)
+    with pytest.raises(DataError, match="is a golden file"):
+        store.uploads.add({"train": path})
+    seen = TypeAdapter(Judgement).dump_json(replace(judged, seen=True))
+    (job.folder / "judgement.json").write_bytes(seen)
+    compare.tidy_golden(store, job)
+    store.uploads.add({"train": path})
