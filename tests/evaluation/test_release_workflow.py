@@ -49,7 +49,7 @@ def test_its_commands_train_check_and_leave_the_comment(
     assert [*steps] == ["Install", "Train", "Check", "Comment"]
     files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
     hub.add_repo(read["env"]["RELEASED"], files=files)
-    for name, count, seed in (("ROWS", 80, 1), ("GOLDEN", 40, 9)):
+    for name, count, seed in (("ROWS", 80, 1), ("GOLDEN", 40, 11)):
         path = tmp_path / read["env"][name]
         path.parent.mkdir(exist_ok=True)
         named = [(*texts, LABELS[label]) for *texts, label in toys.rows(count, seed)]
