@@ -1,7 +1,7 @@
 """Repeats one training run: `pip install -r requirements.txt`, then `python train.py`.
 
-config.json says what the run was; the same machine and libraries give the same losses, and nearly
-the same in bf16 and fp16, which round what is computed in another order.
+config.json says what the run was; the same machine and libraries give the same losses. In bf16 and
+fp16 they begin alike and drift apart, since what is computed in another order is rounded otherwise.
 Source of the loop: https://huggingface.co/learn/llm-course/chapter3/4
 """
 
