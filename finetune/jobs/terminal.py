@@ -95,6 +95,8 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
             return "\n".join(
                 f"baseline {name}: {_scores(scores, classes)}" for name, scores in baselines
             )
+        case events.GraphsGivenUp():
+            return f"step {event.step}: going on without CUDA graphs: {event.reason}"
         case events.Resumed():
             return f"going on from step {event.step}"
         case events.Stopped():

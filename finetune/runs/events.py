@@ -303,6 +303,14 @@ class Saved(Event):
     step: int
 
 
+class GraphsGivenUp(Event):
+    """Steps are not recorded as CUDA graphs any more. The run goes on as it would without."""
+
+    event: Literal["graphs_given_up"] = "graphs_given_up"
+    step: int
+    reason: str
+
+
 class Resumed(Event):
     """The run continues from its checkpoint of `step`; later steps are repeated."""
 
@@ -340,7 +348,8 @@ class Finished(Event):
 
 AnyEvent = Annotated[
     Started | PhaseStarted | Progressed | Prepared | FirstBatch | Stepped | EvaluationsPlanned
-    | Evaluated | BaselinesMeasured | TestSetOpened | Saved | Resumed | Stopped | Failed | Finished,
+    | GraphsGivenUp | Evaluated | BaselinesMeasured | TestSetOpened | Saved | Resumed | Stopped
+    | Failed | Finished,
     Field(discriminator="event"),
 ]  # fmt: skip
 

@@ -108,6 +108,7 @@ class RunSummary(JobState):
     opened: tuple[events.TestSetOpened, ...] = ()
     # Step -> an evaluation that was the best so far, also if a resumed run repeats it.
     bests: dict[int, events.Evaluated] = field(default_factory=dict)
+    graphs_given_up: str = ""  # why its steps are not recorded as CUDA graphs any more
     saved_step: int | None = None  # of the saved model; None if there is none
     eval_every: int = 0  # steps between evaluations; 0 while the run measures what it can afford
     paused: float = 0.0  # seconds between steps, for evaluations and saving
@@ -249,7 +250,7 @@ class RunSummary(JobState):
                 self.train.append(event)
                 self.phase, self.detail = Phase.TRAIN, ""
             case events.Started():
-                self.started, self.phase = event, Phase.START
+                self.started, self.phase, self.graphs_given_up = event, Phase.START, ""
                 self.trained, self.since, self.paused_at = worked, event.time, 0.0
             case events.Prepared():
                 if self.prepared is None or self.prepared.fingerprint != event.fingerprint:
@@ -264,6 +265,8 @@ class RunSummary(JobState):
                 self.paused_at = 0.0
             case events.PhaseStarted(phase=Phase.EVALUATE | Phase.SAVE_CHECKPOINT):
                 self.paused_at = self.paused_at or event.time
+            case events.GraphsGivenUp():
+                self.graphs_given_up = event.reason
             case events.EvaluationsPlanned():
                 self.eval_every = event.interval
             case events.Evaluated() if not event.step:

@@ -2,7 +2,7 @@
 
 A processor takes longer to launch the hundreds of kernels of a small step than a GPU to compute
 them. What is recorded must not wait for the device, and reads and writes the same memory at every
-replay.
+replay. Each new graph is compared with the work that it stands for before it is used.
 
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
@@ -31,6 +31,10 @@ Work = Callable[..., Outputs]  # on a batch and constants
 WIDTH, _WIDTHS = 16, 16  # widths of batches: multiples of so many tokens, and how many widths
 _MOST_WIDTHS = 32  # if a configuration decides on them; each takes a graph
 _WARM_UPS = 3  # runs before the first recording, as PyTorch's notes do
+# How far results of a graph may be from those of the work, relative to their size: it adds in
+# another order at most. Another draw of random numbers changes a gradient by a third.
+_CLOSE, _CLOSE_IN_HALF = 1e-3, 3e-2
+_TRIAL_RATE = 1e-3  # the learning rate at which steps are compared
 
 
 class Recorder(Protocol):
@@ -73,6 +77,8 @@ class CudaRecorder:
 
     def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        generator = torch.cuda.default_generators[self._device.index or 0]
+        random = generator.clone_state()
         try:
             # Other threads may use the device meanwhile.
             with (
@@ -82,6 +88,9 @@ class CudaRecorder:
                 ),
             ):
                 outputs = work()
+        except Exception:
+            generator.graphsafe_set_state(random)  # its own still belongs to the recording
+            raise
         finally:
             torch.cuda.set_stream(current)  # which `graph` does not do if its end fails
         return graph.replay, outputs
@@ -94,12 +103,14 @@ class _Graph(NamedTuple):
 
 
 class Recorded:
-    """Work on a batch, recorded when a shape is first seen. If that fails, the work is done without
-    a graph from then on, and the log says why.
+    """Work on a batch, recorded when a shape is first seen. If that fails, or if the graph does not
+    do what the work does, there are no graphs from then on.
 
     Args:
         work: gets a batch and constants, which are recorded as they are. Returns tensors.
         log: gets a line for each recording.
+        given_up: gets the reason if there are no graphs from then on.
+        close: how far results may be from those of the work, relative to their size.
     """
 
     def __init__(
@@ -107,49 +118,91 @@ class Recorded:
         work: Work,
         recorder: Recorder,
         log: Callable[[str], object] = lambda line: None,
+        given_up: Callable[[str], object] = lambda reason: None,
+        close: float = _CLOSE_IN_HALF,
     ) -> None:
-        self._work, self._log = work, log
+        self._work, self._log, self._given_up, self._close = work, log, given_up, close
         self._recorder: Recorder | None = recorder
         self._graphs: dict[Any, _Graph] = {}
 
     def __call__(self, batch: Batch, *constants: Any) -> Outputs:
-        recorder = self._recorder
-        graph = None if recorder is None else self._graph(recorder, batch, constants)
-        if graph is None:
-            return self._work(batch, *constants)
-        for name, tensor in batch.items():
-            graph.inputs[name].copy_(tensor, non_blocking=True)
-        self._before_replay()
-        graph.replay()
-        return tuple(output.clone() for output in graph.outputs)
+        if self._recorder is not None:
+            try:
+                return self._replay(self._graph(self._recorder, batch, constants), batch)
+            except Exception as error:  # of CUDA, of a model's code, or for want of memory
+                reason = f"{type(error).__name__}: {first_line(_first_cause(error))}"
+            self.stop(reason)
+        return self._work(batch, *constants)
 
-    def _graph(self, recorder: Recorder, batch: Batch, constants: tuple[Any, ...]) -> _Graph | None:
-        """Return the graph of a batch's shape; None if it cannot be recorded."""
+    def stop(self, reason: str = "") -> None:
+        """Do without graphs from now on, and free those there are."""
+        if self._recorder is not None:
+            self._recorder = None
+            self._graphs.clear()
+            self._recover()
+            if reason:
+                print(f"warning: going on without CUDA graphs: {reason}", flush=True)
+                self._given_up(reason)
+
+    def _graph(self, recorder: Recorder, batch: Batch, constants: tuple[Any, ...]) -> _Graph:
+        """Return the graph of a batch's shape."""
         shapes = tuple((name, tensor.shape, tensor.dtype) for name, tensor in batch.items())
         key = (shapes, constants)
-        try:
-            if key not in self._graphs:
-                self._graphs[key] = self._record(recorder, batch, constants)
-            return self._graphs[key]
-        except Exception as error:  # of CUDA, of a model's code, or for want of memory
-            reason = f"{type(error).__name__}: {first_line(error)}"
-        self._recorder = None
-        self._graphs.clear()
-        self._recover()
-        print(f"warning: going on without CUDA graphs: {reason}", flush=True)
-        return None
+        if key not in self._graphs:
+            began = time.monotonic()
+            graph = self._record(recorder, batch, constants)
+            farthest = self._compare(recorder, graph, batch, constants)
+            self._graphs[key] = graph
+            shape = " x ".join(map(str, max(batch.values(), key=torch.numel).shape))
+            self._log(
+                f"CUDA graph {len(self._graphs)}: {shape}, {time.monotonic() - began:.2f} s, "
+                f"equal to {farthest:.0e}"
+            )
+        return self._graphs[key]
 
     def _record(self, recorder: Recorder, batch: Batch, constants: tuple[Any, ...]) -> _Graph:
-        began = time.monotonic()
-        inputs = {name: tensor.clone() for name, tensor in batch.items()}
+        # Not the batch itself: a graph that would read it, instead of its copy, is found to differ.
+        inputs = {name: torch.zeros_like(tensor) for name, tensor in batch.items()}
         self._prepare()
         for _ in range(1 if self._graphs else _WARM_UPS):
             recorder.warm_up(lambda: self._warm_up(inputs, constants))
         with self._recording():
-            replay, outputs = recorder.record(lambda: self._work(inputs, *constants))
-        shape = " x ".join(map(str, max(inputs.values(), key=torch.numel).shape))
-        self._log(f"CUDA graph {len(self._graphs) + 1}: {shape}, {time.monotonic() - began:.2f} s")
-        return _Graph(inputs, replay, outputs)
+            return _Graph(inputs, *recorder.record(lambda: self._work(inputs, *constants)))
+
+    def _replay(self, graph: _Graph, batch: Batch) -> Outputs:
+        for name, tensor in batch.items():
+            graph.inputs[name].copy_(tensor, non_blocking=True)
+        self._before_replay()
+        results = tuple(map(torch.empty_like, graph.outputs))
+        graph.replay()  # if this fails, nothing has changed yet
+        for result, output in zip(results, graph.outputs, strict=True):
+            result.copy_(output)
+        return results
+
+    def _compare(
+        self, recorder: Recorder, graph: _Graph, batch: Batch, constants: tuple[Any, ...]
+    ) -> float:
+        """Do the work on a batch, then replay its graph from the same state, and restore that.
+        Returns how far the results are apart; RuntimeError if they differ."""
+        expected: list[list[Tensor]] = []
+        distances: list[float] = []
+
+        def attempt(work: Callable[[], Outputs]) -> None:
+            # The numbers drawn are others than while recording.
+            torch.rand(1, device=next(iter(batch.values())).device)
+            with self._restoring() as changed:
+                results = [*([result] for result in work()), *changed()]
+                if expected:
+                    distances.extend(map(_distance, expected, results))
+                else:
+                    expected.extend([tensor.clone() for tensor in group] for group in results)
+
+        recorder.warm_up(lambda: attempt(lambda: self._work(batch, *constants)))
+        recorder.warm_up(lambda: attempt(lambda: self._replay(graph, batch)))
+        farthest = max(distances)
+        if not farthest <= self._close:
+            raise RuntimeError(f"a graph's results differ from its work's by {farthest:.1e}")
+        return farthest
 
     def _prepare(self) -> None:
         """Create what may not be created while recording."""
@@ -160,6 +213,12 @@ class Recorded:
 
     def _recording(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _restoring(self) -> Iterator[Callable[[], list[list[Tensor]]]]:
+        """Restore afterwards what the work changes. Yields a function that returns what was
+        changed, in groups that are compared as one."""
+        yield list
 
     def _before_replay(self) -> None:
         """Update what the graph reads besides the batch."""
@@ -179,6 +238,7 @@ class RecordedStep(Recorded):
         scaler: scales the loss in fp16.
         keeps_gradients: several batches make a step, so gradients stay in place between them. If
             not, each graph has its own.
+        options: of `Recorded`.
     """
 
     def __init__(
@@ -189,9 +249,9 @@ class RecordedStep(Recorded):
         optimizer: Any,
         scaler: torch.amp.GradScaler | None,
         keeps_gradients: bool,
-        log: Callable[[str], object] = lambda line: None,
+        **options: Any,
     ) -> None:
-        super().__init__(work, recorder, log)
+        super().__init__(work, recorder, **options)
         self._loss, self._optimizer, self._scaler = loss, optimizer, scaler
         self._keeps_gradients = keeps_gradients
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -228,6 +288,38 @@ class RecordedStep(Recorded):
             for group, values in zip(groups, before, strict=True):
                 group.update(values)
 
+    @contextlib.contextmanager
+    def _restoring(self) -> Iterator[Callable[[], list[list[Tensor]]]]:
+        """Restore weights, states, gradients and the scale. What is compared is how far the weights
+        moved at a rate of its own, and the gradients with their means."""
+        groups, states = self._optimizer.param_groups, self._optimizer.state
+        rates = [group["lr"] for group in groups]
+        weights = [parameter.detach() for parameter in self._trained]
+        means, squares, steps = (
+            [states[parameter][name] for parameter in self._trained]
+            for name in ("exp_avg", "exp_avg_sq", "step")
+        )
+        gradients = [p.grad for p in self._trained if p.grad is not None]
+        changing = [*weights, *means, *squares, *steps, *gradients]
+        before = [tensor.clone() for tensor in changing]
+        scale = None if self._scaler is None else self._scaler.state_dict()
+
+        def changed() -> list[list[Tensor]]:
+            ways = [(now - old).norm() for now, old in zip(weights, before, strict=False)]
+            return [[torch.stack(ways).norm()], means + gradients]
+
+        for group in groups:
+            group["lr"] = _TRIAL_RATE
+        try:
+            yield changed
+        finally:
+            for tensor, value in zip(changing, before, strict=True):
+                tensor.copy_(value)
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+            if self._scaler is not None and scale is not None:
+                self._scaler.load_state_dict(scale)
+
     def _before_replay(self) -> None:
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             rate.fill_(group["lr"])
@@ -241,6 +333,30 @@ class RecordedStep(Recorded):
             self._scaler._per_optimizer_states.clear()
             for name in ("grad_scale", "found_inf"):
                 self._optimizer.optimizer.__dict__.pop(name, None)
+
+
+def _distance(expected: list[Tensor], found: list[Tensor]) -> float:
+    """Return the length of the difference of two groups of tensors, relative to that of the first.
+    Numbers that are not finite are equal if they are the same."""
+    pairs = [
+        (one.float().nan_to_num(), other.float().nan_to_num())
+        for one, other in zip(expected, found, strict=True)
+    ]
+    apart = torch.stack([(one - other).norm() for one, other in pairs]).norm()
+    return float(apart / torch.stack([one.norm() for one, _ in pairs]).norm().clamp(min=1e-30))
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the error that others followed: a recording that has failed fails again at its end."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def closeness(precision: str) -> float:
+    """Return how far a graph's results may be from those of the work, in Accelerate's word for a
+    precision."""
+    return _CLOSE if precision == "no" else _CLOSE_IN_HALF
 
 
 def recorder_of(device: torch.device) -> Recorder | None:

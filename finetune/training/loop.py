@@ -96,6 +96,7 @@ def fit(
             # 2. Forward and backward; with the last batch of a step, the optimizer's step.
             if not loop.train_batch(batch):
                 continue
+            yield from loop.graphs_given_up()
             # 3. After each step: report, stop, evaluate, write a checkpoint, each when it is due.
             if progress.step in (1, loop.total) or progress.step % config.logging_steps == 0:
                 yield loop.report()
@@ -237,6 +238,12 @@ class _Loop:
         self.examples += len(batch["labels"])
         progress.step += bool(accelerator.sync_gradients)
         return bool(accelerator.sync_gradients)
+
+    def graphs_given_up(self) -> Iterator[Event]:
+        """Yield an event, once, if steps are not recorded any more."""
+        if reason := self.compute.without_graphs:
+            self.compute.without_graphs = ""
+            yield events.GraphsGivenUp(step=self.progress.step, reason=reason)
 
     def report(self) -> Event:
         """Return the mean loss and the speed of all ranks since the last report. Waits for the

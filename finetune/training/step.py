@@ -43,14 +43,26 @@ class Step:
         self.add_gradient: Work = self._add_gradient
         # Returns the logits of a batch, in fp32.
         self.predict: Work = self._predict
+        self.without_graphs = ""  # why steps are not recorded any more
         recorder = cuda_graphs.recorder_for(config, accelerator, model)
         if recorder is not None:
             self._keeps_gradients = config.gradient_accumulation_steps > 1
-            self.predict = Recorded(self._predict, recorder, print)
+            options: dict[str, Any] = {
+                "log": print, "given_up": self._give_up_graphs,
+                "close": cuda_graphs.closeness(accelerator.mixed_precision),
+            }  # fmt: skip
+            self.predict = Recorded(self._predict, recorder, **options)
             self.add_gradient = RecordedStep(
                 self._add_gradient, recorder, self._loss, optimizer, accelerator.scaler,
-                self._keeps_gradients, print,
+                self._keeps_gradients, **options,
             )  # fmt: skip
+
+    def _give_up_graphs(self, reason: str) -> None:
+        """Free all graphs: those of one kind may hold the memory that the other needs."""
+        self.without_graphs = reason
+        for work in (self.predict, self.add_gradient):
+            if isinstance(work, Recorded):
+                work.stop()
 
     def _add_gradient(self, batch: Batch, share: float, last: bool) -> Outputs:
         loss = self._loss(batch)

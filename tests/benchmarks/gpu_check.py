@@ -97,20 +97,25 @@ def config(precision: str, **values: Any) -> RunConfig:
 
 
 def run(
-    folder: Path, configuration: RunConfig, **options: Any
+    folder: Path, configuration: RunConfig, given_up: bool = False, **options: Any
 ) -> tuple[list[float], list[float], Any]:
-    """The losses of a run, those of its evaluations, and its weights on the processor."""
+    """The losses of a run, those of its evaluations, and its weights on the processor.
+    RuntimeError if it gives up its graphs and should not, or the other way round."""
     from finetune.data import splits
+    from finetune.runs.events import GraphsGivenUp
     from tests.support.training import evaluations, fit, losses
 
     happened, model = fit(configuration, splits.load_pairs(configuration, folder), **options)
+    reasons = [event.reason for event in happened if isinstance(event, GraphsGivenUp)]
+    if bool(reasons) != given_up:
+        raise RuntimeError(f"graphs were given up: {reasons}")
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
     return losses(happened), [each.metrics["loss"] for each in evaluations(happened)], weights
 
 
-def compare(folder: Path, precision: str, values: dict[str, Any]) -> str:
+def compare(folder: Path, precision: str, values: dict[str, Any], given_up: bool = False) -> str:
     """Return how recorded steps differ from steps done one by one; empty if they do not."""
-    recorded = run(folder, config(precision, **values))
+    recorded = run(folder, config(precision, **values), given_up)
     by_hand = run(folder, config(precision, cuda_graphs="off", **values))
     for name, one, other in zip(("loss", "validation loss"), recorded, by_hand, strict=False):
         difference = max(abs(a - b) for a, b in zip(one, other, strict=True))
@@ -134,6 +139,8 @@ def measured_pace() -> str:
 
 def fall_back(folder: Path, precision: str) -> str:
     """Return how a run whose second shape cannot be recorded differs from one without graphs."""
+    import torch
+
     from finetune.training.step import Step
 
     loss, seen = Step._loss, set()
@@ -147,7 +154,7 @@ def fall_back(folder: Path, precision: str) -> str:
 
     Step._loss = waiting  # type: ignore[assignment, method-assign]
     try:
-        return compare(folder, precision, {"dropout": 0.1})
+        return compare(folder, precision, {"dropout": 0.1}, given_up=torch.cuda.is_available())
     finally:
         Step._loss = loss  # type: ignore[method-assign]
 

@@ -1,7 +1,7 @@
 """A stand-in for CUDA graphs on a processor: operations are taped, and replayed in place.
 
 As with a graph, recording changes no tensor, a replay reads and writes the same memory each time,
-and what would wait for a GPU cannot be recorded.
+and what would wait for a GPU cannot be recorded. A tape can be wrong in the ways of `WRONG`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from finetune.training.cuda_graphs import Outputs
 
+DRAWS = ("bernoulli_", "native_dropout", "uniform_", "normal_")
+WRONG = ("a stale input", "a stale rate", "a lost draw", "another constant", "an error")
 WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique")
 
 
@@ -28,9 +30,15 @@ def memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def _view(tensor: Tensor) -> tuple[Any, ...]:
+    return memory(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
 class _Tape(TorchDispatchMode):
-    def __init__(self, fails_after: int) -> None:
+    def __init__(self, fails_after: int, wrong: str) -> None:
         super().__init__()
+        self._wrong = wrong
+        self._stale: dict[Any, Tensor] = {}  # view -> a copy that is read in its stead
         self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.own: dict[int, Tensor] = {}  # memory that was taken while recording
         self.before: dict[int, tuple[Tensor, Tensor]] = {}  # other memory, as it was
@@ -46,11 +54,25 @@ class _Tape(TorchDispatchMode):
             for tensor in tensors((args, kwargs)):
                 if memory(tensor) not in self.own and memory(tensor) not in self.before:
                     self.before[memory(tensor)] = tensor, tensor.detach().clone()
+        for tensor in tensors((args, kwargs)):
+            if memory(tensor) not in self.own and self._becomes_stale(tensor, kwargs):
+                self._stale.setdefault(_view(tensor), tensor.detach().clone())
         result = func(*args, **kwargs)
         known = {memory(tensor) for tensor in tensors((args, kwargs))}
         self.own |= {memory(t): t for t in tensors(result) if memory(t) not in known}
         self.calls.append((func, args, kwargs, result))
         return result
+
+    def _becomes_stale(self, tensor: Tensor, kwargs: dict[str, Any]) -> bool:
+        if self._wrong == "a stale input":
+            return tensor.dtype == torch.int64
+        return self._wrong == "a stale rate" and tensor is kwargs.get("lr")
+
+    def _misread(self, value: Any) -> Any:
+        """Return what a tape that is wrong reads instead of an argument."""
+        if isinstance(value, Tensor):
+            return self._stale.get(_view(value), value)
+        return 1.1 * value if self._wrong == "another constant" and type(value) is float else value
 
     def restore(self) -> None:
         with torch.no_grad():
@@ -58,8 +80,13 @@ class _Tape(TorchDispatchMode):
                 tensor.detach().copy_(value)
 
     def replay(self) -> None:
+        if self._wrong == "an error":
+            raise RuntimeError("CUDA error: out of memory")
         with torch.no_grad():
             for func, args, kwargs, result in self.calls:
+                if self._wrong == "a lost draw" and func._schema.name[6:] in DRAWS:
+                    continue
+                args, kwargs = tree_map(self._misread, (args, kwargs))
                 new = func(*args, **kwargs)
                 for old, value in zip(tensors(result), tensors(new), strict=True):
                     if memory(old) != memory(value):
@@ -67,11 +94,12 @@ class _Tape(TorchDispatchMode):
 
 
 class TapeRecorder:
-    """A `Recorder`, whose recordings fail after so many operations from a given one on."""
+    """A `Recorder`, whose recordings fail after so many operations from a given one on, or are
+    wrong."""
 
-    def __init__(self, fails_from: int = -1, fails_after: int = 0) -> None:
+    def __init__(self, fails_from: int = -1, fails_after: int = 0, wrong: str = "") -> None:
         self.recorded = self.replayed = 0
-        self._fails_from, self._fails_after = fails_from, fails_after
+        self._fails_from, self._fails_after, self.wrong = fails_from, fails_after, wrong
 
     def warm_up(self, work: Callable[[], object]) -> None:
         with torch.random.fork_rng([]):
@@ -79,7 +107,7 @@ class TapeRecorder:
 
     def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
         fails = 0 <= self._fails_from <= self.recorded
-        tape = _Tape(self._fails_after if fails else -1)
+        tape = _Tape(self._fails_after if fails else -1, self.wrong)
         name = "is_current_stream_capturing"
         capturing = mock.patch.object(torch.cuda, name, return_value=True)
         try:

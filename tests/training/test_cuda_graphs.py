@@ -17,7 +17,7 @@ from finetune.runs import events
 from finetune.tasks.base import Target
 from finetune.training import cuda_graphs, model
 from finetune.training.cuda_graphs import Recorded, RecordedStep
-from tests.support import uploads
+from tests.support import tape, uploads
 from tests.support.graded import graded_rows, labelled_rows
 from tests.support.tape import TapeRecorder
 from tests.support.training import evaluations, fit, losses
@@ -29,7 +29,7 @@ Record = Callable[..., TapeRecorder]
 def record(monkeypatch: pytest.MonkeyPatch) -> Record:
     """Let the following runs be recorded, on a tape."""
 
-    def record(*args: int) -> TapeRecorder:
+    def record(*args: Any) -> TapeRecorder:
         recorder = TapeRecorder(*args)
         monkeypatch.setattr(cuda_graphs, "recorder_for", lambda *_: recorder)
         return recorder
@@ -139,6 +139,42 @@ def test_a_step_that_would_wait_for_the_device_is_not_recorded(
     assert "without CUDA graphs: RuntimeError: operation not permitted" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("wrong", tape.WRONG)
+def test_a_graph_that_is_wrong_is_found_before_it_is_used(
+    short: RunConfig, toy_pairs: splits.Pairs, record: Record, capfd: pytest.CaptureFixture[str],
+    wrong: str, together: int,
+) -> None:  # fmt: skip
+    config = short.changed(dropout=0.2, gradient_accumulation_steps=together)
+    expected, plain = fit(config, toy_pairs)
+    record(-1, 0, wrong)
+    happened, model = fit(config, toy_pairs)
+    words = "out of memory" if wrong == "an error" else "differ from its work's"
+    assert words in capfd.readouterr().out
+    (given_up,) = (event for event in happened if isinstance(event, events.GraphsGivenUp))
+    assert words in given_up.reason
+    assert losses(happened) == pytest.approx(losses(expected), abs=1e-4)
+    for name, weights in plain.state_dict().items():
+        assert torch.allclose(model.state_dict()[name], weights, atol=1e-3), name
+
+
+def test_an_error_at_a_later_replay_ends_no_run(
+    short: RunConfig, toy_pairs: splits.Pairs, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = losses(fit(short, toy_pairs)[0])
+    recorder, replay = record(), tape._Tape.replay
+
+    def failing(self: Any) -> None:
+        if recorder.replayed > 9:
+            raise RuntimeError("CUDA error: out of memory")
+        replay(self)
+
+    monkeypatch.setattr(tape._Tape, "replay", failing)
+    happened, _ = fit(short, toy_pairs)
+    assert losses(happened) == pytest.approx(expected, abs=1e-4)
+    assert [event for event in happened if isinstance(event, events.GraphsGivenUp)]
+
+
 def test_a_shape_and_the_constants_make_a_graph() -> None:
     recorder = TapeRecorder()
     work = Recorded(lambda batch, factor: (batch["x"] * factor,), recorder)
@@ -146,7 +182,7 @@ def test_a_shape_and_the_constants_make_a_graph() -> None:
         batch = {"x": torch.rand(size)}
         (product,) = work(batch, factor)
         assert torch.equal(product, batch["x"] * factor)
-    assert (recorder.recorded, recorder.replayed) == (3, 5)
+    assert (recorder.recorded, recorder.replayed) == (3, 8)  # each is compared once
 
 
 def test_results_are_not_overwritten_by_the_next_replay() -> None:
@@ -227,11 +263,23 @@ def test_a_gpu_reads_batches_of_few_widths(max_length: int) -> None:
     assert max_length / multiple <= 16
 
 
-def test_a_recording_that_fails_gives_the_thread_its_stream_back(
+def test_a_recording_that_fails_gives_the_thread_its_stream_and_random_numbers_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PyTorch's own context leaves its stream current if the end of a recording fails."""
+    """PyTorch's own context leaves its stream current if the end of a recording fails, and the
+    generator as if it still recorded."""
     current = ["the run's"]
+
+    class Generator:
+        state = "before"
+
+        def clone_state(self) -> str:
+            return self.state
+
+        def graphsafe_set_state(self, state: str) -> None:
+            self.state = state
+
+    generator = Generator()
 
     class FailingGraph:
         def __init__(self, graph: Any, pool: Any, stream: Any, capture_error_mode: str) -> None:
@@ -239,13 +287,13 @@ def test_a_recording_that_fails_gives_the_thread_its_stream_back(
             self.stream = stream
 
         def __enter__(self) -> None:
-            current[0] = self.stream
+            current[0], generator.state = self.stream, "recording"
 
         def __exit__(self, *error: object) -> None:
             raise RuntimeError("capture was invalidated")
 
     for name, stand_in in {
-        "Stream": lambda device: "the recorder's", "graph_pool_handle": lambda: (0, 1),
+        "default_generators": [generator], "Stream": lambda device: "the recorder's", "graph_pool_handle": lambda: (0, 1),
         "CUDAGraph": object, "graph": FailingGraph, "current_stream": lambda device: current[0],
         "set_stream": lambda stream: current.__setitem__(0, stream),
     }.items():  # fmt: skip
@@ -254,6 +302,7 @@ def test_a_recording_that_fails_gives_the_thread_its_stream_back(
     with pytest.raises(RuntimeError, match="capture was invalidated"):
         recorder.record(lambda: (torch.zeros(1),))
     assert current == ["the run's"]
+    assert generator.state == "before"
     assert recorder.recording.acquire(blocking=False)
     recorder.recording.release()
 
