@@ -43,6 +43,7 @@ _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", re.ASCII)
 _BLANKS = {"\t": "tab", "\\t": "tab", " ": "space"}
 _WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # besides a single character
 
+RETIRED = {"teacher": ""}  # fields of older versions -> the value that did nothing
 # All of get_scheduler's except `greedy`, which needs the loss at every step.
 Scheduler = Literal[
     "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr",
@@ -200,8 +201,6 @@ class RunConfig(BaseModel):
         "auto", label="Attention"
     )
     """How attention is computed; auto takes the fastest the model has."""
-    teacher: str = _model("", several=True)
-    """Also learn from a run's or Hub model's answers (of several, their mean). No gain on MRPC."""
     use_lora: bool = _model(False, label="LoRA")
     """Train small added matrices (LoRA), not all weights: less memory for large checkpoints."""
     lora_r: int = _model(16, 1, 1024, label="LoRA rank", search=(8, 16, 32, 64))
@@ -373,8 +372,6 @@ class RunConfig(BaseModel):
                 "must be names out of {names}, folders or owner/name, got {value}",
                 names=names, value=reprlib.repr(wrong),
             )  # fmt: skip
-        elif name == "teacher" and _first_wrong(value, lambda word: True):
-            problem = _("must be names, quoted if they have spaces, got {value}", value=repr(value))
         elif name == "score_cut" and value and not _NUMBER.fullmatch(value):
             problem = _("must be a number, got {value}", value=reprlib.repr(value))
         elif name == "label_map" and (
@@ -395,7 +392,7 @@ class RunConfig(BaseModel):
     @classmethod
     def _name_problems(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return handler(values)
+            return handler(_current(values) if isinstance(values, dict) else values)
         except ValidationError as error:
             problems = {str(entry["loc"][0]): _problem(entry) for entry in error.errors()}
             raise ConfigError(problems) from error
@@ -405,11 +402,6 @@ class RunConfig(BaseModel):
         """`label_map` as label -> new label, "" to leave its rows out."""
         entries = [entry.rpartition("=") for entry in shlex.split(self.label_map)]
         return {old: new for old, _, new in entries}
-
-    @property
-    def teachers(self) -> list[str]:
-        """`teacher` as names of runs and Hub ids."""
-        return shlex.split(self.teacher)
 
     @property
     def added_metrics(self) -> list[str]:
@@ -446,10 +438,29 @@ class RunConfig(BaseModel):
     def from_json(cls, text: str | bytes) -> RunConfig:
         """Parse a `config.json`; ConfigError if it is invalid."""
         try:
-            return cls(**disk.parse_json(text))
-        except (TypeError, ValueError) as error:
+            return cls.from_saved(disk.parse_json(text))
+        except (AttributeError, TypeError, ValueError) as error:
             problem = _("must be a JSON object of names and values")
             raise ConfigError({"config.json": problem}) from error
+
+    @classmethod
+    def from_saved(cls, values: Mapping[str, Any]) -> RunConfig:
+        """Read values that this or an older version has saved, without the retired fields."""
+        return cls(**{name: value for name, value in values.items() if name not in RETIRED})
+
+
+def retired_in(text: str | bytes) -> str:
+    """Say which retired fields a `config.json` sets, and `from_json` leaves out; "" if none."""
+    values = disk.parse_object(text)
+    names = ", ".join(name for name in _current(values) if name in RETIRED)
+    return (
+        _("{names}: left out, since this version does not have it.", names=names) if names else ""
+    )
+
+
+def _current(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without retired ones that did nothing."""
+    return {name: value for name, value in values.items() if (name, value) not in RETIRED.items()}
 
 
 def _picks_by_folds(values: Mapping[str, Any]) -> str:
@@ -593,8 +604,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 DEFAULT_PRESET = "Recommended"
 # Fields of the data and of the machine, which no preset changes.
 _NOT_PRESET = {
-    "dataset", "checkpoint", "teacher", "seed", "name", "report_to", "num_processes",
-    "accelerate_config",
+    "dataset", "checkpoint", "seed", "name", "report_to", "num_processes", "accelerate_config",
     *DATA_FIELDS, *fields_of("Expert"),
 }  # fmt: skip
 

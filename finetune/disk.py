@@ -218,7 +218,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def parse_object(text: str) -> dict[str, Any]:
+def parse_object(text: str | bytes) -> dict[str, Any]:
     """Parse a JSON object; empty if the text is anything else."""
     try:
         value = parse_json(text)

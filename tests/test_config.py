@@ -63,6 +63,17 @@ def test_all_problems_are_named_at_once() -> None:
     assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()
 
 
+def test_a_configuration_of_an_older_version_loads() -> None:
+    """Without what is no longer there, which is told if it did anything."""
+    plain, taught = '{"seed": 7, "teacher": ""}', '{"seed": 7, "teacher": "big"}'
+    assert RunConfig.from_json(plain) == RunConfig.from_json(taught) == RunConfig(seed=7)
+    assert config.retired_in(plain) == ""
+    assert config.retired_in(taught).startswith("teacher: left out")
+    assert RunConfig().changed(seed=7, teacher="") == RunConfig(seed=7)
+    with pytest.raises(ConfigError, match="teacher is not a hyperparameter of this version"):
+        RunConfig().changed(teacher="big")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

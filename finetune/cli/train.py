@@ -11,7 +11,7 @@ from typing import Any
 from finetune import api, config
 from finetune.arguments import add_arguments, arguments_given
 from finetune.cli import engine_arguments, file_arguments
-from finetune.config import RunConfig
+from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
 from finetune.engines import attempt, registry
 from finetune.engines.base import EngineSpec, read_spec, resume
@@ -98,7 +98,10 @@ def _config(args: argparse.Namespace) -> RunConfig:
     """Return the configuration of a new run. Files that are given become an upload, once."""
     values: dict[str, Any] = {}
     if args.config:
-        values = RunConfig.from_json(args.config.read_bytes()).to_dict()
+        text = args.config.read_bytes()
+        values = RunConfig.from_json(text).to_dict()
+        if retired := retired_in(text):
+            print(f"note: {retired}", file=sys.stderr)
     values |= config.preset(args.preset) if args.preset else {}
     values |= arguments_given(args) | file_arguments.upload_from_arguments(args, args.runs)
     return catalog.with_absolute_paths(RunConfig(**values))

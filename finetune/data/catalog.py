@@ -147,6 +147,5 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         absolute(name) if name not in METRICS and is_local_path(name) else name
         for name in config.added_metrics
     ]
-    teachers = [absolute(name) if is_local_path(name) else name for name in config.teachers]
-    config = config.changed(metrics=shlex.join(metrics), teacher=shlex.join(teachers))
+    config = config.changed(metrics=shlex.join(metrics))
     return config.changed(**{name: absolute(path) for name, path in paths.items() if path})

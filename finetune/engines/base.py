@@ -215,12 +215,6 @@ class Engine:
                 "Leave it empty.",
                 file=config.accelerate_config,
             )
-        if config.teacher:
-            raise JobError(
-                "teacher is {teacher}, and a run on another engine cannot ask it.",
-                "Leave it empty, or train here.",
-                teacher=config.teacher,
-            )
 
     @classmethod
     def restarts(cls, spec: EngineSpec) -> int:

@@ -131,7 +131,7 @@ def _script_config(
     )
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
-    not_repeated += ["teacher"] if config.teachers else []
+    not_repeated += ["teacher"] if summary.taught else []
     not_repeated += ["task"] if task_of(prepared.target).has_own_loss else []
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
     classes, entry = len(prepared.labels), catalog.find_dataset(config.dataset)

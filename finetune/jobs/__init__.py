@@ -14,7 +14,6 @@ __all__ = [
     "run_table",
     "scheduler",
     "service",
-    "teachers",
     "terminal",
     "tokens",
     "train",

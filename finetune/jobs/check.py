@@ -22,7 +22,7 @@ from finetune.data import catalog, check_report, hub_access
 from finetune.data.check_report import CheckReport, read_report
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
-from finetune.jobs import background, teachers, workers
+from finetune.jobs import background, workers
 from finetune.jobs.background import BackgroundJob
 from finetune.messages import message as _
 from finetune.runs.events import Phase
@@ -53,7 +53,7 @@ class CheckJob(BackgroundJob):
 
     def config(self) -> RunConfig:
         """The configuration whose pairs are checked. Raises a `ConfigError` if it is damaged."""
-        return RunConfig(**self.request)
+        return RunConfig.from_saved(self.request)
 
     def state(self) -> CheckState:
         """Return the check's state, with its findings."""
@@ -127,7 +127,6 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
         store.uploads.files(config.dataset)
     if problem := catalog.checkpoint_problem(config.checkpoint, store.visitor.policy):
         raise ConfigError({"checkpoint": problem})
-    teachers.check_teachers(store, config)
 
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:

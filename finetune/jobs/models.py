@@ -33,7 +33,7 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
 
     Raises:
         StoreError: if it is not there, if the visitor may not, or if a run that has not ended
-            trains it or learns from it, or another job reads it.
+            trains it, or another job reads it.
     """
     if not may_remove(store):
         raise StoreError("Visitors cannot remove checkpoints.", "Ask the app's owner.")
@@ -45,8 +45,7 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
             )
     for run in store.everyone.runs():
         with contextlib.suppress(ConfigError):
-            config = run.config()
-            needed = _repositories({config.checkpoint, *config.teachers})
+            needed = _repositories({run.config().checkpoint})
             if name in needed and run.state().status not in ENDED:
                 raise StoreError(
                     "{name} is in use by the run {run}.",

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
-from finetune.data import catalog
 from finetune.environment import devices, logs
 from finetune.environment.usage import UsageMeter
-from finetune.errors import ConfigError, DataError, StoreError
-from finetune.jobs import background, teachers
+from finetune.errors import ConfigError, DataError, JobError, StoreError
+from finetune.jobs import background
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
 from finetune.metrics.classification import Indices
@@ -35,7 +34,6 @@ from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from datasets import Dataset
 
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
@@ -80,6 +78,8 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     """Yield the events of the whole run. Raises `Terminated` for a stop before training."""
     # 1. The libraries and the device
     config = run.config()
+    if run.state().taught:
+        raise JobError("This run has a teacher, and this version has none.", "Start a new run.")
     yield events.PhaseStarted(phase=Phase.START, detail="PyTorch")
     _set_environment(config)
     from finetune.training import accelerator as engine
@@ -103,8 +103,6 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     stop.check()
     # 4. The batches
     yield events.PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(work.pairs.splits["train"])))
-    if config.teachers:
-        yield events.PhaseStarted(phase=Phase.TEACH)
     work.build_batches()
     stop.check()
     yield work.prepared()
@@ -145,10 +143,7 @@ def _set_environment(config: RunConfig) -> None:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    fetched = [name for name in config.teachers if catalog.is_hub_id(name)]
-    background.choose_offline(
-        config.dataset, config.checkpoint, [*config.foreign_metrics, *fetched]
-    )
+    background.choose_offline(config.dataset, config.checkpoint, config.foreign_metrics)
     import datasets
     import transformers
 
@@ -182,8 +177,6 @@ class _Training:
         if main_process:
             hub_access.count_dataset(root, run.owner, self.config)
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
-            for name in teachers.of_the_hub(run, self.config):
-                hub_access.count_checkpoint(root, run.owner, name)
         with self.accelerator.main_process_first():
             self.pairs = splits.load_pairs(run.pinned_config(), root)
         target = self.pairs.target
@@ -261,20 +254,12 @@ class _Training:
             raise ConfigError({"use_lora": problem})
 
     def build_batches(self) -> None:
-        from finetune.training import accelerator as accelerators
         from finetune.training import dataloaders
-
-        def teach(texts: Dataset) -> Logits:
-            teachers.check_unseen(self.run, self.config, self.pairs.pair_hashes)
-            return teachers.teacher_logits(self.run, self.config, texts, self.pairs.target)
 
         with self.accelerator.main_process_first():
             self.batches = dataloaders.build_loaders(
-                self.pairs, self.tokenizer, self.config, self.accelerator.device,
-                teach if self.config.teachers else None,
-            )  # fmt: skip
-            if self.config.teachers:
-                accelerators.give_back_freed_memory()
+                self.pairs, self.tokenizer, self.config, self.accelerator.device
+            )
             embeddings = len(self.classifier.get_input_embeddings().weight)
             name = self.config.checkpoint
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)

@@ -13,7 +13,7 @@ from finetune.engines.base import EngineSpec, read_spec, write_spec
 from finetune.engines.billed import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
-from finetune.jobs import check, cost, scheduler, teachers, tokens, workers
+from finetune.jobs import check, cost, scheduler, tokens, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message as _
 from finetune.metrics.catalog import OPTIONAL
@@ -54,7 +54,6 @@ def start_runs(
         configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
     check_start(store, configs, spec)
-    configs = [teachers.with_ids(store, config) for config in configs]
     with store_lock(store):
         _check_share(store, len(configs), len(configs))
         runs, shared = [], ""

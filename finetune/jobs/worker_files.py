@@ -16,10 +16,8 @@ from finetune.data import needed_files
 from finetune.engines import registry, spending
 from finetune.environment.confinement import Confinement, of_children
 from finetune.errors import FinetuneError
-from finetune.jobs import teachers
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 
 
 def of_run(run: Run) -> Confinement | None:
@@ -34,13 +32,6 @@ def of_run(run: Run) -> Confinement | None:
     found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
     with contextlib.suppress(FinetuneError):
         found |= needed_files.of_checkpoint(run.config().checkpoint)
-        for name in run.config().teachers:
-            teacher = teachers.find_run(name, RunStore(root), run.owner)
-            found |= (
-                Confinement(reads=(str(teacher.folder.resolve()),))
-                if teacher is not None
-                else needed_files.of_checkpoint(name)
-            )
         found |= of_children() if run.config().num_processes > 1 else Confinement()
     if engine.is_billed:
         found |= Confinement(writes=tuple(map(str, spending.files(root))))

@@ -250,7 +250,6 @@ def give_to_warm_worker(
         worker is None
         or several
         or catalog.needs_hub(config.dataset, config.checkpoint, config.foreign_metrics)
-        or any(map(catalog.is_hub_id, config.teachers))
     ):
         return False
     if (waiting.folder / READY).exists():

@@ -51,7 +51,6 @@ class Phase(StrEnum):
     START = "start", message("loading PyTorch")
     DOWNLOAD = "download", message("Loading")  # from the Hub if need be
     TOKENIZE = "tokenize", message("Tokenising")
-    TEACH = "teach", message("Asking the teacher")
     TRAIN = "train", message("Training")
     EVALUATE = "evaluate", message("Evaluating")
     EVALUATE_UNTRAINED = "evaluate_untrained", message("Scoring the model before training")

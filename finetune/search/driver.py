@@ -19,7 +19,7 @@ from finetune.data import catalog
 from finetune.engines import registry
 from finetune.engines.base import EngineSpec, read_spec
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
-from finetune.jobs import cost, service, teachers, tokens
+from finetune.jobs import cost, service, tokens
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, NOBODY, Visitor
@@ -93,7 +93,6 @@ def begin_search(
         raise JobError("Your last search still goes on.", "Wait for its end, or stop it.")
     config = catalog.with_absolute_paths(config)
     service.check_start(store, [config], spec)
-    config = teachers.with_ids(store, config)
     options |= {"spec": spec, "parallel": parallel}
     return create_study(store, first_trial(store, config, space), space, budget, token, **options)
 

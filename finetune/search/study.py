@@ -98,7 +98,7 @@ class Study:
 
     @property
     def config(self) -> RunConfig:
-        return RunConfig(**self.settings.config)
+        return RunConfig.from_saved(self.settings.config)
 
     @functools.cached_property
     def outside(self) -> dict[str, Any]:

@@ -353,10 +353,6 @@ class Task(Protocol):
     ) -> torch.Tensor:
         """Return the loss that is trained on: the model's own unless it is changed."""
 
-    def soft_loss(self, logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Return how far logits are from a teacher's, both of shape (batch, target.size), as a loss
-        of the magnitude of `loss`."""
-
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         """Return the loss of each example, whose mean evaluations report; shape (examples,)."""
 

@@ -225,12 +225,6 @@ class MultiLabel:
         aims = labels * (1 - smoothing) + smoothing / 2
         return binary_cross_entropy_with_logits(outputs.logits.float(), aims, class_weights)
 
-    def soft_loss(self, logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of each label with the teacher's probability of it."""
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        return binary_cross_entropy_with_logits(logits, teacher.sigmoid())
-
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = np.asarray(logits, np.float64)
         return np.asarray((np.logaddexp(0, scores) - labels * scores).mean(axis=1))

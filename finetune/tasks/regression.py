@@ -220,12 +220,6 @@ class Regression:
     ) -> torch.Tensor:
         return outputs.loss  # type: ignore[no-any-return]
 
-    def soft_loss(self, logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Mean squared error."""
-        from torch.nn.functional import mse_loss
-
-        return mse_loss(logits, teacher)
-
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         return self.errors(self.plain_answers(logits), labels) ** 2
 

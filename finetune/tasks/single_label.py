@@ -43,8 +43,6 @@ from finetune.text_hashes import Integers
 if TYPE_CHECKING:
     import torch
 
-_TEMPERATURE = 2.0  # of a teacher's probabilities, as Sanh et al. 2019 (DistilBERT)
-
 
 class SingleLabel:
     """Answers with the most probable class, or by a threshold."""
@@ -269,15 +267,6 @@ class SingleLabel:
             return outputs.loss  # type: ignore[no-any-return]
         logits = outputs.logits.float()
         return cross_entropy(logits, labels, class_weights, label_smoothing=smoothing)
-
-    def soft_loss(self, logits: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Divergence of the softened probabilities, times the square of the temperature so that
-        gradients keep their magnitude: Hinton et al. 2015, section 2,
-        https://arxiv.org/abs/1503.02531."""
-        from torch.nn.functional import kl_div, log_softmax
-
-        own, aims = (log_softmax(each / _TEMPERATURE, dim=-1) for each in (logits, teacher))
-        return kl_div(own, aims, reduction="batchmean", log_target=True) * _TEMPERATURE**2
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = logits.astype(np.float64)

@@ -5,14 +5,13 @@ Source: https://huggingface.co/learn/llm-course/chapter3/2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -43,10 +42,8 @@ def build_loaders(
     tokenizer: PreTrainedTokenizerBase,
     config: RunConfig,
     device: torch.device | None = None,
-    teach: Callable[[Dataset], NDArray[np.float32]] | None = None,
 ) -> Loaders:
-    """Build the loaders of one run, which trains on `device`. `teach` returns a teacher's logits of
-    examples, which training batches then have."""
+    """Build the loaders of one run, which trains on `device`."""
     either_order = reads_either_order(pairs, config)
     if device is not None and device.type == "cuda" and config.cuda_graphs != "off":
         multiple: int | None = cuda_graphs.width_multiple(config)
@@ -55,12 +52,11 @@ def build_loaders(
         multiple = padding_multiple(config, precision, config.max_length)
     padding = Padding(config.max_length, config.padding == "max_length", multiple or 1)
 
-    def split(texts: Dataset, logits: NDArray[np.float32] | None = None) -> TokenizedSplit:
+    def split(texts: Dataset) -> TokenizedSplit:
         tokenized = tokenize(texts, tokenizer, config.max_length)
-        return TokenizedSplit(tokenized, tokenizer, padding, device, logits)
+        return TokenizedSplit(tokenized, tokenizer, padding, device)
 
-    texts = both_orders(pairs, config, either_order)
-    training = split(texts, teach(texts) if teach else None)
+    training = split(both_orders(pairs, config, either_order))
     validation = split(pairs.splits["validation"])
     # Each loader has its own generator: other draws of random numbers, such as in an evaluation,
     # change neither the order nor dropout.

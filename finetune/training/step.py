@@ -11,7 +11,6 @@ from finetune.config import RunConfig
 from finetune.tasks.base import Task
 from finetune.training import cuda_graphs
 from finetune.training.cuda_graphs import Batch, Outputs, Recorded, RecordedStep, Work
-from finetune.training.token_batches import TEACHER
 
 
 class Step:
@@ -81,11 +80,6 @@ class Step:
             return (self._model(**batch).logits.float(),)
 
     def _loss(self, batch: Batch) -> torch.Tensor:
-        """Return the model's own loss, unless smoothed labels or class weights are requested; its
-        mean with the distance to a teacher's logits, if the batch has them."""
-        smoothing = self._config.label_smoothing_factor
-        outputs = self._model(**{name: batch[name] for name in batch if name != TEACHER})
-        loss = self._task.loss(outputs, batch["labels"], self._class_weights, smoothing)
-        if TEACHER not in batch:
-            return loss
-        return (loss + self._task.soft_loss(outputs.logits.float(), batch[TEACHER])) / 2
+        """Return the model's own loss, unless smoothed labels or class weights are requested."""
+        outputs, smoothing = self._model(**batch), self._config.label_smoothing_factor
+        return self._task.loss(outputs, batch["labels"], self._class_weights, smoothing)

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-TEACHER = "teacher"  # name of a teacher's logits in a batch
 _DEVICE_SHARE = 10  # a split stays on a GPU if it takes at most a tenth of its memory
 
 
@@ -48,7 +47,6 @@ class TokenizedSplit(Dataset[Any]):
         tokenizer: determines the padding side and the padding ids.
         device: holds the arrays if it is a GPU and they take at most a tenth of its memory.
             Otherwise the token arrays are memory-mapped from an unnamed temporary file.
-        teacher: a teacher's logits, of shape (rows, outputs), for batches to have as `TEACHER`.
     """
 
     def __init__(
@@ -57,9 +55,8 @@ class TokenizedSplit(Dataset[Any]):
         tokenizer: PreTrainedTokenizerBase,
         padding: Padding,
         device: torch.device | None = None,
-        teacher: NDArray[np.float32] | None = None,
     ) -> None:
-        self.names = [*tokenized.column_names, *([TEACHER] if teacher is not None else [])]
+        self.names = tokenized.column_names
         self._padding, self._left = padding, tokenizer.padding_side == "left"
         self._fill = {"input_ids": tokenizer.pad_token_id or 0}
         self._fill["token_type_ids"] = tokenizer.pad_token_type_id
@@ -70,7 +67,7 @@ class TokenizedSplit(Dataset[Any]):
         flat = {
             name: torch.from_numpy(_flat(tokenized.data.column(name), folder))
             for name in self.names
-            if name not in ("attention_mask", "labels", TEACHER)
+            if name not in ("attention_mask", "labels")
         }
         labels = tokenized.select_columns("labels").with_format("numpy")
         arrays = flat | {
@@ -78,8 +75,6 @@ class TokenizedSplit(Dataset[Any]):
             "starts": torch.from_numpy(self._starts),
             "lengths": torch.from_numpy(self.lengths),
         }
-        if teacher is not None:
-            arrays[TEACHER] = torch.from_numpy(teacher)
         self.on_device = False
         if device is not None and device.type == "cuda":
             size = sum(array.nbytes for array in arrays.values())
@@ -110,7 +105,7 @@ class TokenizedSplit(Dataset[Any]):
         places.clamp_(0, max(0, len(arrays["input_ids"]) - 1))
 
         def column(name: str) -> Tensor:
-            if name in ("labels", TEACHER):
+            if name == "labels":
                 return arrays[name][index]
             if name == "attention_mask":
                 return present.long()

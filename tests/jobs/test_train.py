@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.environment import logs
 from finetune.hub import downloads
+from finetune.jobs.train import carry_out_run
 from finetune.runs import events, pair_index
 from finetune.runs.store import RunStore
 from tests.support.hub import SIGNED, LoopbackHub
 from tests.support.running import ROOT, command, losses
+from tests.support.training import work_in_this_process
 from tests.support.waiting import until
 
 
@@ -61,6 +64,25 @@ def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None
     assert "learning_rate must be a number, got 'fast'" in done.stderr
     assert "num_train_epochs must be at least 1, got -1" in done.stderr
     assert store.runs() == []
+
+
+def test_an_old_run_with_a_teacher_opens_and_does_not_go_on_without(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in_this_process(monkeypatch)
+    run = store.create(RunConfig(name="pupil"))
+    saved = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps(saved | {"teacher": "big"}))
+    nothing = dict.fromkeys(("lengths", "positions", "tokens", "ids", "attention_mask"), ())
+    shapes = {"input_ids": [8, 9], "teacher": [8, 2]}
+    events_before = [
+        {"event": "phase_started", "phase": "teach", "time": 1.0},
+        {"event": "first_batch", "time": 2.0, "shapes": shapes, "padded": 0.0, **nothing},
+    ]
+    run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events_before))
+    assert (run.config(), run.state().taught) == (RunConfig(name="pupil"), True)
+    assert carry_out_run(run, print) == 1
+    assert run.state().error == "This run has a teacher, and this version has none."
 
 
 @pytest.mark.long

@@ -59,7 +59,6 @@ def test_a_loss_with_a_teachers_is_called_that() -> None:
     )  # fmt: skip
     summary = RunSummary().fold([batch, *story()])
     assert values(run_charts.loss_chart(summary))[0]["name"] == "training loss with the teacher's"
-    assert "different scales" in run_charts.loss_chart(summary)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune import owners
-from finetune.config import RunConfig, is_upload
+from finetune.config import RunConfig, is_upload, retired_in
 from finetune.data import catalog
 from finetune.engines import registry
 from finetune.engines.base import EngineSpec, read_spec
@@ -321,7 +321,10 @@ class TrainTab:
             raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
         text = received.read_text(encoding="utf-8-sig", errors="replace")
         upload_limits.drop(path)
-        return self._refilled(store, RunConfig.from_json(text))
+        filled = self._refilled(store, RunConfig.from_json(text))
+        if retired := retired_in(text):
+            filled[self.message] = feedback.note(gettext(retired))
+        return filled
 
     @handler
     def on_restore(self, store: RunStore, stored: object) -> Updates:
