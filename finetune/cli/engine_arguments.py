@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from finetune.engines import spending
 from finetune.engines.base import HERE, EngineSpec
 from finetune.engines.registry import (
+    ENGINES,
     billed_options,
-    engines,
     find_engine,
     make_spec,
     open_engine,
@@ -28,9 +28,9 @@ _PRICE = "price"  # is asked for, and no flag
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose an engine and what it takes."""
     group = parser.add_argument_group("Where it is carried out")
-    group.add_argument("--engine", choices=list(engines()), help="this machine by default")
+    group.add_argument("--engine", choices=list(ENGINES), help="this machine by default")
     helps: dict[str, str] = {}
-    for engine in engines().values():
+    for engine in ENGINES.values():
         for name, field in engine.Options.model_fields.items():
             helps.setdefault(name, f"{field.description} (default: {field.default})")
     for name, text in helps.items():
@@ -56,7 +56,7 @@ def spec_from_arguments(args: argparse.Namespace) -> EngineSpec | None:
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose where the rows of a file are scored."""
-    scoring = [engine for engine in engines().values() if engine.scores_files]
+    scoring = [engine for engine in ENGINES.values() if engine.scores_files]
     text = "where rows are scored; all machines of a cluster share the folder of the runs"
     names = [engine.name for engine in scoring]
     parser.add_argument("--engine", choices=names, default=HERE, help=text)

@@ -34,7 +34,7 @@ from finetune.errors import DataError
 from finetune.findings import Example, shorten
 from finetune.messages import Text, message
 from finetune.tasks.base import CUT_SCORES, TargetEncoder, Task
-from finetune.tasks.registry import find_task, recognise, tasks
+from finetune.tasks.registry import find_task, recognise
 from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 1000  # of a split, kept with their reasons
@@ -197,7 +197,7 @@ def read_dataset(
                 task = find_task(CUT_SCORES if config.score_cut else config.task)
             else:  # the cells of the label column show it
                 rows = islice(source.rows("train", [], columns.label, lambda *_: None), SAMPLE_ROWS)
-                task = recognise([cells[-1] for _, cells in rows] if len(tasks()) > 1 else [])
+                task = recognise([cells[-1] for _, cells in rows])
             dataset = _write(Path(unfinished) / "new", source, columns, task, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
             (folder / "dataset.json").unlink(missing_ok=True)  # until every new file is there

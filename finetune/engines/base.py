@@ -155,9 +155,9 @@ class EngineOptions(BaseModel):
 class Engine:
     """A place where runs are carried out.
 
-    A new engine is a subclass in a module of its own, listed in `registry`; an installed package
-    can bring one by an entry point of the group `finetune.engines`. The defaults are those of an
-    engine that is not known here. Every method may raise a `FinetuneError` for people to read.
+    A new engine is a subclass in a module of its own, listed in `registry`. The defaults are those
+    of an engine that is not known here. Every method may raise a `FinetuneError` for people to
+    read.
     """
 
     name: ClassVar[str] = ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,19 +20,12 @@ from finetune.runs.events import Event
 from finetune.runs.run import Run
 
 _ENGINES: tuple[type[Engine], ...] = (LocalEngine, HubJobs, RayCluster)
-
-
-@cache
-def engines() -> Mapping[str, type[Engine]]:
-    """Return all engines by name: those above, and those of installed packages that have an entry
-    point of the group `finetune.engines`."""
-    brought = [point.load() for point in entry_points(group="finetune.engines")]
-    return {engine.name: engine for engine in (*_ENGINES, *brought)}
+ENGINES: Mapping[str, type[Engine]] = {engine.name: engine for engine in _ENGINES}
 
 
 def find_engine(name: str) -> type[Engine]:
     """Return an engine by name; `Engine` itself if there is none, as for a damaged spec."""
-    return engines().get(name, Engine)
+    return ENGINES.get(name, Engine)
 
 
 def engine_of(run: Run) -> type[Engine]:
@@ -50,7 +41,7 @@ def is_remote(run: Run) -> bool:
 def that_keep(run: Run) -> list[type[Engine]]:
     """Return the engines that keep something of a run, wherever the run is carried out now."""
     spec = read_spec(run)
-    return [engine for engine in engines().values() if engine.keeps(spec)]
+    return [engine for engine in ENGINES.values() if engine.keeps(spec)]
 
 
 def open_engine(spec: EngineSpec, token: str = "") -> Engine:
@@ -59,12 +50,12 @@ def open_engine(spec: EngineSpec, token: str = "") -> Engine:
     Args:
         token: of the Hub; that of `hf auth login` on one's own machine if empty.
     """
-    if spec.engine not in engines():
+    if spec.engine not in ENGINES:
         raise JobError(
             "There is no engine {engine!r}.",
             "Choose one of: {engines}.",
             engine=spec.engine,
-            engines=", ".join(engines()),
+            engines=", ".join(ENGINES),
         )
     return find_engine(spec.engine)(token)
 
@@ -75,8 +66,8 @@ def make_spec(name: str, values: Mapping[str, Any]) -> EngineSpec:
     Raises:
         ConfigError: naming every one that is wrong.
     """
-    if name not in engines():
-        known = ", ".join(engines())
+    if name not in ENGINES:
+        known = ", ".join(ENGINES)
         raise ConfigError(
             {"engine": _("is {engine!r}; choose one of: {known}", engine=name, known=known)}
         )
@@ -88,7 +79,7 @@ def make_spec(name: str, values: Mapping[str, Any]) -> EngineSpec:
             option, value, reason = str(problem["loc"][0]), problem["input"], problem["msg"].lower()
             problems[option] = _("is {value!r}: {reason}", value=value, reason=reason)
             if problem["type"] == "extra_forbidden" and any(
-                option in other.Options.model_fields for other in engines().values()
+                option in other.Options.model_fields for other in ENGINES.values()
             ):
                 problems[option] = _("is of another engine")
         raise ConfigError(problems) from error
@@ -109,7 +100,7 @@ def check_visitors_options(spec: EngineSpec) -> None:
 
 def owners_variables() -> set[str]:
     """Return the variables of a shared app's environment that engines read."""
-    return {name for engine in engines().values() for name in engine.owners_variables}
+    return {name for engine in ENGINES.values() for name in engine.owners_variables}
 
 
 def billed_options(spec: EngineSpec) -> BilledOptions | None:

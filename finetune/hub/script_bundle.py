@@ -24,7 +24,7 @@ from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.tasks.registry import measured, task_of
+from finetune.tasks.registry import measured
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
 _LIBRARIES = (
@@ -132,7 +132,6 @@ def _script_config(
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     not_repeated += ["teacher"] if summary.taught else []
-    not_repeated += ["task"] if task_of(prepared.target).has_own_loss else []
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
     classes, entry = len(prepared.labels), catalog.find_dataset(config.dataset)
     scores = {

@@ -188,7 +188,6 @@ class Task(Protocol):
     headline: Metric  # of these, the one by which models are told apart
     template: str  # name of the page's and the card's templates for its answers and scores
     constant: str  # a name for the best constant answer, as a baseline
-    has_own_loss: bool  # True if the loss is not the one that transformers computes for its head
     has_right: bool  # True if an answer is right or wrong; a score is only near
     left_out: str  # why rows are left out whose label is none of the task's
 

@@ -54,7 +54,6 @@ class MultiLabel:
     headline = catalog.OF_LABELS[0]
     template = "labels"
     constant = message("always the commonest labels")
-    has_own_loss = False
     has_right = True
     left_out = message("the label is no list of labels")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from finetune.config import RunConfig
@@ -18,32 +16,25 @@ from finetune.tasks.regression import Regression
 from finetune.tasks.single_label import SingleLabel
 
 _TASKS: tuple[Task, ...] = (SingleLabel(), Regression(), MultiLabel(), CutScores())
-
-
-@cache
-def tasks() -> Mapping[str, Task]:
-    """Return all tasks by name: those above, and those of installed packages that have an entry
-    point of the group `finetune.tasks`."""
-    brought = [point.load()() for point in entry_points(group="finetune.tasks")]
-    return {task.name: task for task in (*_TASKS, *brought)}
+TASKS: Mapping[str, Task] = {task.name: task for task in _TASKS}
 
 
 def find_task(name: str) -> Task:
     """Return a task by name; DataError if there is none."""
-    if name not in tasks():
+    if name not in TASKS:
         raise DataError(
             "There is no task {name!r}.",
             "Choose one of: {tasks}.",
             name=name,
-            tasks=", ".join(tasks()),
+            tasks=", ".join(TASKS),
         )
-    return tasks()[name]
+    return TASKS[name]
 
 
 def score_metrics() -> list[Metric]:
     """Return the metrics that a run can have: each task's, its headline first, and the further
     ones."""
-    own = [metric for task in tasks().values() for metric in (task.headline, *task.metrics)]
+    own = [metric for task in TASKS.values() for metric in (task.headline, *task.metrics)]
     return list(dict.fromkeys((*own, *catalog.OPTIONAL)))
 
 
@@ -76,5 +67,5 @@ def deciding_metric(config: RunConfig, task: Task) -> str:
 def recognise(cells: Sequence[Any]) -> Task:
     """Return the task of a label column from a sample of its cells: classes, unless the cells are
     plainly of another task."""
-    others = (task for name, task in tasks().items() if name != SINGLE_LABEL)
+    others = (task for name, task in TASKS.items() if name != SINGLE_LABEL)
     return next((task for task in others if task.recognises(cells)), find_task(SINGLE_LABEL))

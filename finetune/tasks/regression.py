@@ -53,7 +53,6 @@ class Regression:
     headline = catalog.OF_SCORES[0]
     template = "score"
     constant = message("always the mean")
-    has_own_loss = False
     has_right = False
     left_out = message("the label is no number")
 

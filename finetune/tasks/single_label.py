@@ -53,7 +53,6 @@ class SingleLabel:
     headline = catalog.HEADLINE
     template = "classes"
     constant = message("always the commonest answer")
-    has_own_loss = False
     has_right = True
     left_out = message("the label is no class")
 

@@ -29,7 +29,7 @@ from finetune.errors import ModelError, some
 from finetune.runs.events import Head
 from finetune.runs.run import NOTES
 from finetune.tasks.base import SINGLE_LABEL, Target
-from finetune.tasks.registry import task_of, tasks
+from finetune.tasks.registry import TASKS, task_of
 from finetune.training import layers
 from finetune.training.head import answer_in_fp32, fit_head, plan_head
 
@@ -234,7 +234,7 @@ def _notes(model: PreTrainedModel) -> dict[str, Any]:
 def saved_target(model: PreTrainedModel) -> Target:
     """Return the target of a saved model, from its configuration; classes if it names no task."""
     notes = _notes(model)
-    task = tasks().get(str(notes.get("task", "")), tasks()[SINGLE_LABEL])
+    task = TASKS.get(str(notes.get("task", "")), TASKS[SINGLE_LABEL])
     ends = {end: notes[end] for end in ("low", "high") if isinstance(notes.get(end), float)}
     return replace(task.target_of(model.config), **ends)
 

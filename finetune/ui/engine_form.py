@@ -69,7 +69,7 @@ class EngineForm:
 
     def draw(self) -> None:
         """Draw the controls and wire the events that need only them."""
-        offered = [engine for engine in registry.engines().values() if engine.is_offered()]
+        offered = [engine for engine in registry.ENGINES.values() if engine.is_offered()]
         labels = [(gettext(engine.label), engine.name) for engine in offered]
         self.engine = gr.Dropdown(
             labels, value=HERE, label=gettext("Train on"), elem_id="engine", interactive=True

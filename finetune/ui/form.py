@@ -17,7 +17,7 @@ from finetune.data import catalog, checkpoint_catalog
 from finetune.findings import shorten
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
-from finetune.tasks.registry import tasks
+from finetune.tasks.registry import TASKS
 from finetune.ui import elements, html
 from finetune.ui.i18n import gettext
 
@@ -127,8 +127,8 @@ def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
 def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     field, default = run_config.hyperparameters()[name], getattr(RunConfig(), name)
     is_column = name.endswith("_column")
-    # Hidden until there are several sheets or tasks, or a configuration changes an expert field.
-    hidden = (*EXPERT, "sheet") if len(tasks()) > 1 else (*EXPERT, "sheet", "task")
+    # Hidden until there are several sheets, or a configuration changes an expert field.
+    hidden = (*EXPERT, "sheet")
     common: dict[str, Any] = {
         "value": default,
         "label": field.label,
@@ -141,7 +141,7 @@ def _control(name: str, prefix: str = "knob-") -> gr.components.Component:
     if name == "dataset":
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
     if name == "task":
-        choices = [(gettext(task.title), task.name) for task in tasks().values()]
+        choices = [(gettext(task.title), task.name) for task in TASKS.values()]
         return gr.Dropdown([(gettext("guessed"), ""), *choices], **common)
     if name == "checkpoint":
         choices = [

@@ -21,7 +21,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from tests.support import other_engine, stand_in
+from tests.support import stand_in
 from tests.support.engines import let_jobs_train, resume, steps, wait, weights
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.ray_nodes import needs_ray
@@ -30,7 +30,7 @@ from tests.support.waiting import until
 TOTAL = 200  # steps of a run, each of 32 batches, so that it is met at work
 
 
-@pytest.fixture(params=["local", "hub-job", "other", pytest.param("ray", marks=needs_ray)])
+@pytest.fixture(params=["local", "hub-job", pytest.param("ray", marks=needs_ray)])
 def spec(
     request: pytest.FixtureRequest, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> EngineSpec:
@@ -38,9 +38,6 @@ def spec(
         return let_jobs_train(hub, monkeypatch, TOKEN)
     if request.param == "ray":
         return make_spec("ray", {"address": request.getfixturevalue("cluster").address})
-    if request.param == "other":
-        request.getfixturevalue("other")
-        return make_spec("other", {"flavor": "small", "price": 0.36})
     return EngineSpec()
 
 
@@ -59,7 +56,7 @@ def nothing_left(store: RunStore, spec: EngineSpec) -> Iterator[None]:
     yield
     for run in store.runs():
         workers.kill_worker(run)
-        if (spec := read_spec(run)).engine in ("ray", "other"):
+        if (spec := read_spec(run)).engine == "ray":
             open_engine(spec).remove(run, spec)
 
 
@@ -73,7 +70,6 @@ def test_it_is_stopped_goes_on_and_ends(
         pytest.skip("the long tests begin with this: a cluster or a container takes longer")
     hold = tmp_path / "hold"
     stand_in.use(monkeypatch)
-    monkeypatch.setenv(other_engine.TRAINING, stand_in.__name__)
     monkeypatch.setenv(stand_in.HOLD, str(hold))
     hold.write_text("4")
     run = service.start_run(store, config.changed(max_steps=40, eval_steps=20, save_steps=5), spec)
