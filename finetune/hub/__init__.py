@@ -10,5 +10,4 @@ __all__ = [
     "publish",
     "push_plan",
     "script_bundle",
-    "short_code",
 ]

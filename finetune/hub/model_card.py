@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -23,7 +24,6 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import cross_validation, picking, report
 from finetune.evaluation.report import Analysis
 from finetune.findings import Finding
-from finetune.hub import rendering
 from finetune.inference import decision_rule, quantized
 from finetune.metrics.catalog import metric_name, metric_title
 from finetune.metrics.intervals import Interval
@@ -93,8 +93,12 @@ def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = rendering.environment(
-        finalize=lambda value: without_direction(value) if isinstance(value, str) else value
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: without_direction(value) if isinstance(value, str) else value,
     )
     environment.globals |= {"picture": PICTURE, "zip": zip}
     environment.globals["hyperparameters"] = hyperparameters()

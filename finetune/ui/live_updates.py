@@ -19,7 +19,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.errors import StoreError
-from finetune.hub import short_code
+from finetune.hub import script_bundle
 from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.runs.events import FirstBatch, Phase
@@ -127,10 +127,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
         "log-tab": ("", lambda: gettext("Log")),
         "lesson": (now, lambda: lesson(now)),
         "batch": (batch.time if batch else 0, lambda: first_batch(batch)),
-        "code": (
-            (damaged, total, summary.saved_step is not None),
-            lambda: damaged or code(store, run, summary),
-        ),
+        "code": ((damaged, summary.saved_step is not None), lambda: damaged or code(run)),
         "log": (run.log_size(), run.log_tail),
         "gone": ("", lambda: gone),
         "state": (state, lambda: summary.status),
@@ -181,10 +178,10 @@ def lesson(moment: str) -> Markup:
     return render("lesson.html", moment=moment)
 
 
-def code(store: RunStore, run: Run, summary: RunSummary) -> Markup:
-    """The run as a few lines of Python; empty before its pairs were read."""
-    text = short_code.short_code(run, store, summary)
-    return render("short_code.html", code=text, run=run) if text else Markup()
+def code(run: Run) -> Markup:
+    """The plain script, and a link to it with the run's values once there is a model."""
+    script = script_bundle.SCRIPT.read_text(encoding="utf-8")
+    return render("code.html", script=script, run=run)
 
 
 def first_batch(batch: FirstBatch | None) -> Markup:

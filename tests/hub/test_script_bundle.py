@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
+from markupsafe import escape
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.config import PRESETS, RunConfig
@@ -30,6 +31,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import accelerator
+from finetune.ui import live_updates
 from tests.support import graded, toys
 from tests.support.families import lively
 from tests.support.families import write as write_family
@@ -232,6 +234,7 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
     run = store.create(RunConfig(dataset=dataset, torch_compile=True, optim="adafactor"))
     with pytest.raises(StoreError, match="has no model"):
         script_bundle.script_zip(run, store)
+    assert "script.zip" not in live_updates.code(run)
     toys.copy_model(toy_checkpoint, run.best)
     run.append(events.Started(device="CPU (2 threads)", processes=2))
     prepared = events.Prepared(
@@ -245,5 +248,8 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
     pairs = splits.load_pairs(run.config(), store.root)
     run.append(prepared.model_copy(update={"fingerprint": pairs.fingerprint}))
     folder = unpacked(run, store)
+    shown = live_updates.code(run)  # what the page shows is the script that the zip has
+    assert escape((folder / "train.py").read_text().strip()) in shown
+    assert f"/{run.id}/script.zip" in shown
     with pytest.raises(SystemExit, match="'optim', 'num_processes', 'torch_compile'"):
         runpy.run_path(str(folder / "train.py"))
