@@ -1,10 +1,15 @@
-"""The files of an upload, as flags of the command line."""
+"""The files of an upload, and a file's columns, as flags of the command line."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from finetune.arguments import add_arguments as add_config_arguments
+from finetune.config import READING_FIELDS
+from finetune.data.table import ReadOptions
+from finetune.inference.file_request import COLUMNS, PredictionRequest
+from finetune.runs.run import Run
 from finetune.uploads import ENDINGS, SPLITS, Uploads
 
 
@@ -22,3 +27,21 @@ def upload_from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str
     paths = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
     files = {split: path for split, path in paths.items() if path is not None}
     return {"dataset": Uploads(root / "uploads").add(files)} if files else {}
+
+
+def add_columns(parser: argparse.ArgumentParser, of: str = "") -> None:
+    """Add the flags that name the columns of a file and how it is read. `of` begins their help."""
+    for name in COLUMNS:
+        text = f"{of}by the name that the run was trained on, or guessed, if absent"
+        parser.add_argument(f"--{name}_column", default="", help=text)
+    add_config_arguments(parser, READING_FIELDS, absent=False)
+
+
+def request_from_arguments(
+    args: argparse.Namespace, run: Run, file: Path, *options: bool
+) -> PredictionRequest:
+    """Return the request for a file with the columns of `add_columns`. `options` are those of the
+    request that follow them."""
+    reading = ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})
+    columns = [getattr(args, f"{name}_column") for name in COLUMNS]
+    return PredictionRequest(run.id, file.name, *columns, *options, **vars(reading))

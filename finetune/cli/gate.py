@@ -8,11 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from finetune import api, disk
-from finetune.arguments import add_arguments
-from finetune.config import READING_FIELDS
-from finetune.data.table import ReadOptions
+from finetune.cli import file_arguments
 from finetune.evaluation import gate_report, release
-from finetune.inference.file_request import PredictionRequest
 from finetune.runs.store import default_root, named_run
 
 
@@ -40,19 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="a file to write the judgement to")
     comment = "a file to write it to as Markdown, for a pull request's comment"
     parser.add_argument("--markdown", type=Path, help=comment)
-    for name in ("sentence1", "sentence2", "label"):
-        named = "of the golden file; by the name that the run was trained on, or guessed, if absent"
-        parser.add_argument(f"--{name}_column", default="", help=named)
-    add_arguments(parser, READING_FIELDS, absent=False)
+    file_arguments.add_columns(parser, "of the golden file; ")
     args = parser.parse_args(arguments)
     new, request = named_run(args.new, args.runs), None
     old = release.named_model(args.old, args.runs)
     if args.golden is not None:
-        request = PredictionRequest(
-            new.id, args.golden.name, args.sentence1_column, args.sentence2_column,
-            args.label_column,
-            **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
-        )  # fmt: skip
+        request = file_arguments.request_from_arguments(args, new, args.golden)
     judged = api.gate(new, old, args.golden, args.max_lost, args.min_gain, request)
     print(gate_report.as_text(judged))
     if args.json:

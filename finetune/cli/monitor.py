@@ -10,11 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from finetune import disk
-from finetune.arguments import add_arguments
-from finetune.config import READING_FIELDS
-from finetune.data.table import ReadOptions
+from finetune.cli import file_arguments
 from finetune.evaluation import file_shift, monitoring
-from finetune.inference.file_request import PredictionRequest
 from finetune.runs.store import default_root, named_run
 
 
@@ -36,17 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
         "with an empty label are not labelled (of several labels, [] says that a row has none)"
     )
     parser.add_argument("--labels", type=Path, help=labels)
-    for name in ("sentence1", "sentence2", "label"):
-        named = "by the name that the run was trained on, or guessed, if absent"
-        parser.add_argument(f"--{name}_column", default="", help=named)
-    add_arguments(parser, READING_FIELDS, absent=False)
+    file_arguments.add_columns(parser)
     args = parser.parse_args(arguments)
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
-    request = PredictionRequest(
-        run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
-        **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
-    )  # fmt: skip
+    request = file_arguments.request_from_arguments(args, run, args.file)
     judged, found = monitoring.monitor_file(run, args.file, request, args.labels)
     if args.aggregates:
         disk.write_atomically(args.aggregates, json.dumps(asdict(found), ensure_ascii=False) + "\n")

@@ -7,17 +7,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from finetune.arguments import add_arguments
-from finetune.cli import engine_arguments
-from finetune.config import READING_FIELDS
-from finetune.data.table import ReadOptions
-from finetune.inference.file_request import PredictionRequest, check_columns
+from finetune.cli import engine_arguments, file_arguments
+from finetune.inference.file_request import check_columns
 from finetune.runs.store import default_root, named_run
-
-if TYPE_CHECKING:
-    pass
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,10 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help=result)
     about = "where the rows go that the model is unsure of, by what `sure` has kept with it"
     parser.add_argument("--review", type=Path, help=about)
-    for name in ("sentence1", "sentence2", "label"):
-        about = "by the name that the run was trained on, or guessed, if absent"
-        parser.add_argument(f"--{name}_column", default="", help=about)
-    add_arguments(parser, READING_FIELDS, absent=False)
+    file_arguments.add_columns(parser)
     for name in ("both_orders", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument(
@@ -63,11 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--review is {args.review}, as --out is: name another one")
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
-    request = PredictionRequest(
-        run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
-        args.both_orders, args.threshold, args.calibrated,
-        **vars(ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})),
-    )  # fmt: skip
+    request = file_arguments.request_from_arguments(
+        args, run, args.file, args.both_orders, args.threshold, args.calibrated
+    )
     trained = run.state().columns
     request = check_columns(request, args.file, trained, run.config().encoding)
     scoring = engine_arguments.scorer_from_arguments(args, run)

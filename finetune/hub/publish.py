@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import tempfile
 import time
 from collections.abc import Callable, Collection
@@ -18,14 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, snapshot_download
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    SpaceCardData,
+    snapshot_download,
+)
 from numpy.typing import NDArray
 
 from finetune.data import checkpoints
 from finetune.errors import FinetuneError, PublishError
-from finetune.hub import demo, model_card
+from finetune.hub import model_card
 from finetune.hub.client import HubClient, NoAnswer
-from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
+from finetune.hub.push_plan import DEMO_CONFIG, Files, PushPlan, PushRequest, prepare_push
+from finetune.hub.script_bundle import pinned
 from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.runs.events import Phase
@@ -35,6 +42,7 @@ from finetune.runs.summary import RunSummary
 # Models are equal if no logit differs by more. Equal weights give differences of some 1e-8 if other
 # layers or threads add in another order; different weights give larger ones.
 TOLERANCE = 1e-4
+DEMO_APP = Path(__file__).parent / "templates" / "space_app.py"  # of every demo Space
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ def push_run(
         return replace(pushed, demo_problem=_("You cancelled before it was made."))
     report(replace(progress, phase=Phase.CREATE_DEMO))
     try:
-        return replace(pushed, demo=demo.push_demo(plan, request.hardware, summary.paired, hub))
+        return replace(pushed, demo=_push_demo(plan, request.hardware, summary.paired, hub))
     except PublishError as error:
         return replace(pushed, demo_problem=error.text)
 
@@ -259,3 +267,48 @@ def verify_push(
             tolerance=TOLERANCE,
         )
     return Verification(len(logits), difference, problem)
+
+
+def _push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> str:
+    """Create or update the Space of a plan; returns its address."""
+    if not plan.demo_exists:
+        hub.create_space(plan.demo, hardware)
+    files = demo_files(plan.full, paired, plan.licence)
+    additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
+    hub.call(
+        _("Sending the demo to {demo}", demo=plan.demo),
+        lambda: hub.api.create_commit(
+            plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
+        ),
+        stoppable=False,
+    )
+    return f"{hub.api.endpoint}/spaces/{plan.demo}"
+
+
+def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
+    """The files of the Space: path -> text. The model's repository must be public.
+
+    Source of the front matter: https://huggingface.co/docs/hub/spaces-config-reference
+    """
+    sentences = ["sentence1", "sentence2"][: 1 + paired]
+    config = {
+        "model": model,
+        "sentences": sentences,
+        "examples": [list(pair[: len(sentences)]) for pair in model_card.EXAMPLES],
+    }
+    name = model.split("/")[-1]
+    card = SpaceCardData(
+        title=f"{name} demo", emoji="🎛️", colorFrom="indigo", colorTo="gray", sdk="gradio",
+        sdk_version=pinned("gradio").partition("==")[2], python_version="3.12",
+        app_file="app.py", license=licence or None, models=[model],
+    )  # fmt: skip
+    readme = (
+        f"---\n{card.to_yaml()}\n---\n\n# `{name}` demo\n\n"
+        f"Try [`{model}`](https://huggingface.co/{model}), a text classifier tuned with Finetune.\n"
+    )
+    return {
+        "app.py": DEMO_APP.read_text(encoding="utf-8"),
+        DEMO_CONFIG: json.dumps(config, indent=2) + "\n",
+        "requirements.txt": "\n".join(map(pinned, ("torch", "transformers", "safetensors"))) + "\n",
+        "README.md": readme,
+    }

@@ -13,31 +13,22 @@ from numpy.typing import NDArray
 from finetune.evaluation import report
 from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.examples import example_rows
-from finetune.evaluation.report import PairedComparison, RunEvaluation, Verdict
+from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.metrics import intervals
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
 from finetune.tasks.registry import task_of
-from finetune.ui import (
-    class_evaluation,
-    label_evaluation,
-    run_charts,
-    score_evaluation,
-    sure_evaluation,
-)
+from finetune.ui import charts, class_evaluation, label_evaluation, run_charts
+from finetune.ui.charts import Series
 from finetune.ui.html import macro, render
-from finetune.ui.i18n import gettext
+from finetune.ui.i18n import gettext, number
 
 MOST_CHOICES = 200  # classes to choose another label from
 MOST_DISAGREEMENTS = 50
 PAGE = 20  # examples of a table at a time
-# Of a task's template, the values that it needs besides.
-_OWN = {
-    "classes": class_evaluation.values,
-    "score": score_evaluation.values,
-    "labels": label_evaluation.values,
-}
+_ERRORS, _CONFIDENCES = (0.005, 0.01, 0.02, 0.05, 0.1), (0.9, 0.95, 0.99)  # to choose from
+_LEAST = 0.05  # share of the rows from which on the curve of sure answers is drawn
 
 
 def view(
@@ -67,7 +58,7 @@ def view(
         kind=task.template,
         has_right=task.has_right,
         **own,
-        bound=sure_evaluation.values(found, decision),
+        bound=_sure_values(found, decision),
         analysis=analysis,
         columns=summary.columns,
         baselines=sorted(
@@ -91,6 +82,71 @@ def view(
         ],
         test_set=test_set,
     )
+
+
+def _score_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
+    """Return the values that `evaluation/score.html` needs besides the analysis."""
+    details = analysis.details
+    most = max(1, int(details.density.max()))
+    size = len(details.density)
+    cells = [
+        (column, size - 1 - row, math.sqrt(count / most), int(count))
+        for column, counts in enumerate(details.density)
+        for row, count in enumerate(counts)
+        if count
+    ]
+    highest = max(1, int(details.error_counts.max()))
+    bars = [100 * count / highest for count in details.error_counts.tolist()]
+    return {"cells": cells, "size": size, "bars": bars}
+
+
+# Of a task's template, the values that it needs besides.
+_OWN = {
+    "classes": class_evaluation.values,
+    "score": _score_values,
+    "labels": label_evaluation.values,
+}
+
+
+def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, Any] | None:
+    """Return the values that `evaluation/sure.html` needs besides the analysis: the bound, and the
+    error at every share; None without them.
+
+    Args:
+        found: what the kept bound, or else the one offered first, comes to; None for a task whose
+            answers cannot be left out.
+    """
+    if found is None:
+        return None
+    curve = found.curve
+    points = np.stack([curve.coverage, curve.error, curve.upper], axis=1)
+    drawn = charts.thinned(points[curve.coverage >= _LEAST].tolist())
+    lines = [
+        Series(
+            gettext("wrong"), "run0", [(x, y) for x, y, _ in drawn], latest=False,
+            baselines=((gettext("allowed"), found.error),),
+        ),
+        Series(
+            gettext("wrong at most"), "run1", [(x, upper) for x, _, upper in drawn], latest=False
+        ),
+    ]  # fmt: skip
+    chart = charts.chart(
+        gettext("Errors among the surest answers"), lines, 1.0, gettext("No example was scored."),
+        gettext("share that is answered"), reach=(0.0,),
+        cursor=found.rule.coverage if found.rule else None,
+        look=gettext(
+            "To the left only the surest answers are given. Where the dashed bound of the share "
+            "that is wrong lies below the level allowed, so many can be."
+        ),
+    )  # fmt: skip
+    choices = [
+        (name, chosen, [(value, number(f"{100 * value:g}%")) for value in offered])
+        for name, chosen, offered in (
+            ("error", found.error, sorted({*_ERRORS, found.error})),
+            ("confidence", found.confidence, sorted({*_CONFIDENCES, found.confidence})),
+        )
+    ]  # fmt: skip
+    return {"found": found, "kept": decision.sure, "chart": chart, "choices": choices}
 
 
 def verdict_sentence(verdict: Verdict) -> Markup:

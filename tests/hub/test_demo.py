@@ -21,7 +21,7 @@ from gradio_client import Client
 from markdown_it import MarkdownIt
 
 from finetune.errors import PublishError
-from finetune.hub import demo, publish, push_plan
+from finetune.hub import publish, push_plan
 from finetune.hub.push_plan import PushRequest
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Predictor
@@ -56,7 +56,7 @@ def plan(run: Run, **options: Any) -> push_plan.PushPlan:
 @pytest.mark.parametrize(("model", "paired"), [("ada/__init__", True), ("ada/1e5", False)])
 def test_its_files_are_a_space(model: str, paired: bool) -> None:
     """The model's name cannot act as markup or YAML."""
-    files = demo.demo_files(model, paired, "no")
+    files = publish.demo_files(model, paired, "no")
     _, front, body = files["README.md"].split("---\n")
     card = yaml.safe_load(front)
     assert (card["sdk"], card["app_file"], card["license"]) == ("gradio", "app.py", "no")
@@ -125,7 +125,7 @@ def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(run: Run, hub: Loop
 
 def app_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names of the app, loaded with a model's folder; nothing is served."""
-    texts = demo.demo_files(str(folder), True)
+    texts = publish.demo_files(str(folder), True)
     (folder / "finetune.json").write_text(texts["finetune.json"])
     (folder / "app.py").write_text(texts["app.py"])
     monkeypatch.setattr(gr.Blocks, "launch", lambda self: None)
