@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from finetune.evaluation import report
 from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.examples import example_rows
-from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
+from finetune.evaluation.report import PairedComparison, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.metrics import intervals
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
 from finetune.tasks.registry import task_of
-from finetune.ui import charts, class_evaluation, label_evaluation, run_charts
+from finetune.ui import charts, evaluation_details, run_charts
 from finetune.ui.charts import Series
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext, number
@@ -52,7 +52,7 @@ def view(
         changed_pairs = list(zip(example_rows(study, order.worst), order.changes, strict=True))
     task = task_of(analysis.target)
     ends = [part.result.high for part in analysis.slices if math.isfinite(part.result.high)]
-    own = _OWN[task.template](analysis, decision)
+    own = evaluation_details.VALUES[task.template](analysis, decision)
     return render(
         "evaluation.html",
         kind=task.template,
@@ -82,30 +82,6 @@ def view(
         ],
         test_set=test_set,
     )
-
-
-def _score_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
-    """Return the values that `evaluation/score.html` needs besides the analysis."""
-    details = analysis.details
-    most = max(1, int(details.density.max()))
-    size = len(details.density)
-    cells = [
-        (column, size - 1 - row, math.sqrt(count / most), int(count))
-        for column, counts in enumerate(details.density)
-        for row, count in enumerate(counts)
-        if count
-    ]
-    highest = max(1, int(details.error_counts.max()))
-    bars = [100 * count / highest for count in details.error_counts.tolist()]
-    return {"cells": cells, "size": size, "bars": bars}
-
-
-# Of a task's template, the values that it needs besides.
-_OWN = {
-    "classes": class_evaluation.values,
-    "score": _score_values,
-    "labels": label_evaluation.values,
-}
 
 
 def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.search import driver, limits, results
-from finetune.search.periodic import advance_all
+from finetune.search.driver import advance_all
 from finetune.search.space import (
     Budget,
     Space,

@@ -13,7 +13,7 @@ from pathlib import Path
 from finetune.config import RunConfig
 from finetune.jobs import scheduler, service, workers
 from finetune.runs.store import RunStore
-from finetune.search.periodic import advance_all
+from finetune.search.driver import advance_all
 
 STEPS = 25  # of the runs that it begins
 

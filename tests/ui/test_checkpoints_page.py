@@ -16,7 +16,7 @@ from finetune.data import model_cache
 from finetune.jobs.cost import Cut, Estimate
 from finetune.runs.store import RunStore
 from finetune.ui import cost_view
-from finetune.ui.checkpoint_list import CheckpointList
+from finetune.ui.checkpoint_forms import CheckpointList
 from tests.support.browser import App, choose, fill, press_train
 from tests.support.hub import LoopbackHub
 

@@ -18,7 +18,15 @@ from finetune.jobs.evaluate import EvaluationJob
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import elements, evaluation_view, feedback, form, label_evaluation, run_view, theme
+from finetune.ui import (
+    elements,
+    evaluation_details,
+    evaluation_view,
+    feedback,
+    form,
+    run_view,
+    theme,
+)
 from finetune.ui.elements import button, event_data, sent_number
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro, render
@@ -149,7 +157,7 @@ class Evaluation:
                 text = message("The saved temperature is forgotten.")
             case "keep":
                 study = report.evaluate_run(run, summary)
-                levels = label_evaluation.fitted_thresholds(study.analysis)
+                levels = evaluation_details.fitted_thresholds(study.analysis)
                 evaluate.save_decision(run, summary, thresholds=levels)
                 text = message("A threshold for each label is saved with the model.")
             case "sure":

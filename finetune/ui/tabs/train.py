@@ -43,13 +43,12 @@ from finetune.ui import (
     theme,
     upload_limits,
 )
-from finetune.ui.checkpoint_list import CheckpointList
+from finetune.ui.checkpoint_forms import CheckpointList, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
-from finetune.ui.probe_form import ProbeForm
 
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's

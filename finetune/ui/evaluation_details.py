@@ -1,8 +1,10 @@
-"""What the evaluation of classes shows besides scores: errors, curves, threshold, calibration."""
+"""What an evaluation shows besides its metrics: of classes their errors, curves, threshold and
+calibration; of scores the answers against the truth; of several labels each, and pairs of them."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,12 @@ from finetune.ui.html import in_words
 from finetune.ui.i18n import gettext
 from finetune.ui.run_charts import line_style
 
-MOST_CLASSES = 30  # in a table; the most frequent ones
+MOST_CLASSES = MOST_LABELS = 30  # in a table; the most frequent ones
+MOST_PAIRS = 10  # of labels that occur together, or are confused
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 
 
-def values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
+def _class_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     """Return the values that `evaluation/classes.html` needs besides the analysis."""
     details = analysis.details
     by_support = sorted(range(len(analysis.labels)), key=lambda n: -details.classes[n].support)
@@ -145,3 +148,57 @@ def _calibration_chart(analysis: Analysis) -> Markup:
     title, empty = gettext("Confidence and accuracy"), gettext("No example was scored.")
     across = gettext("confidence")
     return charts.chart(title, lines, 1.0, empty, across, reach=(0.0, 1.0), look=look)
+
+
+def _score_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
+    """Return the values that `evaluation/score.html` needs besides the analysis."""
+    details = analysis.details
+    most = max(1, int(details.density.max()))
+    size = len(details.density)
+    cells = [
+        (column, size - 1 - row, math.sqrt(count / most), int(count))
+        for column, counts in enumerate(details.density)
+        for row, count in enumerate(counts)
+        if count
+    ]
+    highest = max(1, int(details.error_counts.max()))
+    bars = [100 * count / highest for count in details.error_counts.tolist()]
+    return {"cells": cells, "size": size, "bars": bars}
+
+
+def _label_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
+    """Return the values that `evaluation/labels.html` needs besides the analysis."""
+    details, names = analysis.details, analysis.labels
+    shown = sorted(range(len(names)), key=lambda n: -details.labels[n].support)[:MOST_LABELS]
+    never = [names[n] for n in shown if details.labels[n].support and not details.labels[n].given]
+    together = np.triu(details.together, 1)
+    return {
+        "never": never,
+        "shown": [(names[n], details.labels[n]) for n in shown],
+        "rare": [names[n] for n in details.rare],
+        "together": _commonest(together, names),
+        "confused": _commonest(details.confused, names),
+        "kept": dict(decision.thresholds),
+        "levels": [dict(fitted_thresholds(analysis)).get(names[n]) for n in shown],
+    }
+
+
+def fitted_thresholds(analysis: Analysis) -> tuple[tuple[str, float], ...]:
+    """Return the threshold of each label with its best F1; none if there are too few examples."""
+    fitted = analysis.details.thresholds
+    return tuple(zip(analysis.labels, fitted.thresholds, strict=True)) if fitted else ()
+
+
+def _commonest(counts: Any, names: list[str]) -> list[tuple[str, str, int]]:
+    """The pairs of labels with the greatest counts."""
+    order = np.argsort(-counts, axis=None, kind="stable")[:MOST_PAIRS]
+    rows, columns = np.unravel_index(order, counts.shape)
+    return [
+        (names[row], names[column], int(counts[row, column]))
+        for row, column in zip(rows, columns, strict=True)
+        if counts[row, column]
+    ]
+
+
+VALUES = {"classes": _class_values, "score": _score_values, "labels": _label_values}
+"""Of a task's template: what returns the values that it needs besides the analysis."""
