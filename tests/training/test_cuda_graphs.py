@@ -293,7 +293,8 @@ def test_a_recording_that_fails_gives_the_thread_its_stream_and_random_numbers_b
             raise RuntimeError("capture was invalidated")
 
     for name, stand_in in {
-        "default_generators": [generator], "Stream": lambda device: "the recorder's", "graph_pool_handle": lambda: (0, 1),
+        "default_generators": [generator], "Stream": lambda device: "the recorder's",
+        "graph_pool_handle": lambda: (0, 1),
         "CUDAGraph": object, "graph": FailingGraph, "current_stream": lambda device: current[0],
         "set_stream": lambda stream: current.__setitem__(0, stream),
     }.items():  # fmt: skip
