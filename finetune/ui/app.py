@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
-from gradio import http_server, utils
+from gradio import http_server, route_utils, state_holder, utils
+from gradio.state_holder import SessionState
 from markupsafe import Markup
 
 from finetune import owners
@@ -22,7 +24,6 @@ from finetune.ui import (
     i18n,
     origins,
     routes,
-    sessions,
     theme,
     upload_limits,
 )
@@ -35,6 +36,7 @@ from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.runs import RunsTab
 from finetune.ui.tabs.train import TrainTab
 
+MOST_SESSIONS = 1000  # the least recently used is forgotten first
 _QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -120,17 +122,14 @@ class _Tabs:
         copied.then(
             None, None, None, js="() => document.querySelector('#new-run').click()", **quick
         )
-        runs.evaluation.start.click(
-            runs.evaluation.on_start, runs.view, [*filled, runs.evaluation.message],
-            show_progress="minimal", concurrency_limit=2, api_visibility="private",
-        )  # fmt: skip
-
-        rows = predict.files.rows
-        rows.start.click(
-            rows.on_start, predict.files.job_id, [*filled, rows.message],
-            show_progress="minimal", concurrency_limit=2, api_visibility="private",
-        )  # fmt: skip
-
+        for part, asked in (
+            (runs.evaluation, runs.view),
+            (predict.files.rows, predict.files.job_id),
+        ):
+            part.start.click(
+                part.on_start, asked, [*filled, part.message],
+                show_progress="minimal", concurrency_limit=2, api_visibility="private",
+            )  # fmt: skip
         folds = [train.form["folds"], train.message]
         chosen = train.planned.select(train.on_folds, None, folds, **quick)
         chosen.then(**data.examining(), **quick)
@@ -169,6 +168,30 @@ def notices(store: RunStore) -> list[str]:
     return [*facts, *warnings]
 
 
+class Session(SessionState):
+    """A session without the settings and the last value of every component.
+
+    Gradio keeps both for its deep links, which are closed here (`routes`). They take 0.8 MB and 33
+    ms for each page and each call of a program, and hold texts that were sent. By default Gradio
+    keeps 10,000 sessions.
+    """
+
+    def __init__(self, blocks: gr.Blocks) -> None:
+        # Given no blocks, it copies no settings.
+        super().__init__(SimpleNamespace(default_config=blocks.default_config, blocks=()))  # type: ignore[arg-type]
+
+    def _update_config(self, key: int) -> None:
+        pass
+
+    def _update_value_in_config(self, key: int, value: Any) -> None:
+        pass
+
+
+def keep_little_of_sessions() -> None:
+    """Make Gradio use `Session` from now on."""
+    state_holder.SessionState = route_utils.SessionState = Session  # type: ignore[misc, attr-defined]
+
+
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     """Serve the page; `options` override our arguments of Gradio's `launch`."""
     origins.trusted_proxies()  # a wrong one is reported now
@@ -179,7 +202,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     # Gradio polls its queue a thousand times a second (twenty on Windows). Each poll briefly takes
     # a core from a training step on a CPU, and both cores wait for the slower one.
     page._queue.sleep_when_free = 0.02
-    sessions.keep_little()
+    keep_little_of_sessions()
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")
@@ -195,7 +218,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "enable_monitoring": False,
         "footer_links": ["api", "settings"],
         "max_file_size": upload_limits.MAX_FILE_BYTES,
-        "state_session_capacity": sessions.MOST,
+        "state_session_capacity": MOST_SESSIONS,
         "num_workers": 0,  # more would serve files from processes that ask nobody who they are
         "mcp_server": True,
         "i18n": i18n.browser_translations(page),

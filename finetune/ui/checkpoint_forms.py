@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -16,18 +15,15 @@ from finetune.jobs import models, probe
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.ui import elements, feedback, form
-from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 _PROBED = (*DATA_FIELDS, "checkpoint", "max_length")  # fields that a probe depends on
 
 
-@dataclass
-class CheckpointList:
+class CheckpointList(Panel):
     """Two filters, and a button for each checkpoint that they leave."""
-
-    store: RunStore
 
     def draw(self) -> None:
         """Draw the list, folded away, in the current block."""
@@ -50,19 +46,15 @@ class CheckpointList:
 
     def wire(self, chooser: Any) -> None:
         """Connect the events. A pressed name goes into the `chooser`."""
-        self._chooser = chooser
-        filters = [chooser, self.size, self.languages]
-        outputs = [self.message, self.found, chooser]
-        changes = [self.box.expand, *(control.change for control in filters)]
-        gr.on(changes, self.on_filter, filters, outputs, **feedback.LATEST)
-        self.found.select(self.on_press, filters, outputs, **feedback.QUICK)
+        self.chosen = chooser
+        self.connect()
 
-    @reports_errors_in("message")
+    @handler("box.expand", "chosen.change", "size.change", "languages.change", latest=True)
     def on_filter(self, store: RunStore, chosen: Any, size: str, languages: str) -> Updates:
         """List the checkpoints of a size and of some languages."""
         return {self.message: "", self.found: self._listed(store, chosen, size, languages)}
 
-    @reports_errors_in("message")
+    @handler("found.select")
     def on_press(
         self, store: RunStore, event: gr.EventData, chosen: Any, size: str, languages: str
     ) -> Updates:
@@ -70,7 +62,7 @@ class CheckpointList:
         pressed = elements.event_data(event)
         name = str(pressed.get("value"))
         if pressed.get("field") != "remove":
-            return {self._chooser: name, self.message: ""}
+            return {self.chosen: name, self.message: ""}
         removed = models.remove_model(store, name)
         text = gettext(
             "{name} is removed: {size:,.0f} MB are free. The Hub still has it.",
@@ -92,11 +84,8 @@ class CheckpointList:
         )
 
 
-@dataclass
-class ProbeForm:
+class ProbeForm(Panel):
     """The choice of checkpoints to compare, and what came of it."""
-
-    store: RunStore
 
     def draw(self) -> None:
         """Draw the controls in the current block, folded away."""
@@ -120,31 +109,27 @@ class ProbeForm:
             self.message = elements.notice("probe-message")
             self.result = gr.HTML(elem_id="probe-result", js_on_load=elements.CHOICES)
         self.poller = elements.polling_element(1)
-        self.job = gr.State("")
+        self.job_id = gr.State("")
 
     def wire(self, controls: Mapping[str, Any]) -> None:
         """Connect the events; a button in the ranking fills `checkpoint` of the form's controls."""
-        self._checkpoint, quick = controls["checkpoint"], feedback.QUICK
-        everything = elements.components(self)
-        chosen = [self.names, *(controls[name] for name in _PROBED)]
-        self.start.click(self.on_start, chosen, everything, **quick)
-        self.poller.submit(self.on_tick, self.job, everything, **quick)
-        pressed = [*everything, self._checkpoint]
-        self.result.select(self.on_press, self.job, pressed, **quick)
+        self.checkpoint = controls["checkpoint"]
+        self.values = [controls[name] for name in _PROBED]
+        self.connect()
 
-    @reports_errors_in("message")
+    @handler("start.click")
     def on_start(self, store: RunStore, names: Any, *values: Any) -> Updates:
         """Begin the probe, or show the one that was made of the same."""
         names = [str(name) for name in names] if isinstance(names, list) else []
         job = probe.start_probe(store, form.read(values, _PROBED), names)
         return {
             self.message: "",
-            self.job: job.id,
+            self.job_id: job.id,
             self.result: macro("probe.html", "shown")(job.state()),
             self.poller: elements.start_polling(),
         }
 
-    @reports_errors_in("message")
+    @handler("poller.submit")
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """Show the probe's progress, and its ranking once it has ended."""
         state = probe.get_probe(store, job_id).state()
@@ -153,7 +138,7 @@ class ProbeForm:
             updates[self.poller] = elements.stop_polling(event)
         return updates
 
-    @reports_errors_in("message")
+    @handler("result.select")
     def on_press(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """Put the pressed checkpoint into the form, or stop the probe."""
         choice = elements.event_data(event)
@@ -161,4 +146,4 @@ class ProbeForm:
             probe.get_probe(store, job_id).request_stop()
             return {self.message: feedback.note(gettext("Stopping after this one."))}
         text = gettext("The checkpoint is in the form. Press Train to start.")
-        return {self._checkpoint: choice.get("value"), self.message: feedback.note(text)}
+        return {self.checkpoint: choice.get("value"), self.message: feedback.note(text)}

@@ -9,7 +9,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from finetune import config
 from finetune.errors import NoSuchRun, StoreError
 from finetune.evaluation import picking, ranking, report
 from finetune.jobs import run_table
@@ -79,7 +78,6 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         expected=expected_scores,
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
-        hyperparameters=config.hyperparameters(),
         columns=_differing_columns(rows, classes),
         cell=run_view.cell_text,
         charts=drawn,

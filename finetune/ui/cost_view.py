@@ -28,7 +28,6 @@ from finetune.training import recipe, schedule
 from finetune.ui import theme
 from finetune.ui.html import render
 from finetune.ui.i18n import gettext
-from finetune.ui.run_view import duration
 
 SCRIPT = theme.asset("costs.js")
 
@@ -81,8 +80,6 @@ def costs(
         command=""
         if runs not in (1, 1 + config.folds)
         else arguments.command(config, files, runs_folder),
-        duration=duration,
-        rough_duration=rough_duration,
     )
 
 
@@ -116,12 +113,3 @@ def bundled_card(store: RunStore) -> Markup:
     """The card of the bundled pairs, for the page's first paint, in English."""
     card = pairs_card(check.report_known_beforehand(RunConfig()), store, BUNDLED_DATASET)
     return Markup('<div lang="en">{}</div>').format(card)  # unseen on a page of another language
-
-
-def rough_duration(seconds: float) -> str:
-    """`10 s`, `2 min`, `1 h 30 min`."""
-    if seconds < 50:
-        return duration(max(5, 5 * round(seconds / 5)))
-    if seconds < 3570:
-        return f"{max(1, round(seconds / 60))} min"
-    return duration(600 * round(seconds / 600))

@@ -15,12 +15,13 @@ from finetune.search import results
 from finetune.search.study import Study, studies
 from finetune.ui import auth
 from finetune.ui.elements import button
-from finetune.ui.feedback import QUICK, Updates
+from finetune.ui.feedback import QUICK
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates
 
 
-class Deletion:
+class Deletion(Panel):
     """The row with the question."""
 
     def draw(self) -> None:

@@ -142,15 +142,6 @@ def sent_number(event: gr.EventData) -> float:
     return number
 
 
-def components(tab: object) -> list[Any]:
-    """All components in a tab's attributes, which its events may update."""
-    blocks: list[Any] = []
-    for value in vars(tab).values():
-        values = value if isinstance(value, list | tuple) else [value]
-        blocks += [block for block in values if isinstance(block, Block)]
-    return list(dict.fromkeys(blocks))
-
-
 # Each wait has a name, and an answer ends only the wait of its own question. A `gr.Timer` has no
 # names: a late answer to an earlier question would also stop the next wait.
 def polling_element(seconds: float, value: str = "") -> gr.HTML:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,10 +20,9 @@ from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback
-from finetune.ui.cost_view import rough_duration
-from finetune.ui.feedback import Updates, reports_errors_in
-from finetune.ui.html import macro
+from finetune.ui.html import macro, rough_duration
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 _SHOWN, _HIDDEN = [["ft-engine"], ["ft-engine", "ft-unseen"]]
 _BILLED = "job"  # owns the options that all billed engines have
@@ -61,11 +59,8 @@ class Choice(NamedTuple):
         return registry.make_spec(self.engine or HERE, values)
 
 
-@dataclass
-class EngineForm:
+class EngineForm(Panel):
     """The choice of an engine, of its options, and the consent to its price."""
-
-    store: RunStore
 
     def draw(self) -> None:
         """Draw the controls and wire the events that need only them."""
@@ -101,11 +96,11 @@ class EngineForm:
                 shown.append([engine.name])
         self.warning = elements.notice("engine-warning")
         self.prices = gr.State({})
+        self.flavor = self.controls[_BILLED, "flavor"]
         self.boxes = [*self.controls.values()]
         self.inputs: list[Any] = [
             self.engine, *self.boxes, self.agreed, self.prices, self.token,
         ]  # fmt: skip
-        self.outputs = elements.components(self)
         self._wire(shown)
 
     def _draw_options(self, owner: str, options: type[EngineOptions], names: list[str]) -> Any:
@@ -118,10 +113,7 @@ class EngineForm:
         updates = json.dumps([gr.update(elem_classes=classes) for classes in (_HIDDEN, _SHOWN)])
         own = f"(engine) => {json.dumps(shown)}.map((n) => ({updates})[+n.includes(engine)])"
         self.engine.change(None, self.engine, self.groups, js=own, **feedback.QUICK)
-        machine = self.controls[_BILLED, "flavor"]
-        asking = [self.engine.change, self.token.change]
-        inputs = [self.engine, self.token, machine]
-        gr.on(asking, self.on_engine, inputs, self.outputs, **feedback.LATEST)
+        self.connect()
         # What is agreed to is the price that is shown.
         self.changes = [self.engine.change, *(box.change for box in self.boxes)]
         gr.on(self.changes, None, None, self.agreed, js="() => false", **feedback.QUICK)
@@ -134,18 +126,18 @@ class EngineForm:
         options = {name: value for (owner, name), value in named if owner in owners_of}
         return Choice(engine, options, agreed, prices, token)
 
-    @reports_errors_in("price")
+    @handler("engine.change", "token.change", errors_in="price", latest=True)
     def on_engine(
         self,
         store: RunStore,
         engine: str,
-        typed: str = "",
-        chosen: str | None = None,
+        token: str = "",
+        flavor: str | None = None,
         oauth: gr.OAuthToken | None = None,
     ) -> Updates:
         """Show an engine's machines and prices after the engine or the token has changed.
 
-        Keeps the machine `chosen` if the engine has it.
+        Keeps the machine `flavor` if the engine has it.
         """
         kind = registry.find_engine(engine)
         fact, command = kind.missing()
@@ -154,16 +146,16 @@ class EngineForm:
         if not issubclass(kind, BilledEngine):
             return shown
         try:
-            token = auth.hub_token(store, typed, oauth) if kind.needs_token else ""
-            machines = kind(token or "").machines()
+            own = auth.hub_token(store, token, oauth) if kind.needs_token else ""
+            machines = kind(own or "").machines()
         except Exception as error:
             return shown | {self.price: feedback.show_errors(error)}
         names = [machine.name for machine in machines]
         usual = kind.usual_machine if kind.usual_machine in names else next(iter(names), None)
-        changed: dict[str, Any] = {} if chosen in names else {"value": usual}
+        changed: dict[str, Any] = {} if flavor in names else {"value": usual}
         choices = [(f"{m.name} \u00b7 ${m.price:.2f}/h \u00b7 {m.label}", m.name) for m in machines]
         return shown | {
-            self.controls[_BILLED, "flavor"]: gr.update(choices=choices, **changed),
+            self.flavor: gr.update(choices=choices, **changed),
             self.prices: {machine.name: machine.price for machine in machines},
         }
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -15,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from finetune import disk
 from finetune.errors import ConfigError, FinetuneError
-from finetune.ui import auth, theme
+from finetune.ui import theme
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
@@ -26,8 +24,6 @@ QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibil
 # an earlier one is answered. Not for events with data: Gradio would repeat them without it.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 AS_DRAWN = theme.asset("as_drawn.js")  # `js_on_load` of a `gr.HTML` with controls in it
-Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
-Handler = Callable[..., Updates]
 
 
 def refuse_in_one_line(page: gr.Blocks) -> None:
@@ -67,38 +63,6 @@ class _Functions(dict[int, Any]):
 
     def __missing__(self, index: object) -> Any:
         raise HTTPException(404, "There is no such function.")
-
-
-def reports_errors_in(component: str) -> Callable[[Handler], Handler]:
-    """Make a method of a tab a Gradio event handler.
-
-    The method gets the visitor's own store, then the inputs and whatever Gradio fills in by type
-    (`gr.EventData`, `gr.OAuthToken`). It returns updates by component. An error is shown in the
-    tab's attribute `component`, one of the event's outputs; everything else stays as it is.
-    """
-
-    def decorate(method: Handler) -> Handler:
-        @functools.wraps(method)
-        def handle(self: Any, request: gr.Request, *inputs: Any) -> Updates:
-            try:
-                updates = method(self, auth.visitor_store(self.store, request), *inputs)
-            except Exception as error:
-                updates = {getattr(self, component): show_errors(error)}
-            return updates or gr.skip()  # Gradio takes no empty dict
-
-        # Gradio reads the signature to find by type what it fills in itself.
-        signature = inspect.signature(method)
-        owner, store, *inputs = signature.parameters.values()
-        parameters = [owner, store.replace(name="request"), *inputs]
-        special = {n: h for n, h in method.__annotations__.items() if str(h).startswith("gr.")}
-        handle.__annotations__ = {"request": gr.Request, **special}
-        handle.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return handle
-
-    return decorate
-
-
-handler = reports_errors_in("message")
 
 
 def show_errors(error: Exception) -> Markup:

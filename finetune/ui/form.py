@@ -243,3 +243,9 @@ def filled(store: RunStore, config: RunConfig) -> list[Any]:
         if getattr(config, name) != getattr(RunConfig(), name):
             values[name] = gr.update(value=values[name], visible=True)
     return [*(values[name] for name in NAMES), pairs]
+
+
+def opened(boxes: Sequence[Any], store: RunStore, config: RunConfig) -> dict[Any, Any]:
+    """Updates that put a configuration into the form and show it. `boxes` are the components of
+    `filled`, then the page's tabs."""
+    return dict(zip(boxes, [*filled(store, config), gr.Tabs(selected="train")], strict=True))

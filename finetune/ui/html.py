@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -57,7 +58,7 @@ def environment() -> Environment:
     templates.globals["find_task"] = find_task
     filters = (
         fixed, exact, count, size, number, code, label, measure, in_words, shorten, printable,
-        rounded_up,
+        rounded_up, duration, rough_duration, when,
     )  # fmt: skip
     for function in filters:
         templates.filters[function.__name__] = function
@@ -98,6 +99,33 @@ def size(value: float) -> str:
     if value < 1000:
         return f"{value:.0f} B"
     return f"{fixed(value / 1e6, 1)} MB" if value >= 100_000 else f"{fixed(value / 1e3, 1)} KB"
+
+
+def duration(seconds: float) -> str:
+    """`48 s`, `3 min 05 s`, `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def when(seconds: float) -> str:
+    """The server's local time, to the minute."""
+    with contextlib.suppress(ValueError, OverflowError, OSError):  # a damaged file's number
+        if seconds:
+            return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return "\u2013"
+
+
+def rough_duration(seconds: float) -> str:
+    """`10 s`, `2 min`, `1 h 30 min`."""
+    if seconds < 50:
+        return duration(max(5, 5 * round(seconds / 5)))
+    if seconds < 3570:
+        return f"{max(1, round(seconds / 60))} min"
+    return duration(600 * round(seconds / 600))
 
 
 def code(text: str) -> Markup:

@@ -11,17 +11,16 @@ import gradio as gr
 from finetune.data import hub_access
 from finetune.hub_errors import Kind
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback
-from finetune.ui.feedback import Updates, reports_errors_in
+from finetune.ui import elements
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 
 @dataclass
-class HubSearch:
+class HubSearch(Panel):
     """The search box, and its results as buttons."""
 
-    store: RunStore
     kind: Kind
 
     def draw(self) -> None:
@@ -37,21 +36,20 @@ class HubSearch:
     def wire(self, choosers: Sequence[Any], cleared: Mapping[Any, Any]) -> Any:
         """Connect the events. A pressed name goes into the `choosers`, and the components of
         `cleared` get their values. Returns that event."""
-        self._choosers, self._cleared = choosers, dict(cleared)
-        self.box.input(self.on_search, self.box, self.results, **feedback.LATEST)
-        outputs = [self.box, self.results, *choosers, *cleared]
-        return self.results.select(self.on_choose, None, outputs, **feedback.QUICK)
+        self.choosers, self.cleared = [*choosers], [*cleared]
+        self._blank = dict(cleared)
+        return self.connect()["on_choose"]
 
-    @reports_errors_in("results")
-    def on_search(self, store: RunStore, text: str) -> Updates:
+    @handler("box.input", errors_in="results", latest=True)
+    def on_search(self, store: RunStore, box: str) -> Updates:
         """Show the repositories whose names contain the text."""
-        text = str(text).strip()[:100]
+        text = str(box).strip()[:100]
         hits = hub_access.search(self.kind, text) if text else []
         return {self.results: macro("hub_search.html", "results")(self.kind, text, hits)}
 
-    @reports_errors_in("results")
+    @handler("results.select", errors_in="results")
     def on_choose(self, store: RunStore, event: gr.EventData) -> Updates:
         """Choose the name that was pressed."""
         name = elements.event_data(event).get("value")
         emptied = dict.fromkeys((self.results, self.box), "")
-        return {**dict.fromkeys(self._choosers, name), **self._cleared, **emptied}
+        return {**dict.fromkeys(self.choosers, name), **self._blank, **emptied}

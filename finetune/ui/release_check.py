@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,18 +18,15 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.ui import elements, feedback, upload_limits
 from finetune.ui.elements import button
-from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import render
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 _LISTED = 20  # changed answers of each kind
 
 
-@dataclass
-class ReleaseCheck:
+class ReleaseCheck(Panel):
     """Its controls and event handlers."""
-
-    store: RunStore
 
     def draw(self) -> None:
         """Lay out the part, hidden, and wire its events."""
@@ -62,12 +58,9 @@ class ReleaseCheck:
             self.message = elements.notice("check-message")
             self.result = gr.HTML(elem_id="check-result")
         self.poller = elements.polling_element(1)
-        inputs = [self.new, self.old, self.max_lost, self.min_gain, self.golden]
-        everything = elements.components(self)
-        self.start.click(self.on_start, inputs, everything, **feedback.QUICK)
+        self.connect()
         chosen = [self.new.change, self.old.change]  # the result is of other models
         gr.on(chosen, lambda: "", None, self.result, **feedback.QUICK)
-        self.poller.submit(self.on_tick, self.new, everything, **feedback.QUICK)
 
     def shown(self, store: RunStore, run_ids: Sequence[str]) -> Updates:
         """Return the updates for the runs that are compared; the newest is the new one."""
@@ -81,7 +74,7 @@ class ReleaseCheck:
             self.old: gr.update(choices=choices, value=newest[1]),
         }
 
-    @handler
+    @handler("start.click")
     def on_start(
         self, store: RunStore, new: str, old: str, max_lost: str, min_gain: str, golden: str | None
     ) -> Updates:
@@ -95,7 +88,7 @@ class ReleaseCheck:
         job = compare.start_check(store, *runs, limits, path, Path(golden).name)
         return {self.message: "", self.result: progress(job.state())} | self._polled(job)
 
-    @handler
+    @handler("poller.submit")
     def on_tick(self, store: RunStore, new: str, event: gr.EventData) -> Updates:
         """Show the job's progress, then its judgement."""
         job = ComparisonJob.of(store.get(new), "release")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,7 +23,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import feedback
-from finetune.ui.html import fixed, in_words, macro, phase_text, render
+from finetune.ui.html import duration, fixed, in_words, macro, phase_text, render, when
 from finetune.ui.i18n import gettext, number
 
 MAX_COMPARED = 8  # colours and dashes that can be told apart
@@ -53,7 +52,6 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         summary=summary,
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
-        duration=duration,
         engine=engine.label or spec.engine,
         spec=spec if engine.is_remote else None,
         spent=spending.spent_on(run) if engine.is_remote else 0.0,
@@ -137,24 +135,6 @@ def quarters(summary: RunSummary) -> int:
     return 4 * summary.step // summary.total_steps if summary.total_steps else 0
 
 
-def duration(seconds: float) -> str:
-    """`48 s`, `3 min 05 s`, `2 h 10 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def when(seconds: float) -> str:
-    """The server's local time, to the minute."""
-    with contextlib.suppress(ValueError, OverflowError, OSError):  # a damaged file's number
-        if seconds:
-            return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-    return "\u2013"
-
-
 def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
     place, waiting = queue_place
     if summary.status == "waiting" and place:
@@ -218,7 +198,6 @@ def table(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
         columns=columns,
-        hyperparameters=config.hyperparameters(),
         same=same,
         choices=choices,
         chosen=chosen,

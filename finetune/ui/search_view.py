@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from finetune.config import Range, hyperparameters
+from finetune.config import Range
 from finetune.errors import FinetuneError
 from finetune.metrics.catalog import find
 from finetune.runs.store import RunStore
@@ -17,7 +17,7 @@ from finetune.ui import charts, feedback
 from finetune.ui.charts import Series
 from finetune.ui.html import fixed, macro, measure, render
 from finetune.ui.i18n import gettext
-from finetune.ui.run_view import duration, setting_text
+from finetune.ui.run_view import setting_text
 
 _DRAWN = 60  # learning curves, the newest
 _STATES = ("finished", "pruned", "failed", "running", "waiting")
@@ -62,9 +62,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         alike=results.alike(rows, best, spread),
         rows=[*scored, *(row for row in rows if row.score is None)],
         fields=list(study.settings.space),
-        hyperparameters=hyperparameters(),
         value_text=_value_text,
-        duration=duration,
         importance=results.importance(study),
         price=limits.trial_price(study.settings.spec),
         best_chart=_best_chart(study, rows, metric),

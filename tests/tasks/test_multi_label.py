@@ -31,7 +31,7 @@ from finetune.tasks import label_lists
 from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL, DecisionRule, PredictOptions, Target
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.registry import recognise
-from finetune.ui import evaluation_details, evaluation_view
+from finetune.ui import evaluation_view
 from finetune.ui.html import macro
 from finetune.ui.tabs.data import column_choices
 from finetune.ui.tabs.evaluate import Evaluation
@@ -295,7 +295,7 @@ def test_a_run_of_labels_is_evaluated_and_its_model_loads_anywhere(
     assert state.baselines[baselines.TFIDF]["micro_f1"] > 0
     # 3. A threshold for each label, kept with the model
     levels = tuple(zip(LABELS, details.thresholds.thresholds, strict=True))
-    assert evaluation_details.fitted_thresholds(study.analysis) == levels
+    assert evaluation_view.fitted_thresholds(study.analysis) == levels
     bound = abstention.answer_when_sure(run)
     shown = str(evaluation_view.view(study, state, DecisionRule(), JobState("none"), "", bound))
     assert 'id="keep-sure"' in shown

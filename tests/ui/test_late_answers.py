@@ -46,10 +46,10 @@ def test_the_run_that_was_asked_about_is_deleted(tab: RunsTab, store: RunStore) 
     question = tab.on_delete(NOBODY, opened_view(first))
     assert "first" in question[tab.deletion.question]
     now = opened_view(second)  # by the time of the click another one was opened
-    updates = tab.on_confirm(NOBODY, None, now, {}, "", question[tab.deletion.asked])
+    updates = tab.on_confirm(NOBODY, None, now, "", question[tab.deletion.asked])
     assert [run.id for run in store.runs()] == [second.id]
     assert updates[tab.view]["opened"] == second.id
-    assert "no such run" in tab.on_confirm(NOBODY, None, now, {}, "", "")[tab.message]
+    assert "no such run" in tab.on_confirm(NOBODY, None, now, "", "")[tab.message]
 
 
 def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_for(
@@ -58,14 +58,14 @@ def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_fo
     first, second = (store.create(RunConfig()) for _ in range(2))
 
     def open_run(run: Run, at: Any, view: Any) -> Any:
-        return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), None, view, {}, "")
+        return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), None, view, "")
 
     opened = open_run(second, 7.0, blank())
     assert opened[tab.described] == opened[tab.view]["opened"] == second.id
     for at in (6.0, None, "8"):  # it was clicked before, and is answered after
         assert open_run(first, at, opened[tab.view]) == gr.skip()
     assert open_run(first, 8.0, opened[tab.view])[tab.view]["opened"] == first.id
-    tab.on_save(NOBODY, opened[tab.view], {}, "", "a name", "a, b", "a note", first.id)
+    tab.on_save(NOBODY, opened[tab.view], "", "a name", "a, b", "a note", first.id)
     assert (first.about().name, first.about().note, second.about().note) == ("a name", "a note", "")
 
 

@@ -21,7 +21,7 @@ from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs import events
 from finetune.runs.store import RunStore
-from finetune.ui.predicted_rows import TO_LABEL, PredictedRows, blank, monitoring_view
+from finetune.ui.tabs.predict_file import TO_LABEL, PredictedRows, blank, monitoring_view
 from tests.support import monitored
 from tests.support.judging import write_csv
 from tests.support.tabs import NOBODY

@@ -29,9 +29,15 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, form
-from finetune.ui.predicted_rows import ALL, CORRECTED, UNSURE_ONLY, PredictedRows, blank
 from finetune.ui.tabs import predict_file
-from finetune.ui.tabs.predict_file import FilePredictions
+from finetune.ui.tabs.predict_file import (
+    ALL,
+    CORRECTED,
+    UNSURE_ONLY,
+    FilePredictions,
+    PredictedRows,
+    blank,
+)
 from tests.support import toys
 from tests.support.tabs import NOBODY, asks, data_tab, draw_train, predict_tab
 

@@ -47,7 +47,7 @@ def test_a_ranking_is_shown_with_a_button_for_each_that_was_read() -> None:
 def test_a_pressed_checkpoint_is_put_into_the_form(form: ProbeForm) -> None:
     event = gr.EventData(None, {"field": "checkpoint", "value": "owner/good"})
     updates = form.on_press(NOBODY, "", event)
-    assert updates[form._checkpoint] == "owner/good"
+    assert updates[form.checkpoint] == "owner/good"
 
 
 def test_what_cannot_be_compared_is_said_at_the_button(form: ProbeForm) -> None:

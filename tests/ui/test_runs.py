@@ -161,9 +161,7 @@ def test_a_run_and_a_comparison_are_opened_by_their_ids(
     compared = tab.on_open(NOBODY, *view_inputs, f"compare={first.id},{second.id}")
     assert compared[tab.view]["compared"] == [first.id, second.id]
     assert re.search("<td>1</td><td>2</td>", str(compared[tab.comparison]["value"]), re.DOTALL)
-    # Though a tick of before the comparison was answered after it, and with it what was sent.
-    sent = tab.on_tick(NOBODY, *view_inputs)[tab.sent]
-    back = tab.on_back(NOBODY, compared[tab.view], sent, "")
+    back = tab.on_back(NOBODY, compared[tab.view], "")
     assert not back[tab.head]["visible"]
     assert not back[tab.comparison]["visible"]
     assert "no such run" in tab.on_open(NOBODY, *view_inputs, "run=../x")[tab.message]
@@ -391,7 +389,7 @@ def test_columns_are_chosen_and_all_runs_are_taken_away(
 
     def heads(names: str) -> list[str]:
         event = gr.EventData(None, {"do": "columns", "what": names, "at": 1})
-        table = tab.on_table(NOBODY, event, None, runs.blank(), {}, "")[tab.table]
+        table = tab.on_table(NOBODY, event, None, runs.blank(), "")[tab.table]
         return re.findall(r'data-do="sort" data-what="(.*?)"', table)
 
     assert heads("weight_decay seconds <b>") == ["name", "weight_decay", "seconds"]
@@ -409,9 +407,9 @@ def test_the_ticked_runs_are_deleted_together(store: RunStore, toy_checkpoint: P
     asked = tab.on_delete_ticked(NOBODY, runs.blank(), f"{first.id} {third.id}")
     assert "Delete 2 runs" in asked[tab.deletion.question]
     ids = asked[tab.deletion.asked]
-    tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)
+    tab.on_confirm(NOBODY, None, runs.blank(), "", ids)
     assert [run.id for run in store.runs()] == [second.id]
-    assert "no such run" in tab.on_confirm(NOBODY, None, runs.blank(), {}, "", ids)[tab.message]
+    assert "no such run" in tab.on_confirm(NOBODY, None, runs.blank(), "", ids)[tab.message]
 
 
 def test_data_are_told_apart_by_their_contents(

@@ -10,7 +10,7 @@ import pytest
 
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import sessions
+from finetune.ui import app
 from tests.support.server import Server
 
 LONG = "\u732b" * 500_000  # a megabyte
@@ -83,7 +83,7 @@ def test_what_was_asked_in_a_session_is_known_in_it_alone(server: Server, finish
 
 def test_the_session_used_longest_ago_is_forgotten(server: Server, store: RunStore) -> None:
     with server.client() as web:
-        for number in range(sessions.MOST + 5):
+        for number in range(app.MOST_SESSIONS + 5):
             body = {"data": [], "fn_index": 0, "session_hash": f"many{number}"}
             assert web.post("gradio_api/run/predict", json=body).status_code == 200
-    assert len(server.blocks.state_holder.session_data) <= sessions.MOST
+    assert len(server.blocks.state_holder.session_data) <= app.MOST_SESSIONS

@@ -447,29 +447,28 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
     tab, root, bob = runs.RunsTab(store), signed_in("root"), signed_in("bob")
     with gr.Blocks():
         tab.draw()
-    nothing_sent: tuple[Any, ...] = ({}, "")  # what was sent, the words to find
     waiting = auth.visitor_store(store, asks(ada)).create(RunConfig(name="in the queue"))
     Queue(store.root).add(waiting.id)
 
     def act(who: gr.Request, view: Any, action: str) -> str:
-        return str(tab.on_action(who, None, view, *nothing_sent, action)[tab.message])
+        return str(tab.on_action(who, None, view, "", action)[tab.message])
 
-    shown = tab.on_everybody(root, runs.blank(), *nothing_sent, True)
+    shown = tab.on_everybody(root, runs.blank(), "", True)
     assert NAME in shown[tab.table]
     assert hers.owner[8:16] in shown[tab.table]  # whose it is
     theirs = shown[tab.view] | {"opened": hers.id}
     for who, everybody in ((bob, True), (root, False)):
-        hidden = tab.on_everybody(who, runs.blank(), *nothing_sent, everybody)
+        hidden = tab.on_everybody(who, runs.blank(), "", everybody)
         assert NAME not in str(hidden)
         view = theirs | {"everybody": everybody}
         assert NOTHING in act(who, view, "stop")
-        assert NOTHING in tab.on_confirm(who, None, view, *nothing_sent, hers.id)[tab.message]
+        assert NOTHING in tab.on_confirm(who, None, view, "", hers.id)[tab.message]
     assert NOTHING in act(root, theirs, "resume")  # its owner's to do
     assert act(root, theirs | {"opened": waiting.id}, "stop") == ""
     assert waiting.state().status == "stopped"
-    assert tab.on_confirm(root, None, theirs, *nothing_sent, hers.id)[tab.message] == ""
+    assert tab.on_confirm(root, None, theirs, "", hers.id)[tab.message] == ""
     assert [run.id for run in store.runs()] == [waiting.id]
-    boxes = [tab.on_tick(who, runs.blank(), *nothing_sent)[tab.everybody] for who in (root, bob)]
+    boxes = [tab.on_tick(who, runs.blank(), {}, "")[tab.everybody] for who in (root, bob)]
     assert [box["visible"] for box in boxes] == [True, False]
 
 

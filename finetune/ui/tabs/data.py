@@ -32,10 +32,10 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.tasks import classes
 from finetune.ui import elements, feedback, form, upload_limits
-from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # Settings for the rows of one source; like its columns, they do not apply to another.
@@ -61,11 +61,8 @@ class Drawn:
     choices: tuple[Choices, ...] = ()  # of the choosers of columns and the positive class
 
 
-@dataclass
-class DataTab:
+class DataTab(Panel):
     """The tab's controls and event handlers."""
-
-    store: RunStore
 
     def draw_poller(self) -> None:
         """Draw the elements that begin and poll a check; outside the tabs, as Train uses both."""
@@ -132,10 +129,11 @@ class DataTab:
         self.datasets = [controls["dataset"], self.dataset]
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
         self.columns = [controls[name] for name in CHOSEN_COLUMNS]
-        everything = elements.components(self)
+        everything = self.outputs()
         # One event for all causes: answers to several may come in another order.
         fields = [self.cause, self.check_id, *(controls[name] for name in CHECKED_FIELDS)]
         self.cause.change(self.on_examine, fields, everything, **latest)
+        self.connect()
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
             chooser.input(
@@ -162,7 +160,6 @@ class DataTab:
             )  # fmt: skip
             pressed.then(**self.examining(), **quick)
         self.search.wire(self.datasets, self.cleared).then(**self.examining(), **quick)
-        self.poller.submit(self.on_tick, [self.check_id, self.drawn], everything, **quick)
         bounded = latest | {"queue": True, "concurrency_limit": 4}
         for event, order in ((self.split.input, "first"), (self.again.click, "random")):
             row_inputs = [self.check_id, self.split, gr.State(order)]
@@ -173,7 +170,7 @@ class DataTab:
         script = f"() => '{cause} ' + Math.random()"
         return {"fn": None, "inputs": None, "outputs": self.cause, "js": script}
 
-    @handler
+    @handler()
     def on_upload(self, store: RunStore, *paths: str | None) -> Updates:
         """Store the uploaded files and choose them as the pairs."""
         files = {split: path for split, path in zip(uploads.SPLITS, paths, strict=True) if path}
@@ -194,7 +191,7 @@ class DataTab:
         selected = {box: gr.update(choices=choices, value=dataset) for box in self.datasets}
         return {self.message: "", **selected, **self.cleared}
 
-    @handler
+    @handler()
     def on_remedy(self, store: RunStore, event: gr.EventData, label_map: str = "") -> Updates:
         """Set the fields of the form that a button on a finding or beside choosers names, or add a
         mended label to the form's `label_map`."""
@@ -206,7 +203,7 @@ class DataTab:
         values = choice.get("values") or {str(choice.get("field")): choice.get("value")}
         return {self.remedies[name]: values[name] for name in REMEDIES if name in values}
 
-    @handler
+    @handler()
     def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
         """Check the chosen pairs anew, or show the findings of an earlier check of them."""
         config = form.read(values, CHECKED_FIELDS)
@@ -224,7 +221,7 @@ class DataTab:
             self.poller: elements.start_polling(),
         }
 
-    @handler
+    @handler("poller.submit")
     def on_tick(self, store: RunStore, check_id: str, drawn: Drawn, event: gr.EventData) -> Updates:
         """Show the check's progress; draw its findings once."""
         stop = {self.poller: elements.stop_polling(event)}
@@ -271,7 +268,7 @@ class DataTab:
                 updates[chooser] = gr.update(choices=now, visible=bool(now))
         return updates
 
-    @handler
+    @handler()
     def on_rows(self, store: RunStore, check_id: str, split: str, order: str) -> Updates:
         """Show the `first` rows of a split, or some at `random`."""
         report = check.get_check(store, check_id).state().latest

@@ -20,30 +20,45 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import (
     elements,
-    evaluation_details,
     evaluation_view,
     feedback,
     form,
-    run_view,
     theme,
 )
 from finetune.ui.elements import button, event_data, sent_number
-from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 View = dict[str, Any]
 PARTS = EVALUATION, ERRORS, PROGRESS = (
     message("Evaluation"), message("Errors"), message("Progress and notes"),
 )  # fmt: skip
 _TEXT = "evaluation_text.html"
+# By button: the part of the decision rule that it forgets, and what is said of a press.
+_FORGOTTEN: dict[str, dict[str, Any]] = {
+    "forget": {"threshold": None}, "cool": {"temperature": None}, "always": {"sure": None},
+    "drop": {"thresholds": ()},
+}  # fmt: skip
+_SAID = {
+    "save": message("The threshold {n:.3f} is saved with the model. Predict offers it."),
+    "forget": message("The saved threshold is forgotten."),
+    "temper": message("The temperature {n:.2f} is saved with the model. Predict offers it."),
+    "cool": message("The saved temperature is forgotten."),
+    "keep": message("A threshold for each label is saved with the model."),
+    "sure": message(
+        "The bound is kept with the model: it answers {n:.0%} of pairs like these, and is unsure "
+        "of the others."
+    ),
+    "always": message("The model answers every row again."),
+    "drop": message("The saved thresholds are forgotten."),
+}
 
 
 @dataclass
-class Evaluation:
+class Evaluation(Panel):
     """The controls of both parts and their event handlers."""
 
-    store: RunStore
     filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
 
     def draw_choice(self) -> None:
@@ -78,6 +93,7 @@ class Evaluation:
                 search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
                 self.filters.append(search)
             self.page = gr.State(0)
+            self.at_page = [*self.filters, self.page]
             self.counts = elements.notice("errors-counts")
             self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
             self.corrected = gr.HTML(elem_id="corrections")
@@ -90,21 +106,17 @@ class Evaluation:
 
     def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
         """Connect the events. Those of `opening` may have opened another run in `view`."""
-        quick, latest = feedback.QUICK, feedback.LATEST
-        everything, at_page = elements.components(self), [view, *self.filters, self.page]
-        # 1. Another part, or another run: one event, so that the last one's answer comes last.
-        progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
-        shown = [view, self.part, *self.filters, self.page]
-        gr.on([self.part.input, *opening], self.on_part, shown, everything, **latest | progress)
-        # 2. The evaluation.
-        self.body.click(self.on_choice, view, everything, trigger_mode="multiple", **quick)
-        self.polling.submit(self.on_tick, view, everything, **quick)
-        # 3. The examples.
-        changes = [control.change for control in self.filters]
-        gr.on(changes, self.on_filter, [view, *self.filters], everything, **latest)
-        self.table.click(self.on_table, at_page, everything, trigger_mode="multiple", **quick)
+        # Another part, or another run: one event, so that the last one's answer comes last.
+        latest = feedback.LATEST | {"show_progress": "minimal"}
+        everything, shown = self.outputs(), [view, self.part, *self.filters, self.page]
+        gr.on(
+            [self.part.input, *opening], self.on_part, shown, everything,
+            show_progress_on=[self.body, self.table], **latest,
+        )  # fmt: skip
+        self.view = view
+        self.connect()
 
-    @handler
+    @handler()
     def on_part(self, store: RunStore, view: View, part: str, *filters: Any) -> Updates:
         """Draw the visible part after another part or run was chosen."""
         updates: Updates = {
@@ -125,83 +137,64 @@ class Evaluation:
             updates[self.filters[0]] = gr.update(visible=summary.task.has_right)
         return updates
 
-    @reports_errors_in("body")
+    @handler("polling.submit", errors_in="body")
     def on_tick(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
         """Show the job's progress."""
         return self._evaluation(store, view["opened"], event)
 
-    @handler
+    @handler("body.click", trigger_mode="multiple")
     def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
         """Save or forget a threshold or a temperature of the model, measure both orders of the
         sentences, or open the test set."""
         clicked = event_data(event)
         run, number = store.get(clicked.get("run")), sent_number(event)
         summary = run.state()
-        text: str = ""
-        match clicked.get("do"):
-            case "orders" | "test" as kind:
-                EvaluationJob.of(run, kind).start(store)
+        decision: dict[str, Any] = {}
+        match do := clicked.get("do"):
+            case "orders" | "test":
+                EvaluationJob.of(run, do).start(store)
             case "save":
-                evaluate.save_decision(run, summary, threshold=number)
-                text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
-            case "forget":
-                evaluate.save_decision(run, summary, threshold=None)
-                text = message("The saved threshold is forgotten.")
+                decision = {"threshold": number}
             case "temper":
-                evaluate.save_decision(run, summary, temperature=number)
-                text = message(
-                    "The temperature {n:.2f} is saved with the model. Predict offers it."
-                )
-            case "cool":
-                evaluate.save_decision(run, summary, temperature=None)
-                text = message("The saved temperature is forgotten.")
+                decision = {"temperature": number}
             case "keep":
                 study = report.evaluate_run(run, summary)
-                levels = evaluation_details.fitted_thresholds(study.analysis)
-                evaluate.save_decision(run, summary, thresholds=levels)
-                text = message("A threshold for each label is saved with the model.")
+                decision = {"thresholds": evaluation_view.fitted_thresholds(study.analysis)}
             case "sure":
                 bound = {name: clicked.get(name) for name in ("error", "confidence")}
                 bound["per_class"] = bool(clicked.get("per_class"))
                 number = evaluate.keep_when_sure(run, **bound).coverage
-                text = message(
-                    "The bound is kept with the model: it answers {n:.0%} of pairs like these, and "
-                    "is unsure of the others."
-                )
-            case "always":
-                evaluate.save_decision(run, summary, sure=None)
-                text = message("The model answers every row again.")
-            case "drop":
-                evaluate.save_decision(run, summary, thresholds=())
-                text = message("The saved thresholds are forgotten.")
-        note = feedback.good(gettext(text, n=number)) if text else ""
+            case "forget" | "cool" | "always" | "drop":
+                decision = _FORGOTTEN[do]
+        if decision:
+            evaluate.save_decision(run, summary, **decision)
+        note = feedback.good(gettext(_SAID[do], n=number)) if do in _SAID else ""
         return self._evaluation(store, view["opened"]) | {self.message: note}
 
-    @handler
+    @handler("filters.change", latest=True)
     def on_filter(self, store: RunStore, view: View, *filters: Any) -> Updates:
         """List the examples that the filters choose."""
         return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
-    @handler
-    def on_table(self, store: RunStore, event: gr.EventData, view: View, *filters: Any) -> Updates:
+    @handler("table.click", trigger_mode="multiple")
+    def on_table(self, store: RunStore, event: gr.EventData, view: View, *at_page: Any) -> Updates:
         """Turn a page, or correct a label."""
         clicked = event_data(event)
         number = int(sent_number(event))
         if clicked.get("do") == "page":
-            filters = (*filters[:-1], number)
+            at_page = (*at_page[:-1], number)
         else:
             run = store.get(clicked.get("run"))
             labels = _labels(run.state())
             if labels:
                 corrections.correct_label(run, number, str(clicked.get("label")), labels)
-        return self._examples(store, view["opened"], *filters) | {self.message: ""}
+        return self._examples(store, view["opened"], *at_page) | {self.message: ""}
 
-    @handler
+    @handler()
     def on_start(self, store: RunStore, view: View) -> Updates:
         """Put the corrected pairs into the form and show the form."""
         config = corrections.corrections_upload(store, store.get(view["opened"]))
-        updates = [*form.filled(store, config), gr.Tabs(selected="train")]
-        return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
+        return form.opened(self.filled, store, config) | {self.message: ""}
 
     def _evaluation(
         self, store: RunStore, run_id: str, event: gr.EventData | None = None
@@ -227,7 +220,6 @@ class Evaluation:
             job=test,
             has_test="test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {}),
             ended=summary.status in ENDED,
-            when=run_view.when,
         )
         rule = decision_rule.read_rule(run.best)
         found = None

@@ -6,7 +6,6 @@ torch is imported with the first question, not with the page.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -20,10 +19,10 @@ from finetune.tasks.base import PredictOptions
 from finetune.tasks.registry import find_task, task_of
 from finetune.ui import elements, feedback, model_chooser, theme
 from finetune.ui.elements import button
-from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
+from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.tabs.predict_file import FILE, FilePredictions
 
 PAIR = "pair"  # the part of the tab beside `FILE`
@@ -31,11 +30,8 @@ _PROGRESS = gr.Progress()  # this default makes Gradio pass one
 _LONGEST = 4000  # characters of an address; a longer pair has none
 
 
-@dataclass
-class PredictTab:
+class PredictTab(Panel):
     """The tab's controls and event handlers."""
-
-    store: RunStore
 
     def __post_init__(self) -> None:
         self.models = Models(self.store)
@@ -103,8 +99,7 @@ class PredictTab:
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = elements.components(self)
-        self.run.change(self.on_run, [self.run, self.question], everything, **latest)
+        everything = self.outputs()
         columns = [self.pair, self.file]
         self.part.change(on_part, self.part, columns, **latest)
         explained = self.why.click(
@@ -123,15 +118,14 @@ class PredictTab:
             cancels=explained,
             **latest,
         )
-        picking = [self.run, self.samples, *self.options]
-        picked = self.offered.click(self.on_sample, picking, everything, **quick)
+        picked = self.connect()["on_sample"]
         picked.then(None, None, None, cancels=explained, **quick)
         asking = elements.opening("predict", self.address, [self.run])
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         opened = [self.run, self.linked]
         self.opened = {"fn": self.on_opened, "inputs": opened, "outputs": everything}
 
-    @reports_errors_in("answer")
+    @handler(errors_in="answer")
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and fill in the pair of an address."""
         asked = elements.asked(address)
@@ -145,31 +139,31 @@ class PredictTab:
             updates |= dict(zip((self.first, self.second), pair, strict=True))
         return updates
 
-    @reports_errors_in("answer")
-    def on_run(self, store: RunStore, run_id: str | None, question: Any) -> Updates:
+    @handler("run.change", errors_in="answer", latest=True)
+    def on_run(self, store: RunStore, run: str | None, question: Any) -> Updates:
         """Show another model, without an answer yet, and without a second box if it takes single
         sentences."""
-        columns = model_chooser.columns(store, run_id)
+        columns = model_chooser.columns(store, run)
         text = gettext("Compare") if columns.sentence2 else gettext("Ask")
         chosen = False  # whether its task has several ways to answer
         with suppress(FinetuneError):
-            prepared = store.get(run_id).state().prepared
+            prepared = store.get(run).state().prepared
             chosen = bool(prepared is None or task_of(prepared.target).choices(prepared.target))
         updates: Updates = {
             self.first: gr.update(label=columns.sentence1),
             self.second: gr.update(label=columns.sentence2, visible=bool(columns.sentence2)),
             self.ask: gr.update(value=text),
             **{control: gr.update(visible=chosen) for control in self.options[1:]},
-            **self._sampled(store, run_id),
+            **self._sampled(store, run),
         }
-        if not question or question[0] != run_id:
-            updates[self.address] = elements.query(run=run_id or "")
-        if question and question[0] != run_id:
+        if not question or question[0] != run:
+            updates[self.address] = elements.query(run=run or "")
+        if question and question[0] != run:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
         return updates
 
-    @reports_errors_in("answer")
+    @handler(errors_in="answer")
     def on_opened(self, store: RunStore, run_id: str | None, linked: Any) -> Updates:
         """Ask the pair of an address, or preload the chosen run's model. Problems are told when the
         model is asked."""
@@ -182,7 +176,7 @@ class PredictTab:
                     predictor("warm", "up")  # the first pass is the slow one
         return {}
 
-    @reports_errors_in("answer")
+    @handler(errors_in="answer")
     def on_ask(
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
@@ -215,7 +209,7 @@ class PredictTab:
             self.question: question,
         }
 
-    @reports_errors_in("reasons")
+    @handler(errors_in="reasons")
     def on_why(self, store: RunStore, question: Any, progress: gr.Progress = _PROGRESS) -> Updates:
         """Explain the answer to the question, and show what would change it."""
         if question is None:
@@ -234,20 +228,20 @@ class PredictTab:
         why = macro("answer.html", "why")
         return {self.reasons: why(explanation, flips, tried, label, columns)}
 
-    @reports_errors_in("answer")
+    @handler("offered.click", errors_in="answer")
     def on_sample(
-        self, store: RunStore, event: gr.EventData, run_id: str | None, samples: Any, *flags: bool
+        self, store: RunStore, event: gr.EventData, run: str | None, samples: Any, *options: bool
     ) -> Updates:
         """Ask about one of the pairs that are offered, or offer others."""
         data = elements.event_data(event)
         if data.get("do") != "ask":
-            return self._sampled(store, run_id)
+            return self._sampled(store, run)
         by_place = {str(place): pair for place, pair in enumerate(samples)}
         if (pair := by_place.get(str(data.get("what")))) is None:
             return {}
         texts = pair.sentence1, pair.sentence2
         filled = dict(zip((self.first, self.second), texts, strict=True))
-        return filled | self._asked(store, run_id, *texts, PredictOptions(*map(bool, flags)))
+        return filled | self._asked(store, run, *texts, PredictOptions(*map(bool, options)))
 
     def _sampled(self, store: RunStore, run_id: str | None) -> Updates:
         """Offer other validation pairs of a run; none if they cannot be read."""

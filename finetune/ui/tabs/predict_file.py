@@ -1,10 +1,10 @@
-"""The part of the Predict tab for whole files."""
+"""The part of the Predict tab for whole files: their columns, progress, answers and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +13,197 @@ from markupsafe import Markup
 
 from finetune.data.table import ReadOptions
 from finetune.errors import DataError, FinetuneError, NoSuchRun
+from finetune.evaluation import corrections, file_shift
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
-from finetune.inference.result_files import SUFFIXES
+from finetune.inference.result_files import PREDICTION, SUFFIXES
+from finetune.inference.shown_rows import ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback, form, model_chooser, upload_limits
-from finetune.ui.elements import button
-from finetune.ui.feedback import Updates, handler
-from finetune.ui.html import macro
+from finetune.ui import elements, feedback, form, model_chooser, theme, upload_limits
+from finetune.ui.elements import button, event_data, sent_number
+from finetune.ui.html import duration, macro, when
 from finetune.ui.i18n import gettext
-from finetune.ui.predicted_rows import PredictedRows
-from finetune.ui.run_view import duration, when
+from finetune.ui.panel import Panel, Updates, handler
+
+PAGE = 25  # rows at a time
+ALL, UNSURE_ONLY, CORRECTED, TO_LABEL = "all", "unsure", "corrected", "label"
+_ANSWER = "answer:"  # begins the choice of an answer
+_DIFFERS = "differs:"  # begins that of rows in which a column differs from the answer
+_TEMPLATE = "prediction_file.html"
+Order = dict[str, Any]  # by: a column, empty for the file's order; descending; first: row of a page
+
+
+def blank() -> Order:
+    """The file's own order, from its first row."""
+    return {"by": "", "descending": False, "first": 0}
+
+
+@dataclass
+class PredictedRows(Panel):
+    """The controls below a file's result and their event handlers."""
+
+    filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
+
+    def draw(self, job_id: gr.State) -> None:
+        """Lay out the rows of the job `job_id` and wire their events, but those of `start`."""
+        self.order = gr.State(blank())
+        self.monitoring = gr.HTML(elem_id="batch-monitoring")
+        with gr.Row(visible=False, equal_height=True) as self.controls:
+            self.which = gr.Dropdown(
+                [(gettext("all rows"), ALL)], value=ALL, label=gettext("Rows"), min_width=160,
+                elem_id="batch-which",
+            )  # fmt: skip
+            self.words = gr.Textbox(
+                label=gettext("With the words"), max_lines=1, min_width=160, elem_id="batch-words"
+            )
+        script = theme.asset("examples.js") + feedback.AS_DRAWN
+        self.table = gr.HTML(elem_id="batch-rows", js_on_load=script)
+        self.corrected = gr.HTML(elem_id="batch-corrected")
+        text = gettext("Train on the corrected rows too")
+        self.start = button(text, "batch-train", visible=False, size="sm")
+        self.message = elements.notice("batch-rows-message")
+        self.job_id, self.filters = job_id, [self.which, self.words]
+        self.connect()
+
+    @handler("filters.change", latest=True)
+    def on_filter(self, store: RunStore, job_id: str, order: Order, *filters: Any) -> Updates:
+        """List the rows that the filters choose."""
+        job = predict.get_prediction(store, job_id)
+        return self._rows(job, job.state(), order | {"first": 0}, *filters)
+
+    @handler("table.click", trigger_mode="multiple")
+    def on_table(
+        self, store: RunStore, event: gr.EventData, job_id: str, order: Order, *filters: Any
+    ) -> Updates:
+        """Turn a page, sort by a column, or correct an answer."""
+        clicked = event_data(event)
+        job = predict.get_prediction(store, clicked.get("run"))
+        state = job.state()
+        match clicked.get("do"):
+            case "page":
+                order = order | {"first": int(sent_number(event))}
+            case "sort":
+                by = str(clicked.get("what"))
+                again = order["by"] == by
+                order = {"by": by, "descending": again and not order["descending"], "first": 0}
+            case "label" if filters[0] == TO_LABEL:
+                predict.label_row(job, int(sent_number(event)), str(clicked.get("label")))
+            case "label":
+                predict.correct_answer(job, int(sent_number(event)), str(clicked.get("label")))
+        return self._rows(job, state, order, *filters)
+
+    @handler()
+    def on_start(self, store: RunStore, job_id: str) -> Updates:
+        """Put the run's pairs and the corrected ones into the form and show the form."""
+        config = predict.corrected_run(store, predict.get_prediction(store, job_id))
+        return form.opened(self.filled, store, config) | {self.message: ""}
+
+    def shown(self, job: PredictionJob, state: PredictionState) -> Updates:
+        """Draw the rows of a file in its order; they can be chosen once all are predicted."""
+        report, answers = state.report, state.report.get("answers", {})
+        choices = [(gettext("all rows"), ALL)]
+        if report.get("unsure"):
+            choices.append((gettext("unsure ({n:,})", n=report["unsure"]), UNSURE_ONLY))
+        choices += [(f"{name} ({count:,})", _ANSWER + name) for name, count in answers.items()]
+        for other in report.get("others", []):
+            text = gettext("differs from {column}", column=other["column"])
+            choices.append((text, _DIFFERS + other["column"]))
+        choices.append((gettext("corrected"), CORRECTED))
+        if state.to_label:
+            choices.append((gettext("to label ({n:,} random)", n=len(state.to_label)), TO_LABEL))
+        updates: Updates = {
+            self.controls: gr.update(visible=bool(report and state.rows)),
+            self.which: gr.update(choices=choices, value=ALL),
+            self.words: "",
+        }
+        return updates | self._rows(job, state, blank(), ALL, "")
+
+    def _rows(
+        self, job: PredictionJob, state: PredictionState, order: Order, which: str, words: str
+    ) -> Updates:
+        corrected = corrections.read_corrections(job)
+        answer, all_rows, labels = state.answer_column, state.rows, corrected
+        given = corrections.read_corrections(job, corrections.LABELS)
+        if which == TO_LABEL:  # a person who sees the answer would lean towards it
+            answer, labels = PREDICTION, given
+            blank_rows = [{**row["cells"], PREDICTION: ""} for row in state.to_label]
+            all_rows = [
+                ShownRow(row=row["row"], margin=None, unsure=False, cells=cells)
+                for row, cells in zip(state.to_label, blank_rows, strict=True)
+            ]
+        for other in state.report.get("others", []):
+            if which == _DIFFERS + other["column"]:
+                all_rows = [row for row in all_rows if row["row"] in other["differ"]]
+                which = ALL
+        rows = [row for row in all_rows if _chosen(row, which, words, corrected, answer)]
+        if which == UNSURE_ONLY and not order["by"]:
+            rows.sort(key=lambda row: (row["margin"] or 0.0, row["row"]))
+        if by := order["by"]:
+            rows.sort(key=lambda row: _sort_key(row["cells"].get(by)), reverse=order["descending"])
+        first = order["first"] if 0 <= order["first"] < max(1, len(rows)) else 0
+        table = macro(_TEMPLATE, "rows")(
+            job.id, state, rows[first : first + PAGE], first, len(rows), PAGE, answer, order,
+            labels, which == TO_LABEL,
+        )  # fmt: skip
+        return {
+            self.table: table,
+            self.monitoring: monitoring_view(job, state, len(given)),
+            self.order: order | {"first": first},
+            self.corrected: macro(_TEMPLATE, "corrected")(len(corrected)),
+            self.start: gr.update(visible=bool(corrected)),
+            self.message: "",
+        }
+
+
+def monitoring_view(job: PredictionJob, state: PredictionState, given: int) -> Markup:
+    """HTML for whether the model still holds, and for the answers of others. `given` is the number
+    of labels of random rows."""
+    judged = predict.monitored(job)
+    others = macro("monitoring.html", "others")(state.report)
+    told = (judged.fact, judged.remedy) if isinstance(judged, DataError) else ("", "")
+    judged = None if isinstance(judged, DataError) else judged
+    sentence = file_shift.sentence(judged) if judged else ""
+    return others + macro("monitoring.html", "view")(
+        judged,
+        file_shift.WHAT,
+        sentence,
+        *told,
+        given,
+        len(state.to_label),
+        file_shift.FEWEST_LABELS,
+    )
+
+
+def _chosen(row: ShownRow, which: str, words: str, corrected: dict[int, str], answer: str) -> bool:
+    cells = row["cells"]
+    found = {
+        ALL: True,
+        UNSURE_ONLY: row.get("unsure", False),
+        TO_LABEL: True,
+        CORRECTED: row["row"] in corrected,
+    }.get(which, str(cells.get(answer)) == which.removeprefix(_ANSWER))
+    wanted = str(words or "")[:200].casefold().split()
+    text = " ".join(map(str, cells.values())).casefold() if wanted else ""
+    return found and all(word in text for word in wanted)
+
+
+def _sort_key(cell: Any) -> tuple[int, Any]:
+    """Numbers before texts, texts that are numbers among the numbers, empty cells last."""
+    if cell is None or cell == "":
+        return 2, 0
+    try:
+        return 0, float(cell)
+    except (TypeError, ValueError):
+        return 1, str(cell).casefold()
+
 
 FILE = "file"  # the name of this part
 
 
-@dataclass
-class FilePredictions:
+class FilePredictions(Panel):
     """A whole file of pairs: its columns, its progress, its answers, its scores."""
-
-    store: RunStore
 
     def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], part: gr.Radio) -> None:
         """Lay out the part that `part` shows and wire its events; `run` chooses the model."""
@@ -77,25 +246,17 @@ class FilePredictions:
         self.view = gr.HTML(elem_id="batch-view")
         self.rows = PredictedRows(self.store)
         self.rows.draw(self.job_id)
-        request = [run, self.file, self.sheet, *self.reading, *self.columns, *options, self.ending]
-        self._wire(request)
+        self.run = run
+        self.choices = [self.sheet, *self.reading, *self.columns, *options, self.ending]
+        self.sentences = self.columns[:2]
+        self.connect()
+        self.opening = {"fn": self.on_open, "inputs": self.job_id, "outputs": self.outputs()}
 
-    def _wire(self, request: list[Any]) -> None:
-        quick = feedback.QUICK
-        everything = [*elements.components(self), *elements.components(self.rows)]
-        run, file, sheet = request[:3]
-        reading = [box.input for box in self.reading]
-        changes = [run.change, file.upload, sheet.input, *reading]
-        files = [run, file, sheet, *self.reading]
-        gr.on(changes, self.on_file, files, everything, **feedback.LATEST)
-        chosen = [column.input for column in self.columns[:2]]
-        gr.on(chosen, self.on_sentence, self.columns, self.columns, **quick)
-        self.start.click(self.on_start, request, everything, **quick)
-        self.cancel.click(self.on_cancel, self.job_id, everything, **quick)
-        self.poller.submit(self.on_tick, self.job_id, everything, **quick)
-        self.opening = {"fn": self.on_open, "inputs": self.job_id, "outputs": everything}
+    def outputs(self) -> list[Any]:
+        """Return the components of the rows too."""
+        return [*super().outputs(), *self.rows.outputs()]
 
-    @handler
+    @handler()
     def on_open(self, store: RunStore, job_id: str) -> Updates:
         """Show the newest file again if the tab is opened after a reload."""
         newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
@@ -105,26 +266,26 @@ class FilePredictions:
         front = {self.part: FILE} if running else {}
         return self._shown(store, newest) | front
 
-    @handler
+    @handler("run.change", "file.upload", "sheet.input", "reading.input", latest=True)
     def on_file(
         self,
         store: RunStore,
-        run_id: str | None,
-        path: str | None,
+        run: str | None,
+        file: str | None,
         sheet: str | None,
         *reading: str | None,
     ) -> Updates:
         """Match the columns of a new file, or of another sheet, to those of the chosen model. In a
         workbook, use the chosen sheet or the one the model was trained on."""
-        trained = model_chooser.columns(store, run_id)
+        trained = model_chooser.columns(store, run)
         found = file_request.FileColumns([], ("", "", ""), [])
-        if path:
-            received, name = upload_limits.path(store.visitor, path), Path(path).name
+        if file:
+            received, name = upload_limits.path(store.visitor, file), Path(file).name
             options = _read_options("", reading)
             found = file_request.file_columns(received, name, trained, options)
             wished, encoding = [str(sheet or "")], ""
             with suppress(FinetuneError):  # the run is gone
-                config = store.get(run_id).config()
+                config = store.get(run).config()
                 wished.append(config.sheet)
                 encoding = config.encoding
             sheet = next((wish for wish in wished if wish in found.sheets), "")
@@ -151,39 +312,39 @@ class FilePredictions:
             )
         return updates
 
-    @handler
+    @handler("sentences.input")
     def on_sentence(self, store: RunStore, *columns: str | None) -> Updates:
         """Unset the label column if a sentence now has it."""
         return {self.columns[2]: NONE} if columns[2] in columns[:2] else {}
 
-    @handler
+    @handler("start.click")
     def on_start(
-        self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
+        self, store: RunStore, run: str | None, file: str | None, *choices: Any
     ) -> Updates:
         """Predict the file. `choices` are its sheet, reading options, three columns, three
         options and the ending of the result."""
-        if not path:
+        if not file:
             raise DataError("There is no file.", "Choose one.")
         count = 1 + len(self.reading)
         reading = vars(_read_options(choices[0], choices[1:count]))
         first, second, label = (str(choice or "") for choice in choices[count : count + 3])
         *options, ending = choices[count + 3 :]
-        run, name = store.get(run_id), Path(path).name
+        run_id, name = store.get(run).id, Path(file).name
         request = PredictionRequest(
-            run.id, name, first, second, label, *map(bool, options), ending=ending or "", **reading
+            run_id, name, first, second, label, *map(bool, options), ending=ending or "", **reading
         )
-        job = predict.start_prediction(store, request, upload_limits.path(store.visitor, path))
-        upload_limits.kept(path, job.input)
+        job = predict.start_prediction(store, request, upload_limits.path(store.visitor, file))
+        upload_limits.kept(file, job.input)
         return self._shown(store, job)
 
-    @handler
+    @handler("cancel.click")
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
         """Cancel the job and keep the rows already predicted."""
         predict.get_prediction(store, job_id).cancel()
         text = gettext("Cancelling: what is judged by then is kept.")
         return {self.message: feedback.note(text)}
 
-    @handler
+    @handler("poller.submit")
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """Show the job's progress, then its result."""
         try:

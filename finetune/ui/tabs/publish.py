@@ -20,9 +20,9 @@ from finetune.jobs.export import ExportJob, ExportState
 from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback, model_chooser
-from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
 HARDWARE = ("cpu-basic", "cpu-upgrade", "t4-small")
@@ -32,10 +32,9 @@ Inputs = dict[Any, Any]  # component -> its value
 
 
 @dataclass
-class PublishTab:
+class PublishTab(Panel):
     """The tab's controls and event handlers."""
 
-    store: RunStore
     approvals: Approvals = field(default_factory=Approvals)
 
     def draw(self) -> None:
@@ -117,15 +116,13 @@ class PublishTab:
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = elements.components(self)
+        everything = self.outputs()
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
         asking = elements.opening("publish", self.address, [self.run])
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         self.showing = {"fn": self.on_card, "inputs": {*self.form}, "outputs": self.card, **latest}
-        # Not on changes by the server: the answer would overwrite what is typed meanwhile.
-        chosen = self.run.input(self.on_run, [self.run, self.named], everything, **latest)
-        chosen.then(**self.showing)
+        self.connect()["on_run"].then(**self.showing)
         gr.on([self.licence.change, self.name.blur, self.owner.change], **self.showing)
         show = "(demo) => ({__type__: 'update', visible: demo})"
         self.demo.change(None, self.demo, self.hardware, js=show, **quick)
@@ -140,9 +137,8 @@ class PublishTab:
         self.push.click(self.on_push, push_inputs, everything, **quick)
         for button, action in ((self.cancel, "cancel"), (self.onnx, "export")):
             button.click(self.on_action, [self.run, gr.State(action)], everything, **quick)
-        self.poller.submit(self.on_tick, self.run, everything, **quick)
 
-    @reports_errors_in("plan")
+    @handler(errors_in="plan")
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and show the progress of its push."""
         asked = elements.asked(address).get("run")
@@ -151,12 +147,13 @@ class PublishTab:
         shown = self._state if chosen == run_id else self._chosen
         return {self.run: update, self.empty: empty, **shown(store, chosen)}
 
-    @reports_errors_in("card")
-    def on_run(self, store: RunStore, run_id: str | None, named: str) -> Updates:
+    # Not on changes by the server: the answer would overwrite what is typed meanwhile.
+    @handler("run.input", errors_in="card", latest=True)
+    def on_run(self, store: RunStore, run: str | None, named: str) -> Updates:
         """Show the chosen model, unless it is shown already."""
-        return self._chosen(store, run_id) if run_id != named else {}
+        return self._chosen(store, run) if run != named else {}
 
-    @reports_errors_in("card")
+    @handler(errors_in="card")
     def on_card(self, store: RunStore, form: Inputs) -> Updates:
         """Show the card as Markdown: its picture in place, its front matter as YAML at the end."""
         if not form[self.run]:
@@ -171,7 +168,7 @@ class PublishTab:
             body = body.replace(f"]({model_card.PICTURE})", f"]({address})")
         return {self.card: f"{body.strip()}\n\n## Metadata\n\n```yaml\n{metadata}```"}
 
-    @reports_errors_in("plan")
+    @handler(errors_in="plan")
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """Show the plan of a push."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
@@ -186,14 +183,14 @@ class PublishTab:
             self.owner: gr.update(choices=list(owners), value=account),
         }
 
-    @reports_errors_in("plan")
+    @handler(errors_in="plan")
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """Start the push."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
         PushJob.of(run).start(store, self._request(form), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
 
-    @reports_errors_in("result")
+    @handler(errors_in="result")
     def on_action(self, store: RunStore, run_id: str | None, action: str) -> Updates:
         """Cancel the push, or export the model."""
         run = store.get(run_id)
@@ -203,10 +200,10 @@ class PublishTab:
             ExportJob.of(run).start(store)
         return self._state(store, run_id)
 
-    @reports_errors_in("plan")
-    def on_tick(self, store: RunStore, run_id: str | None, event: gr.EventData) -> Updates:
+    @handler("poller.submit", errors_in="plan")
+    def on_tick(self, store: RunStore, run: str | None, event: gr.EventData) -> Updates:
         """Show the progress of push and export."""
-        return self._state(store, run_id, event)
+        return self._state(store, run, event)
 
     def _chosen(self, store: RunStore, run_id: str | None) -> Updates:
         """Show another model: its suggested name and the progress of its push."""

@@ -6,7 +6,6 @@ While the tab is open it polls the run folders; only what has changed is sent.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -32,13 +31,14 @@ from finetune.ui import (
 )
 from finetune.ui.deletion import Deletion, hub_token
 from finetune.ui.elements import button, event_data
-from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.release_check import ReleaseCheck
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
+Sent = dict[int, int]  # id of a component -> hash of the update it was sent last
 
 
 def blank() -> View:
@@ -49,15 +49,12 @@ def blank() -> View:
     }  # fmt: skip
 
 
-@dataclass
-class RunsTab:
+class RunsTab(Panel):
     """The tab's controls and event handlers."""
-
-    store: RunStore
 
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
-        self.deletion = Deletion()
+        self.deletion = Deletion(self.store)
         self.check = ReleaseCheck(self.store)
         self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
@@ -71,7 +68,7 @@ class RunsTab:
         self.message = elements.notice("runs-message")
         with gr.Column(elem_id="all-runs"):
             with gr.Row(equal_height=True):
-                self.filter = gr.Textbox(
+                self.words = gr.Textbox(
                     label=gettext("Find"),
                     placeholder=gettext("words of name, status, pairs, checkpoint, tags"),
                     elem_id="runs-filter", max_lines=1, scale=4, min_width=220,
@@ -132,6 +129,7 @@ class RunsTab:
                 )
                 # The id of the run that these three were filled in for.
                 self.described = elements.browser_value()
+                self.description = [self.name, self.tags, self.note, self.described]
                 text = gettext("Save name, tags and note")
                 self.save = gr.Button(text, elem_id="run-save", size="sm")
                 with gr.Accordion(gettext("Configuration"), open=False, elem_id="run-config-fold"):
@@ -139,80 +137,69 @@ class RunsTab:
 
     def _wire(self) -> None:
         quick = feedback.QUICK
-        parts = (self, self.deletion, self.check)
-        everything = [each for part in parts for each in elements.components(part)]
-        view_inputs = [self.view, self.sent, self.filter]
-        each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
-        for html in (self.table, self.comparison):
-            html.click(self.on_table, view_inputs, everything, **each)
+        self.asked, self.confirm = self.deletion.asked, self.deletion.confirm
+        self.connect()
+        view_inputs = [self.view, self.sent, self.words]
         asking = elements.opening("runs", self.address, view_inputs)
-        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
-        tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
-        gr.on([self.pulse.submit, self.filter.change], **tick)
+        self.opening = {"fn": self.on_open, "outputs": self.outputs(), **asking}
         picked = [self.ticked, self.compare, self.delete_ticked]
+        each = quick | {"trigger_mode": "multiple"}
         self.table.select(None, None, picked, js="() => finetune.ticked", **each)
-        self.compare.click(self.on_compare, [*view_inputs, self.ticked], everything, **quick)
-        self.back.click(self.on_back, view_inputs, everything, **quick)
-        self.everybody.input(self.on_everybody, [*view_inputs, self.everybody], everything, **quick)
         for pressed, action in (
             (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
             (self.discard, "discard"), (self.pay, "pay"),
         ):  # fmt: skip
-            pressed.click(self.on_action, [*view_inputs, gr.State(action)], everything, **quick)
-        description = [self.name, self.tags, self.note, self.described]
-        self.save.click(self.on_save, [*view_inputs, *description], everything, **quick)
-        self.delete.click(self.on_delete, self.view, everything, **quick)
-        ticked = [self.view, self.ticked]
-        self.delete_ticked.click(self.on_delete_ticked, ticked, everything, **quick)
+            inputs = [self.view, self.words, gr.State(action)]
+            pressed.click(self.on_action, inputs, self.outputs(), **quick)
         self.leave.click(lambda: gr.update(visible=False), None, self.payment, **quick)
-        asked = [*view_inputs, self.deletion.asked]
-        self.deletion.confirm.click(self.on_confirm, asked, everything, **quick)
 
-    @handler
-    def on_open(self, store: RunStore, view: View, *others: Any) -> Updates:
+    def outputs(self) -> list[Any]:
+        """Return the components of the question and of the release check too."""
+        return [*super().outputs(), *self.deletion.outputs(), *self.check.outputs()]
+
+    @handler()
+    def on_open(self, store: RunStore, view: View, sent: Sent, words: str, address: str) -> Updates:
         """Open the run, comparison or search in the page's address, or the table."""
-        asked, others = elements.asked(others[-1]), others[:-1]
+        asked = elements.asked(address)
         if run_ids := asked.get("compare"):
             compared = [store.get(run_id).id for run_id in run_ids.split(",")]
-            return self._change_view(store, view | {"compared": compared}, *others)
+            return self._change_view(store, view | {"compared": compared}, words)
         if study_id := asked.get("search"):
-            return self._change_view(store, view | {"search": study_id}, *others)
+            return self._change_view(store, view | {"search": study_id}, words)
         if run_id := asked.get("run"):
             part = ERRORS if asked.get("part") == "errors" else ""
-            return self._open(store, view, run_id, *others, part=part)
-        return self._refresh(store, view, *others)
+            return self._open(store, view, run_id, words, part)
+        return self._refresh(store, view, sent, words)
 
-    @handler
-    def on_tick(self, store: RunStore, *view_inputs: Any) -> Updates:
+    @handler("pulse.submit", "words.change", latest=True)
+    def on_tick(self, store: RunStore, view: View, sent: Sent, words: str) -> Updates:
         """Send what has changed since the last time."""
-        return self._refresh(store, *view_inputs)
+        return self._refresh(store, view, sent, words)
 
-    @handler
-    def on_everybody(self, store: RunStore, view: View, *others: Any) -> Updates:
+    @handler("everybody.input")
+    def on_everybody(self, store: RunStore, view: View, words: str, everybody: bool) -> Updates:
         """Show an admin everybody's runs, or their own again."""
-        return self._change_view(store, view | {"everybody": bool(others[-1])}, *others[:-1])
+        return self._change_view(store, view | {"everybody": bool(everybody)}, words)
 
-    @handler
-    def on_compare(self, store: RunStore, view: View, *others: Any) -> Updates:
+    @handler("compare.click")
+    def on_compare(self, store: RunStore, view: View, words: str, ticked: str) -> Updates:
         """Show the ticked runs beside each other, in place of the table."""
-        view = view | {"compared": str(others[-1] or "").split()}
-        return self._change_view(store, view, *others[:-1])
+        return self._change_view(store, view | {"compared": str(ticked or "").split()}, words)
 
-    @handler
-    def on_back(self, store: RunStore, view: View, *others: Any) -> Updates:
+    @handler("back.click")
+    def on_back(self, store: RunStore, view: View, words: str) -> Updates:
         """Show the table again."""
-        return self._change_view(
-            store, view | {"opened": "", "compared": [], "search": ""}, *others
-        )
+        return self._change_view(store, view | {"opened": "", "compared": [], "search": ""}, words)
 
-    @handler
+    # Gradio's other modes drop some clicks.
+    @handler("table.click", "comparison.click", trigger_mode="multiple")
     def on_table(
         self,
         store: RunStore,
         event: gr.EventData,
         oauth: gr.OAuthToken | None,
         view: View,
-        *others: Any,
+        words: str,
     ) -> Updates:
         """Handle a click on a column's title, a run or a page of the table."""
         data = event_data(event)
@@ -222,7 +209,7 @@ class RunsTab:
             return {}  # a later click was answered before: requests may arrive in any order
         view["at"] = at
         if action == "open":
-            return self._open(store, view, target, *others)
+            return self._open(store, view, target, words)
         if action == "measure":
             compare.start_measuring(store, store.get(target))
         if action == "search":
@@ -244,10 +231,10 @@ class RunsTab:
             view["page"] = int(target[:6])
         elif action == "columns":
             view["columns"] = [name for name in target.split() if name in run_view.all_columns()]
-        return self._change_view(store, view, *others)
+        return self._change_view(store, view, words)
 
     def _open(
-        self, store: RunStore, view: View, run_id: str, *others: Any, part: str = ""
+        self, store: RunStore, view: View, run_id: str, words: str, part: str = ""
     ) -> Updates:
         run = _visible(store, view).get(run_id)
         summary, about = run.state(), run.about()
@@ -261,14 +248,14 @@ class RunsTab:
         part = part or (EVALUATION if ended else PROGRESS)
         view = view | {"opened": run.id, "compared": [], "search": ""}
         shown = {self.part: gr.update(value=part, visible=True)}
-        return description | self._change_view(store, view, *others) | shown
+        return description | self._change_view(store, view, words) | shown
 
-    @handler
+    @handler()
     def on_action(
-        self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
+        self, store: RunStore, oauth: gr.OAuthToken | None, view: View, words: str, action: str
     ) -> Updates:
         """Handle a pressed button above the run."""
-        visible, action = _visible(store, view), others[-1]
+        visible = _visible(store, view)
         if action in ("resume", "pay"):  # only its owner may ask for that
             run = store.get(view["opened"])
             if action == "resume" and (price := service.resume_price(run)):
@@ -280,59 +267,55 @@ class RunsTab:
             run = visible.get(view["opened"])
             service.stop_run(visible, run, discard=action == "discard")
         answered = {self.message: "", self.payment: gr.update(visible=False)}
-        return answered | self._refresh(store, view, *others[:-1])
+        return answered | self._refresh(store, view, {}, words)
 
-    @handler
-    def on_save(self, store: RunStore, *values: Any) -> Updates:
+    @handler("save.click")
+    def on_save(self, store: RunStore, view: View, words: str, *description: str) -> Updates:
         """Save name, tags and note of the run they were typed for; another may be open now."""
-        *view_inputs, name, tags, note, described = values
+        name, tags, note, described = description
         store.describe(
             store.get(described),
             name=str(name or "").strip(),
             tags=parse_tags(str(tags or "")),
             note=str(note or ""),
         )
-        return {self.message: ""} | self._refresh(store, *view_inputs)
+        return {self.message: ""} | self._refresh(store, view, {}, words)
 
-    @handler
+    @handler("delete.click")
     def on_delete(self, store: RunStore, view: View) -> Updates:
         """Ask to confirm deleting the opened run, or the search with its runs."""
         return self.deletion.ask(_visible(store, view), view["opened"] or view["search"])
 
-    @handler
+    @handler("delete_ticked.click")
     def on_delete_ticked(self, store: RunStore, view: View, ticked: str) -> Updates:
         """Ask to confirm deleting the ticked runs."""
         return self.deletion.ask(_visible(store, view), str(ticked or ""))
 
-    @handler
+    @handler("confirm.click")
     def on_confirm(
-        self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
+        self, store: RunStore, oauth: gr.OAuthToken | None, view: View, words: str, asked: str
     ) -> Updates:
         """Delete the runs or the search in question, whatever is open by now."""
-        asked = others[-1]
         self.deletion.delete(_visible(store, view), asked, oauth)
         left = {name: "" for name in ("opened", "search") if view[name] in asked.split()}
-        return self._change_view(store, view | left, *others[:-1])
+        return self._change_view(store, view | left, words)
 
-    @handler
+    @handler()
     def on_clone(self, store: RunStore, view: View) -> Updates:
         """Copy the opened run's configuration into the form and show the form."""
         config = store.get(view["opened"]).config().changed(name="")
-        updates = [*form.filled(store, config), gr.Tabs(selected="train")]
-        return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
+        return form.opened(self.filled, store, config) | {self.message: ""}
 
-    def _change_view(
-        self, store: RunStore, view: View, _sent: dict[int, int], text: str
-    ) -> Updates:
+    def _change_view(self, store: RunStore, view: View, words: str) -> Updates:
         """Return all updates for a new view: a tick that was answered late may have put back an
         older record of what was sent."""
         hidden = gr.update(visible=False)
         updates = {
             self.view: view, self.deletion.row: hidden, self.payment: hidden, self.message: "",
         }  # fmt: skip
-        return updates | self._refresh(store, view, {}, text)
+        return updates | self._refresh(store, view, {}, words)
 
-    def _refresh(self, store: RunStore, view: View, sent: dict[int, int], text: str) -> Updates:
+    def _refresh(self, store: RunStore, view: View, sent: Sent, words: str) -> Updates:
         """The updates that were not sent to this browser yet."""
         visible, admin = _visible(store, view), store.visitor.admin
         rows = run_view.rows(visible)
@@ -366,7 +349,7 @@ class RunsTab:
         else:
             order = view["by"], view["descending"]
             table = search_view.links(visible) + run_view.table(
-                rows, *order, str(text or ""), view["page"], view["columns"]
+                rows, *order, str(words or ""), view["page"], view["columns"]
             )
             buttons = (self.resume, self.stop, self.discard, self.cancel, self.clone)
             updates |= dict.fromkeys(buttons, gr.update(visible=False))

@@ -10,7 +10,6 @@ import contextlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -38,17 +37,16 @@ from finetune.ui import (
     feedback,
     form,
     live_updates,
-    search_form,
     several_runs,
     theme,
     upload_limits,
 )
 from finetune.ui.checkpoint_forms import CheckpointList, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
-from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
 
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
@@ -58,11 +56,8 @@ _OPEN_SEARCH = theme.asset("open_search.js")
 _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
 
 
-@dataclass
-class TrainTab:
+class TrainTab(Panel):
     """The tab's controls and event handlers."""
-
-    store: RunStore
 
     def __post_init__(self) -> None:
         self.engine = EngineForm(self.store)
@@ -92,7 +87,7 @@ class TrainTab:
                         elem_classes=_HIDDEN,
                     )  # fmt: skip
                 self.several = several_runs.draw(self.how)
-                self.search = search_form.draw()
+                self.search = several_runs.draw_search()
                 self.engine.draw()
                 self.pairs = gr.HTML(
                     cost_view.bundled_card(self.store), elem_id="pairs-card",
@@ -141,28 +136,24 @@ class TrainTab:
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
         self.probe.wire(self.form)
-        everything = [*elements.components(self), *self.engine.outputs]
+        everything = self.outputs()
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # Also if the same one is chosen again; not, as `input`, if the chooser is merely left.
         choices = [self.preset.change, self.preset.select]
         gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values(), *self.engine.inputs]
-        self.start.click(self.on_start, [self.moved, *values], everything, **quick)
-        searched = [*self.search.inputs, *values]
-        begun = self.begin.click(self.on_search, searched, everything, **quick)
-        begun.then(None, None, None, js=_OPEN_SEARCH, **quick)
-        fields: list[Any] = [self.form[name] for name in search_form.FIELDS if name in self.form]
+        self.values, self.searched = values, [*self.search.inputs, *values]
+        self.connect()["on_search"].then(None, None, None, js=_OPEN_SEARCH, **quick)
+        fields: list[Any] = [self.form[name] for name in several_runs.FIELDS if name in self.form]
         asked: list[Any] = [self.how, *self.search.inputs, *fields]
         changes = [*self.engine.changes, *(control.change for control in asked)]
-        gr.on(changes, self.on_search_time, searched, everything, **latest)
+        gr.on(changes, self.on_search_time, self.searched, everything, **latest)
         search, plain = (several_runs.SEARCH,), several_runs.KINDS[:3]
         for part, kinds in ((self.search.part, search), (self.begin, search), (self.start, plain)):
             self.how.change(None, self.how, part, js=several_runs.shown_for(kinds), **quick)
         unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
         shown = [self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
-        self.live.submit(self.on_turn, self.live, everything, **latest)  # the run's state changed
-        self.live.select(self.on_press, self.live, [*everything, self.filled[-1]], **quick)
         self.opening = {"fn": self.on_turn, "inputs": self.live, "outputs": everything, **quick}
         asking = elements.opening("train", self.address)
         self.arriving = {"fn": self.on_arrival, "outputs": everything, **asking, **quick}
@@ -171,8 +162,6 @@ class TrainTab:
         self.costing: dict[str, Any] = {
             "fn": None, "inputs": None, "outputs": self.cost_asked, "js": another, **quick,
         }  # fmt: skip
-        self.cost_asked.change(self.on_costs, values, everything, **latest)
-        self.unmeasured.change(self.on_measure, values, everything, **latest)
         judged = {name for name, field in run_config.hyperparameters().items() if field.usual_range}
         names = judged | {"metrics", *cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
@@ -182,7 +171,11 @@ class TrainTab:
         estimated += [control.change for control in controls]
         gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
 
-    @handler
+    def outputs(self) -> list[Any]:
+        """Return the components of the engine's form too."""
+        return [*super().outputs(), *self.engine.outputs()]
+
+    @handler("start.click")
     def on_start(
         self, store: RunStore, oauth: gr.OAuthToken | None, moved: str, *values: Any
     ) -> Updates:
@@ -212,50 +205,46 @@ class TrainTab:
             self.engine.agreed: False,
         }
 
-    @handler
-    def on_search(self, store: RunStore, oauth: gr.OAuthToken | None, *values: Any) -> Updates:
+    @handler("begin.click")
+    def on_search(self, store: RunStore, oauth: gr.OAuthToken | None, *searched: Any) -> Updates:
         """Begin a search whose first trial is the form."""
-        choice, others = self._chosen(values[search_form.COUNT :])
+        choice, others = self._chosen(searched[several_runs.SEARCH_COUNT :])
         spec = self.engine.checked(choice)
         config = form.read(others[several_runs.COUNT :])
-        with search_form.problems_at_its_boxes():
-            space, budget, options = search_form.read(values[: search_form.COUNT])
-            limits.check_price(budget, spec)
+        space, budget, options = several_runs.read_search(searched, spec)
         token = ""
         if registry.find_engine(spec.engine).needs_token:
             token = auth.hub_token(store, choice.typed, oauth) or ""
             HubClient(token or None).account()  # a trial would be the first to be refused
-        with search_form.problems_at_its_boxes():
+        with several_runs.problems_at_its_boxes():
             study = driver.begin_search(
                 store, config, space, budget, spec=spec, token=token, **options
             )
         link = macro("feedback.html", "begun_search")(study.title, study.id)
         return {self.message: link, self.engine.agreed: False}
 
-    @reports_errors_in("message")
+    @handler()
     def on_search_time(self, store: RunStore, *values: Any) -> Updates:
         """Show how long the search takes, and which of the form's values lie outside of it."""
-        choice, others = self._chosen(values[search_form.COUNT :])
+        choice, others = self._chosen(values[several_runs.SEARCH_COUNT :])
         if others[0] != several_runs.SEARCH:
             return {}
         try:
             config, spec = form.read(others[several_runs.COUNT :]), choice.spec()
-            with search_form.problems_at_its_boxes():
-                space, budget, _options = search_form.read(values[: search_form.COUNT])
-                limits.check_price(budget, spec)
+            space, budget, _options = several_runs.read_search(values, spec)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, spec.place)
         price, first = limits.trial_price(spec), driver.first_trial(store, config, space)
-        apart = search_form.outside_text(space, first)
-        return {self.planned: search_form.expected(seconds, budget, price, apart)}
+        apart = several_runs.outside_text(space, first)
+        return {self.planned: several_runs.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """Return the engine choice and the values of the other controls."""
         count = several_runs.COUNT + len(form.NAMES)
         return self.engine.read(values[count:]), values[:count]
 
-    @reports_errors_in("costs")
+    @handler("cost_asked.change", errors_in="costs", latest=True)
     def on_costs(self, store: RunStore, *values: Any) -> Updates:
         """Show the cost of a click on Train and the number of its runs."""
         choice, others = self._chosen(values)
@@ -295,12 +284,12 @@ class TrainTab:
             shown[self.unmeasured] = str(time.time())
         return shown | self.engine.priced(store, choice, estimates[0], count)
 
-    @handler
+    @handler()
     def on_folds(self, store: RunStore, event: gr.EventData) -> Updates:
         """Choose a cross-validation, or a validation split."""
         return {self.form["folds"]: str(elements.event_data(event).get("value") or "")[:9]}
 
-    @reports_errors_in("costs")
+    @handler("unmeasured.change", errors_in="costs", latest=True)
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
         """Measure the token lengths of a part of the chosen pairs, ask the Hub for the size of the
         checkpoint, and ask for the costs again."""
@@ -310,7 +299,7 @@ class TrainTab:
                 return {self.cost_asked: str(time.time())}
         return {}
 
-    @handler
+    @handler()
     def on_load(self, store: RunStore, path: str | None) -> Updates:
         """Fill the form from an uploaded configuration."""
         if not path:
@@ -325,7 +314,7 @@ class TrainTab:
             filled[self.message] = feedback.note(gettext(retired))
         return filled
 
-    @handler
+    @handler()
     def on_restore(self, store: RunStore, stored: object) -> Updates:
         """Fill the form as it was when Train was last pressed in this browser, and offer uploads.
 
@@ -339,12 +328,12 @@ class TrainTab:
         choosers = (self.form["dataset"], self.filled[-1])
         return {chooser: gr.update(choices=choices) for chooser in choosers}
 
-    @reports_errors_in("notice")
+    @handler("live.select", errors_in="notice")
     def on_press(
-        self, store: RunStore, event: gr.EventData, run_id: str, oauth: gr.OAuthToken | None = None
+        self, store: RunStore, event: gr.EventData, live: str, oauth: gr.OAuthToken | None = None
     ) -> Updates:
         """Handle a pressed button of the live view."""
-        run, clicked = store.get(run_id), elements.event_data(event)
+        run, clicked = store.get(live), elements.event_data(event)
         summary = run.state()
         match clicked.get("do"):
             case "stop":
@@ -382,18 +371,18 @@ class TrainTab:
                 return filled | {self.how: how, self.several[1]: str(advised.seeds)}
         return {}
 
-    @handler
+    @handler()
     def on_arrival(self, store: RunStore, address: str) -> Updates:
         """Show a run in the form's place, if there is one, when the page is opened."""
         run_id = elements.asked(address).get("run", "")
         run = store.get(run_id) if run_id else _find_run(store, "")
         return self._folded(store, run) if run else self._shown(store, run)
 
-    @handler
-    def on_turn(self, store: RunStore, run_id: str) -> Updates:
+    @handler("live.submit", latest=True)
+    def on_turn(self, store: RunStore, live: str) -> Updates:
         """Show the run after a change of state, or another if it is gone. Once it has ended, link
         to the visitor's active run."""
-        run = _find_run(store, run_id)
+        run = _find_run(store, live)
         updates = self._shown(store, run)
         if run and run.state().status in ENDED:
             other = service.active_run(store)
