@@ -27,7 +27,7 @@ from finetune.jobs.run_table import RunRow
 from finetune.runs.store import RunStore
 from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
-from finetune.ui.model_chooser import Models
+from finetune.ui.choosers import Models
 
 _DEFAULTS: dict[str, Any] = {}  # a run's, as in RunConfig
 

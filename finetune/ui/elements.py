@@ -16,7 +16,7 @@ from gradio.blocks import Block
 
 from finetune import uploads
 from finetune.errors import FinetuneError
-from finetune.ui import feedback, model_chooser, theme
+from finetune.ui import feedback, theme
 from finetune.ui.html import macro
 
 ALWAYS = "+"  # the value of a polling element that asks whenever it is visible
@@ -116,11 +116,6 @@ def pairs_file(label: str, elem_id: str, height: int = 92) -> gr.File:
         label=label, height=height, elem_id=elem_id, elem_classes="ft-file",
         file_types=[*uploads.ENDINGS, ".gz"],
     )  # fmt: skip
-
-
-def no_model(elem_id: str) -> gr.HTML:
-    """Hint in place of a model's controls while there is no model."""
-    return gr.HTML(model_chooser.empty(), elem_id=elem_id, js_on_load=TAB_LINKS, visible=False)
 
 
 def event_data(event: gr.EventData) -> dict[str, Any]:

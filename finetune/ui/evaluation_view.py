@@ -22,7 +22,7 @@ from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
 from finetune.tasks.registry import task_of
-from finetune.ui import charts, run_charts
+from finetune.ui import charts
 from finetune.ui.charts import Series
 from finetune.ui.html import in_words, macro, render
 from finetune.ui.i18n import gettext, number
@@ -83,8 +83,8 @@ def view(
         orders=orders,
         measurable=order is None and summary.paired and summary.status in ENDED,
         curves=[
-            run_charts.loss_chart(summary),
-            run_charts.score_chart(summary, analysis.threshold),
+            charts.loss_chart(summary),
+            charts.score_chart(summary, analysis.threshold),
         ],
         test_set=test_set,
     )
@@ -276,7 +276,7 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         lines.append(
             Series(
                 in_words(name, 2),
-                run_charts.line_style(task_of(analysis.target), name, name),
+                charts.line_style(task_of(analysis.target), name, name),
                 points,
                 latest=False,
             )

@@ -26,10 +26,10 @@ from finetune.runs.events import FirstBatch, Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import elements, feedback, i18n, run_charts, run_view, theme
+from finetune.ui import charts, elements, feedback, i18n, run_view, theme
+from finetune.ui.charts import ChartView
 from finetune.ui.html import render
 from finetune.ui.i18n import gettext
-from finetune.ui.run_charts import ChartView
 
 FRESH = 0.2  # seconds for which a drawing is shown to everyone without reading the run again
 _MAX_DRAWINGS = 200
@@ -145,20 +145,18 @@ def _charts(run: Run, summary: RunSummary, view: ChartView, rule_file: int) -> d
     now = round(summary.latest) if view.across == "time" else 0  # its axis grows
     steps = (view, len(summary.train), summary.step, total, scored)
     stride = max(1, len(summary.train) // 60)  # small charts are not drawn at each of many steps
-    small = cache(lambda: run_charts.small_charts(summary, view))
+    small = cache(lambda: charts.small_charts(summary, view))
     current: dict[str, Any] = {
-        "tools": (view, lambda: render("chart_tools.html", view=view, of=run_charts)),
-        "loss": (steps, lambda: run_charts.loss_chart(summary, view)),
+        "tools": (view, lambda: render("chart_tools.html", view=view, of=charts)),
+        "loss": (steps, lambda: charts.loss_chart(summary, view)),
         "scores": (
             (view, scored, total, len(summary.baselines), rule_file, now),
-            lambda: run_charts.score_chart(
-                summary, decision_rule.read_rule(run.best).threshold, view
-            ),
+            lambda: charts.score_chart(summary, decision_rule.read_rule(run.best).threshold, view),
         ),
     }
     known = summary.count if summary.status in ENDED else len(summary.train) // stride
     basis = (view, known, stride, total, now)
-    for name in run_charts.SMALL:
+    for name in charts.SMALL:
         current[name] = (basis, lambda name=name: small()[name])
     return current
 

@@ -24,7 +24,7 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import accelerator, model, schedule
-from finetune.ui import cost_view
+from finetune.ui import train_plan
 from finetune.ui.engine_form import Choice, EngineForm
 from tests.support import bundled_report, training
 
@@ -143,7 +143,7 @@ def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(
     assert time(padding="max_length").rate < 0.4 * first.rate
     assert time(num_processes=2).seconds < first.seconds
     assert cost.estimate_cost(store, RunConfig(), "elsewhere").time is None
-    text = cost_view.costs(cost.estimate_cost(store, RunConfig()), RunConfig())
+    text = train_plan.costs(cost.estimate_cost(store, RunConfig()), RunConfig())
     assert "measured when the app started" in text
     monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(1.0, 1e10, 4e10))
     slow = time(checkpoint=RunConfig().checkpoint, per_device_train_batch_size=2)
@@ -183,7 +183,7 @@ def test_the_check_of_the_bundled_pairs_is_known_beforehand(
     rows = dataset_cache.preview_rows(
         dataset_cache.read_dataset(RunConfig(), tmp_path).folder, "train"
     )[:3]
-    card = cost_view.bundled_card(store)
+    card = train_plan.bundled_card(store)
     for row in rows:
         assert all(escape(text) in card for text in (row.sentence1, row.sentence2, row.label))
     assert check.report_known_beforehand(RunConfig(max_train_samples=9)) is None
@@ -336,7 +336,7 @@ def test_another_checkpoints_lengths_are_measured_from_a_part_of_the_pairs(
 
 def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> None:
     def shown(config: RunConfig, **values: Any) -> str:
-        return cost_view.costs(cost.estimate_cost(store, config), config, **values)
+        return train_plan.costs(cost.estimate_cost(store, config), config, **values)
 
     text = shown(PAIRS.changed(checkpoint="somebody/model"))
     assert "steps and time known once the pairs are read" in text

@@ -29,7 +29,7 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.ui import cost_view
+from finetune.ui import train_plan
 from tests.support.families import write
 from tests.support.hub import LoopbackHub, Repo
 from tests.support.waiting import until
@@ -47,7 +47,7 @@ def test_the_size_of_a_download_is_told_before_the_click(
     size = sum(len(content) for name, content in repo.files.items() if name in needed)
     assert cost.estimate_cost(store, config).download == cost.Download(size)
     assert not cost.ask_hub(store, config)  # it is known
-    assert "Download" in cost_view.costs(cost.estimate_cost(store, config), config)
+    assert "Download" in train_plan.costs(cost.estimate_cost(store, config), config)
     checkpoint_files.fetch("ada/before")
     assert cost.estimate_cost(store, config).download is None
 
@@ -62,7 +62,7 @@ def test_without_a_network_the_catalogue_tells_the_most(
     assert cost.ask_hub(store, config)
     asked = cost.estimate_cost(store, config)
     assert asked.download == cost.Download(1_420_000_000, at_most=True)
-    assert "at most 1.4 GB to download" in cost_view.costs(asked, config)
+    assert "at most 1.4 GB to download" in train_plan.costs(asked, config)
     assert cost.estimate_cost(store, RunConfig()).download is None
 
 

@@ -21,7 +21,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root, named_run
 from finetune.tasks.base import DecisionRule
-from finetune.ui import model_chooser
+from finetune.ui import choosers
 from finetune.ui.run_view import table
 
 
@@ -128,7 +128,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     assert {row.id for row in rows} == ids
     drawn = table([*rows], "created", True)
     assert all(id_ in drawn for id_ in ids)
-    update, _ = model_chooser.choices(store, None)
+    update, _ = choosers.choices(store, None)
     assert {value for _, value in update["choices"]} == ids
     assert cost.estimate_cost(store, RunConfig()).steps
     assert decision_rule.read_rule(damaged.best) == DecisionRule()

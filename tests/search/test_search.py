@@ -44,7 +44,7 @@ from finetune.search.space import (
     searchable,
 )
 from finetune.search.study import Study, create_study, find_study, studies, trial_run
-from finetune.ui import search_view, several_runs
+from finetune.ui import search_view, train_plan
 from tests.support import stand_in as stand_in_workers
 from tests.support import toys
 from tests.support.hub import TOKEN, LoopbackHub
@@ -742,7 +742,7 @@ def test_a_trial_that_ends_while_it_is_pruned_is_no_error(
 
 def test_how_long_and_how_much_is_said_as_it_is_known() -> None:
     def said(seconds: float | None, price: float = 0, **budget: float) -> str:
-        return str(several_runs.expected(seconds, Budget(**budget), price))  # type: ignore[arg-type]
+        return str(train_plan.expected(seconds, Budget(**budget), price))  # type: ignore[arg-type]
 
     assert "All trials: about 10 min of training" in said(600.0, trials=5)
     assert "known after a run like it" in said(None, trials=5)

@@ -28,7 +28,7 @@ from finetune.search.study import Study
 from finetune.tasks.base import DecisionRule, Target
 from finetune.tasks.registry import measured
 from finetune.training import accelerator
-from finetune.ui import compare_view, cost_view, evaluation_view, run_charts, run_view
+from finetune.ui import charts, compare_view, evaluation_view, run_view, train_plan
 from tests.support.training import evaluations, fit
 
 ADDED = [metric.name for metric in catalog.OPTIONAL]
@@ -66,7 +66,7 @@ def test_it_stands_in_events_curves_tables_and_the_card(store: RunStore, trained
     rows = [run_table.run_row(store, trained)]
     assert rows[0].value("recall") == best.metrics["recall"]
     shown = {
-        "chart": run_charts.score_chart(summary),
+        "chart": charts.score_chart(summary),
         "evaluation": evaluation_view.view(study, summary, DecisionRule(), JobState("none")),
         "tiles": run_view.cards(trained, summary),
         "table": run_view.table(rows, "roc_auc", True),
@@ -144,7 +144,7 @@ def test_a_module_is_code_and_refused_in_a_shared_app(
 def test_the_page_warns_of_somebody_elses_code(store: RunStore) -> None:
     for name, warned in (("recall", False), ("somebody/theirs", True)):
         config = RunConfig(metrics=name)
-        text = cost_view.costs(cost.estimate_cost(store, config), config)
+        text = train_plan.costs(cost.estimate_cost(store, config), config)
         assert ("is code, and runs on this machine" in text) == warned
 
 

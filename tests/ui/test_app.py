@@ -34,7 +34,7 @@ from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import feedback, form, live_updates, run_charts, run_view
+from finetune.ui import charts, feedback, form, live_updates, run_view
 from finetune.ui.engine_form import Choice
 from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
@@ -277,13 +277,13 @@ def test_a_page_that_watches_is_told_what_is_new(
     second, _ = live_updates.changes(store, run, marks(first))
     # A quarter of the steps is told aloud; the scores, the log and the state have not changed.
     moving = {"bar", "progress", "cards", "loss", "announced"}
-    assert set(second) == moving | set(run_charts.SMALL)
+    assert set(second) == moving | set(charts.SMALL)
     assert "50% of the steps" in second["announced"][1]
     assert "training loss 0.250" in second["loss"][1]
     assert second["speed"][1]
     assert not second["busy"][1]  # it was not measured
     by_time, _ = live_updates.changes(store, run, marks(first | second) | {"across": "time"})
-    assert set(by_time) == {"tools", "loss", "scores", *run_charts.SMALL}
+    assert set(by_time) == {"tools", "loss", "scores", *charts.SMALL}
     assert 'data-across="seconds"' in by_time["loss"][1]
     assert "step 4 of 8" in second["bar"][1]
     run.append(events.Finished(step=8, seconds=3.0))

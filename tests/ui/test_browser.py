@@ -16,7 +16,7 @@ from finetune import config
 from finetune.config import RunConfig
 from finetune.jobs import workers
 from finetune.runs.store import RunStore
-from finetune.ui import form, run_charts
+from finetune.ui import charts, form
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
 from tests.support.browser import (
@@ -74,7 +74,7 @@ def test_train_watch_try_and_publish(
     expect(page.locator("#score-plot .ft-dot")).to_have_count(2 * len(summary.curve))
     assert summary.best is not None
     expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
-    for name in run_charts.SMALL:
+    for name in charts.SMALL:
         expect(page.locator(f"#{name} .ft-plot")).to_be_visible()
     page.get_by_label("Horizontal axis").select_option("time")
     expect(page.locator("#loss-plot .ft-plot")).to_have_attribute("data-across", "seconds")

@@ -13,9 +13,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from finetune.runs import events
 from finetune.runs.summary import RunSummary
-from finetune.ui import charts, run_charts, theme
-from finetune.ui.charts import Series
-from finetune.ui.run_charts import ChartView
+from finetune.ui import charts, theme
+from finetune.ui.charts import ChartView, Series
 from tests.support.browser import new_page
 from tests.support.toys import story
 
@@ -41,7 +40,7 @@ def losses(*measured: float) -> RunSummary:
 
 
 def test_a_chart_carries_the_values_of_its_points() -> None:
-    drawn = run_charts.loss_chart(RunSummary().fold(story()))
+    drawn = charts.loss_chart(RunSummary().fold(story()))
     line, scored = values(drawn)
     assert (line["name"], line["x"]) == ("training loss", "1 2 3 4 5 6 7 8")
     assert line["y"].startswith("1.0000 0.5000 0.3333")
@@ -49,7 +48,7 @@ def test_a_chart_carries_the_values_of_its_points() -> None:
     assert 'tabindex="0" role="slider"' in drawn
     last = "step 8: training loss 0.1250, validation loss 0.5000"
     assert attribute(drawn, "aria-valuetext") == last
-    assert "slider" not in run_charts.loss_chart(RunSummary())  # there is nothing to read
+    assert "slider" not in charts.loss_chart(RunSummary())  # there is nothing to read
 
 
 def test_a_loss_with_a_teachers_is_called_that() -> None:
@@ -58,7 +57,7 @@ def test_a_loss_with_a_teachers_is_called_that() -> None:
         tokens=[], ids=[], attention_mask=[],
     )  # fmt: skip
     summary = RunSummary().fold([batch, *story()])
-    assert values(run_charts.loss_chart(summary))[0]["name"] == "training loss with the teacher's"
+    assert values(charts.loss_chart(summary))[0]["name"] == "training loss with the teacher's"
 
 
 @pytest.mark.parametrize(
@@ -85,13 +84,13 @@ def test_any_points_are_drawn_within_the_plot_and_keep_their_digits(
 
 def test_a_long_loss_is_smoothed_beside_the_measured_one() -> None:
     measured = [1 + 0.5 * (-1) ** n for n in range(60)]
-    raw, mean = values(run_charts.loss_chart(losses(*measured)))
+    raw, mean = values(charts.loss_chart(losses(*measured)))
     assert (raw["name"], mean["name"]) == ("training loss", "smoothed")
     assert raw["x"] == mean["x"]
     assert [float(y) for y in raw["y"].split()] == measured
     averages = [float(y) for y in mean["y"].split()]
     assert averages[-10:] == pytest.approx([1] * 10, abs=0.05)
-    (alone,) = values(run_charts.loss_chart(losses(*measured), ChartView(smoothing="none")))
+    (alone,) = values(charts.loss_chart(losses(*measured), ChartView(smoothing="none")))
     assert alone == raw | {"style": "loss"}
 
 
@@ -103,7 +102,7 @@ def test_a_run_is_drawn_over_steps_epochs_or_time() -> None:
     ]  # fmt: skip
     summary = RunSummary().fold([events.Started(device="CPU", time=1000.0), *steps])
     for across, places in (("step", "1 2 3"), ("epoch", "0.2500 0.5000"), ("time", "1 2 3")):
-        drawn = run_charts.loss_chart(summary, ChartView.read({"across": across}))
+        drawn = charts.loss_chart(summary, ChartView.read({"across": across}))
         assert values(drawn)[0]["x"].startswith(places)
         name = {"time": "minutes"}.get(across, across)
         assert attribute(drawn, "data-across") == name
@@ -126,7 +125,7 @@ def test_small_charts_show_what_was_measured_of_the_steps() -> None:
         events.Stepped(step=1, epoch=0.1, loss=0.7, learning_rate=2e-5, samples_per_second=31.0,
                        busy=0.75, memory=1_250_000_000),
     ])  # fmt: skip
-    drawn = run_charts.small_charts(summary)
+    drawn = charts.small_charts(summary)
     shown = {name: re.findall(r"<b>(.*?)</b><span[^>]*>(.*?)<", of) for name, of in drawn.items()}
     assert shown == {
         "learning-rate": [("Learning rate", "2e-5")],
@@ -139,7 +138,7 @@ def test_small_charts_show_what_was_measured_of_the_steps() -> None:
 
 
 def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
-    drawn = run_charts.loss_chart(losses(*(1 / n for n in range(1, 50_001))))
+    drawn = charts.loss_chart(losses(*(1 / n for n in range(1, 50_001))))
     assert len(drawn) < 20_000
     for line in values(drawn):
         steps = line["x"].split()
@@ -150,7 +149,7 @@ def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
 @pytest.mark.parametrize("baseline", [0.5, 0.97, 1.0])
 def test_scores_are_drawn_with_their_baselines_and_end_at_one(baseline: float) -> None:
     levels = {name: {"accuracy": baseline, "f1": baseline} for name in ("constant", "<b>overlap")}
-    drawn = run_charts.score_chart(
+    drawn = charts.score_chart(
         RunSummary().fold([*story(), events.BaselinesMeasured(baselines=levels)])
     )
     assert baseline <= float(attribute(drawn, "data-box").split()[2]) <= 1
@@ -179,7 +178,7 @@ def bare(browser: Browser) -> Page:
     many = [Series(f"trial {n}", "accuracy", [(1.0, n / 10)], latest=False) for n in range(10)]
     page.set_content(
         f"<style>{sheet}</style><main><div id='loss'>"
-        f"{run_charts.loss_chart(RunSummary().fold(story()))}</div>"
+        f"{charts.loss_chart(RunSummary().fold(story()))}</div>"
         f"<div id='roc'>{roc}</div><p>elsewhere</p>"
         f"<div id='many'>{charts.chart('All', many, 1, '', legend=False)}</div></main>"
         + "".join(scripts)

@@ -15,8 +15,8 @@ from finetune.config import RunConfig
 from finetune.data import model_cache
 from finetune.jobs.cost import Cut, Estimate
 from finetune.runs.store import RunStore
-from finetune.ui import cost_view
-from finetune.ui.checkpoint_forms import CheckpointList
+from finetune.ui import train_plan
+from finetune.ui.choosers import CheckpointList
 from tests.support.browser import App, choose, fill, press_train
 from tests.support.hub import LoopbackHub
 
@@ -31,7 +31,7 @@ def test_the_list_says_what_is_chosen_and_what_must_be_downloaded(store: RunStor
 
 def test_the_line_and_the_card_agree_on_what_is_cut() -> None:
     for cut, said in ((Cut(0.0, 300), "nothing is cut"), (Cut(0.0, 300, True), "hardly anything")):
-        assert cost_view.costs(Estimate(cut=cut), RunConfig()).count(said) == 2
+        assert train_plan.costs(Estimate(cut=cut), RunConfig()).count(said) == 2
 
 
 @pytest.mark.long

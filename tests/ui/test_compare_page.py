@@ -22,7 +22,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import compare_view
 from finetune.ui.api import Api
-from finetune.ui.release_check import ReleaseCheck
+from finetune.ui.compare_view import ReleaseCheck
 from tests.support import toys
 from tests.support.browser import App
 from tests.support.evaluated_runs import evaluated

@@ -10,7 +10,7 @@ from finetune.engines.base import EngineSpec
 from finetune.errors import ConfigError
 from finetune.runs import grids
 from finetune.search.space import Budget
-from finetune.ui import elements, form, several_runs
+from finetune.ui import elements, form, train_plan
 from finetune.ui.engine_form import Choice
 from tests.support.browser import App, new_page
 from tests.support.waiting import until
@@ -50,23 +50,23 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
     assert caught.value.problems == {"max_steps": f"must be a whole number, got {typed!r}"}
     controls = ["", *[""] * len(grids.GRID)]
     with pytest.raises(ConfigError, match="seeds must be a whole number"):
-        several_runs.plan(["seeds", typed, *controls[1:], *RunConfig().to_dict().values()])
-    assert len(several_runs.plan(["seeds", *controls, *RunConfig().to_dict().values()])) == 1
-    boxes = [*[""] * (len(several_runs.FIELDS) - 1), "4, 8"]
+        train_plan.plan(["seeds", typed, *controls[1:], *RunConfig().to_dict().values()])
+    assert len(train_plan.plan(["seeds", *controls, *RunConfig().to_dict().values()])) == 1
+    boxes = [*[""] * (len(train_plan.FIELDS) - 1), "4, 8"]
     with pytest.raises(ConfigError, match="trials is"):
-        several_runs.read_search([*boxes, typed, "0", "1", False], EngineSpec())
+        train_plan.read_search([*boxes, typed, "0", "1", False], EngineSpec())
     with pytest.raises(ConfigError, match="minutes is"):
         Choice("hub-job", {"minutes": typed}).spec()
 
 
 def test_limits_are_read_with_both_signs() -> None:
-    boxes = [*[""] * (len(several_runs.FIELDS) - 1), "4, 8"]
-    _, budget, options = several_runs.read_search([*boxes, "20", "1,5", " 2 ", False], EngineSpec())
+    boxes = [*[""] * (len(train_plan.FIELDS) - 1), "4, 8"]
+    _, budget, options = train_plan.read_search([*boxes, "20", "1,5", " 2 ", False], EngineSpec())
     assert (budget, options["parallel"]) == (Budget(20, 1.5), 2)
-    _, budget, _ = several_runs.read_search([*boxes, "3", None, "1", False], EngineSpec())
+    _, budget, _ = train_plan.read_search([*boxes, "3", None, "1", False], EngineSpec())
     assert budget == Budget(3)
     with pytest.raises(ConfigError, match="minutes is '1,500'"):
-        several_runs.read_search([*boxes, "20", "1,500", "1", False], EngineSpec())
+        train_plan.read_search([*boxes, "20", "1,500", "1", False], EngineSpec())
     spec = Choice("hub-job", {"minutes": "20", "dollars_a_run": "1,5"}).spec()
     assert (spec.options["dollars_a_run"], spec.options["minutes"]) == (1.5, 20)
     with pytest.raises(ConfigError, match="dollars_a_run is '1,500'"):

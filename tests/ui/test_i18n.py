@@ -15,7 +15,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
-from finetune.ui import feedback, html, i18n, live_updates, run_charts
+from finetune.ui import charts, feedback, html, i18n, live_updates
 from tests.support import toys, translations
 from tests.support.browser import App, fill, new_page
 from tests.support.hub import LoopbackHub
@@ -92,7 +92,7 @@ def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     assert i18n.gettext("no word of ours") == "no word of ours"
     assert i18n.gettext("{name} is not text.", name="{n} <b>") == "{n} <b> ist kein Text."
     assert "&lt;b&gt;" in feedback.note(i18n.gettext("{name} is not text.", name="<b>"))
-    assert "Der Loss erscheint" in run_charts.loss_chart(RunSummary())
+    assert "Der Loss erscheint" in charts.loss_chart(RunSummary())
     assert "Trainieren" in live_updates.lesson("waiting")
 
 

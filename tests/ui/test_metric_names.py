@@ -17,7 +17,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.tasks.base import DecisionRule
-from finetune.ui import compare_view, evaluation_view, model_chooser, run_charts, run_view
+from finetune.ui import charts, choosers, compare_view, evaluation_view, run_view
 
 BASELINES = {"always the commonest answer": {"accuracy": 0.5, "f1": 0.9}}
 
@@ -58,10 +58,10 @@ def places(store: RunStore, run: Run) -> dict[str, str]:
         "verdict": run_view.verdict(run, summary),
         "tiles": run_view.cards(run, summary),
         "evaluation": re.sub(r'(?s)<div [^>]*aria-label="Each class".*?</table>', "", page),
-        "chart": run_charts.score_chart(summary),
+        "chart": charts.score_chart(summary),
         "table": run_view.table([row], "f1", True),
         "compare": compare_view.comparison(store, [run.id, recorded(store, row_names(run)).id]),
-        "chooser": str(model_chooser.choices(store, None)[0]["choices"]),
+        "chooser": str(choosers.choices(store, None)[0]["choices"]),
         "title": run_view.brief(run, run.state()),
         "news": webhook.message("example.org", run, summary)["text"],
         "card": card.split("<details>")[0],

@@ -16,7 +16,7 @@ from finetune.evaluation.probe import Figure, Probed, ProbeReport
 from finetune.jobs import probe
 from finetune.owners import Visitor
 from finetune.runs.store import RunStore
-from finetune.ui.checkpoint_forms import ProbeForm
+from finetune.ui.choosers import ProbeForm
 from finetune.ui.html import macro
 from tests.support import toys
 from tests.support.tabs import NOBODY, draw_train

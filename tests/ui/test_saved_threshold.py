@@ -21,7 +21,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import PredictOptions, Target
-from finetune.ui import compare_view, evaluation_view, model_chooser, run_view
+from finetune.ui import choosers, compare_view, evaluation_view, run_view
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
 from tests.support.evaluated_runs import FILTERS, LABELS, evaluated
@@ -73,7 +73,7 @@ def shown(part: Evaluation, run: Run) -> dict[str, str]:
         "evaluation": str(body),
         "table": str(run_view.table([row], "f1", True)),
         "compare": str(compare_view.comparison(store, [run.id, other.id])),
-        "chooser": str(model_chooser.choices(store, run.id)[0]["choices"]),
+        "chooser": str(choosers.choices(store, run.id)[0]["choices"]),
         "news": str(webhook.message("example.org", run, summary)["text"]),
         "card": re.sub(r"(0\.\d{4})", lambda found: f"{float(found[1]):.3f}", card),
         "metadata": f"{results[0]['metrics'][1]['value']:.3f}",

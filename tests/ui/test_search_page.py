@@ -13,9 +13,9 @@ from finetune.jobs import service
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search.study import studies
-from finetune.ui import several_runs
+from finetune.ui import train_plan
 from finetune.ui.engine_form import Choice
-from finetune.ui.several_runs import SEARCH
+from finetune.ui.train_plan import SEARCH
 from tests.support import toys
 from tests.support.browser import App, choose, fill
 from tests.support.engines import engine_values
@@ -38,7 +38,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
     prices = {"t4-small": 0.4}
     job = engine_values(tab.engine, Choice("hub-job", {"flavor": "t4-small"}, True, prices))
 
-    boxes = ["1..3", *[""] * (len(several_runs.FIELDS) - 1)]
+    boxes = ["1..3", *[""] * (len(train_plan.FIELDS) - 1)]
 
     def begin(trials: int) -> str:
         updates = tab.on_search(NOBODY, None, *boxes, trials, 9, 1, False, *others, *job)
@@ -57,7 +57,7 @@ def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(store: Run
     def said(epochs: int, drawn: str) -> str:
         config = RunConfig(num_train_epochs=epochs)
         others = [SEARCH, *[control.value for control in tab.several[1:]], *form_values(config)]
-        boxes = [drawn if name == "num_train_epochs" else "" for name in several_runs.FIELDS]
+        boxes = [drawn if name == "num_train_epochs" else "" for name in train_plan.FIELDS]
         engine = engine_values(tab.engine, Choice())
         updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others, *engine)
         return str(updates[tab.planned])

@@ -32,8 +32,8 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.tasks import classes
 from finetune.ui import elements, feedback, form, upload_limits
+from finetune.ui.choosers import HubSearch
 from finetune.ui.html import macro
-from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 

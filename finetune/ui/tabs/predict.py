@@ -17,11 +17,11 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import PredictOptions
 from finetune.tasks.registry import find_task, task_of
-from finetune.ui import elements, feedback, model_chooser, theme
+from finetune.ui import choosers, elements, feedback, theme
+from finetune.ui.choosers import Models
 from finetune.ui.elements import button
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
-from finetune.ui.model_chooser import Models
 from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.tabs.predict_file import FILE, FilePredictions
 
@@ -40,7 +40,7 @@ class PredictTab(Panel):
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note(gettext("Ask a tuned model whether two sentences mean the same, and why."))
-        self.empty = elements.no_model("predict-empty")
+        self.empty = choosers.no_model("predict-empty")
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
@@ -129,8 +129,8 @@ class PredictTab(Panel):
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and fill in the pair of an address."""
         asked = elements.asked(address)
-        update, chosen = model_chooser.choices(store, run_id, asked.get("run"))
-        empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
+        update, chosen = choosers.choices(store, run_id, asked.get("run"))
+        empty = gr.update(value=choosers.empty(), visible=not update["visible"])
         pair = (asked["sentence1"], asked.get("sentence2", "")) if "sentence1" in asked else ()
         updates: Updates = {self.run: update, self.empty: empty, self.linked: pair}
         if chosen != run_id:
@@ -143,7 +143,7 @@ class PredictTab(Panel):
     def on_run(self, store: RunStore, run: str | None, question: Any) -> Updates:
         """Show another model, without an answer yet, and without a second box if it takes single
         sentences."""
-        columns = model_chooser.columns(store, run)
+        columns = choosers.columns(store, run)
         text = gettext("Compare") if columns.sentence2 else gettext("Ask")
         chosen = False  # whether its task has several ways to answer
         with suppress(FinetuneError):
@@ -181,7 +181,7 @@ class PredictTab(Panel):
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
         """Answer one pair, with the newest model if the tab has not chosen one yet."""
-        run_id = run_id or model_chooser.newest(store)
+        run_id = run_id or choosers.newest(store)
         return self._asked(store, run_id, sentence1, sentence2, PredictOptions(*map(bool, flags)))
 
     def _asked(
@@ -195,7 +195,7 @@ class PredictTab(Panel):
         except FinetuneError as error:
             answer = feedback.show_errors(error)
         else:
-            label = model_chooser.columns(store, run_id).label
+            label = choosers.columns(store, run_id).label
             template = f"answer/{find_task(prediction.task).template}.html"
             answer = macro(template, "answer")(prediction, label)
             question = (run_id, sentence1, sentence2, options)
@@ -224,7 +224,7 @@ class PredictTab(Panel):
             flips, tried = predictor.flips(
                 sentence1, sentence2, options, lambda share: progress((1 + share) / 2, editing)
             )
-        columns = model_chooser.columns(store, run_id)
+        columns = choosers.columns(store, run_id)
         why = macro("answer.html", "why")
         return {self.reasons: why(explanation, flips, tried, label, columns)}
 
@@ -249,7 +249,7 @@ class PredictTab(Panel):
         with suppress(FinetuneError):
             run = store.get(run_id)
             pairs = examples.sample_pairs(run, run.state())
-        label = model_chooser.columns(store, run_id).label
+        label = choosers.columns(store, run_id).label
         offered = macro("answer.html", "samples")(pairs, label) if pairs else ""
         return {self.samples: pairs, self.offered: offered}
 

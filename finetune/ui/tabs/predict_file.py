@@ -21,7 +21,7 @@ from finetune.inference.shown_rows import ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback, form, model_chooser, theme, upload_limits
+from finetune.ui import choosers, elements, feedback, form, theme, upload_limits
 from finetune.ui.elements import button, event_data, sent_number
 from finetune.ui.html import duration, macro, when
 from finetune.ui.i18n import gettext
@@ -277,7 +277,7 @@ class FilePredictions(Panel):
     ) -> Updates:
         """Match the columns of a new file, or of another sheet, to those of the chosen model. In a
         workbook, use the chosen sheet or the one the model was trained on."""
-        trained = model_chooser.columns(store, run)
+        trained = choosers.columns(store, run)
         found = file_request.FileColumns([], ("", "", ""), [])
         if file:
             received, name = upload_limits.path(store.visitor, file), Path(file).name

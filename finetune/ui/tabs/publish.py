@@ -19,7 +19,7 @@ from finetune.hub.push_plan import PushRequest
 from finetune.jobs.export import ExportJob, ExportState
 from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.runs.store import RunStore
-from finetune.ui import auth, elements, feedback, model_chooser
+from finetune.ui import auth, choosers, elements, feedback
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
@@ -40,7 +40,7 @@ class PublishTab(Panel):
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
-        self.empty = elements.no_model("publish-empty")
+        self.empty = choosers.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
         self.address = elements.address("publish")
         self.named = elements.browser_value()  # the run whose suggested name was shown
@@ -142,8 +142,8 @@ class PublishTab(Panel):
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and show the progress of its push."""
         asked = elements.asked(address).get("run")
-        update, chosen = model_chooser.choices(store, run_id, asked, ended=True)
-        empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
+        update, chosen = choosers.choices(store, run_id, asked, ended=True)
+        empty = gr.update(value=choosers.empty(), visible=not update["visible"])
         shown = self._state if chosen == run_id else self._chosen
         return {self.run: update, self.empty: empty, **shown(store, chosen)}
 

@@ -29,12 +29,12 @@ from finetune.ui import (
     search_view,
     theme,
 )
+from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.deletion import Deletion, hub_token
 from finetune.ui.elements import button, event_data
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
-from finetune.ui.release_check import ReleaseCheck
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it

@@ -32,19 +32,17 @@ from finetune.runs.summary import ENDED
 from finetune.search import driver, limits
 from finetune.ui import (
     auth,
-    cost_view,
     elements,
     feedback,
     form,
     live_updates,
-    several_runs,
     theme,
+    train_plan,
     upload_limits,
 )
-from finetune.ui.checkpoint_forms import CheckpointList, ProbeForm
+from finetune.ui.choosers import CheckpointList, HubSearch, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
 from finetune.ui.html import macro
-from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -76,21 +74,21 @@ class TrainTab(Panel):
                         elem_id="train-message", elem_classes="ft-if-said",
                         js_on_load=elements.TAB_LINKS,
                     )  # fmt: skip
-                    self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
+                    self.costs = gr.HTML(elem_id="costs", js_on_load=train_plan.SCRIPT)
                     self.planned = gr.HTML(
                         elem_id="planned", elem_classes="ft-if-said", js_on_load=elements.CHOICES
                     )
-                    self.how = several_runs.draw_choice()
+                    self.how = train_plan.draw_choice()
                     self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
                     self.begin = gr.Button(
                         gettext("Search"), variant="primary", elem_id="begin-search",
                         elem_classes=_HIDDEN,
                     )  # fmt: skip
-                self.several = several_runs.draw(self.how)
-                self.search = several_runs.draw_search()
+                self.several = train_plan.draw(self.how)
+                self.search = train_plan.draw_search()
                 self.engine.draw()
                 self.pairs = gr.HTML(
-                    cost_view.bundled_card(self.store), elem_id="pairs-card",
+                    train_plan.bundled_card(self.store), elem_id="pairs-card",
                     js_on_load=elements.TAB_LINKS,
                 )  # fmt: skip
         self.moved = elements.browser_value()  # id of a run to resume elsewhere
@@ -144,13 +142,13 @@ class TrainTab(Panel):
         values = [*self.several, *self.form.values(), *self.engine.inputs]
         self.values, self.searched = values, [*self.search.inputs, *values]
         self.connect()["on_search"].then(None, None, None, js=_OPEN_SEARCH, **quick)
-        fields: list[Any] = [self.form[name] for name in several_runs.FIELDS if name in self.form]
+        fields: list[Any] = [self.form[name] for name in train_plan.FIELDS if name in self.form]
         asked: list[Any] = [self.how, *self.search.inputs, *fields]
         changes = [*self.engine.changes, *(control.change for control in asked)]
         gr.on(changes, self.on_search_time, self.searched, everything, **latest)
-        search, plain = (several_runs.SEARCH,), several_runs.KINDS[:3]
+        search, plain = (train_plan.SEARCH,), train_plan.KINDS[:3]
         for part, kinds in ((self.search.part, search), (self.begin, search), (self.start, plain)):
-            self.how.change(None, self.how, part, js=several_runs.shown_for(kinds), **quick)
+            self.how.change(None, self.how, part, js=train_plan.shown_for(kinds), **quick)
         unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
         shown = [self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
@@ -191,7 +189,7 @@ class TrainTab(Panel):
             service.resume_run(store, run, spec, token or "")
             shown = {self.message: "", self.moved: "", self.engine.agreed: False}
             return self._folded(store, run) | shown
-        planned = several_runs.plan(others)
+        planned = train_plan.plan(others)
         active = service.active_run(store) if not engine.is_remote else None
         runs = service.start_runs(store, planned, spec, token or "")
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
@@ -201,22 +199,22 @@ class TrainTab(Panel):
         return self._folded(store, active or runs[0]) | {
             self.message: "",
             self.notice: macro("feedback.html", "in_runs")(text) if waiting else "",
-            self.stored: form.read(others[several_runs.COUNT :]).to_dict(),
+            self.stored: form.read(others[train_plan.COUNT :]).to_dict(),
             self.engine.agreed: False,
         }
 
     @handler("begin.click")
     def on_search(self, store: RunStore, oauth: gr.OAuthToken | None, *searched: Any) -> Updates:
         """Begin a search whose first trial is the form."""
-        choice, others = self._chosen(searched[several_runs.SEARCH_COUNT :])
+        choice, others = self._chosen(searched[train_plan.SEARCH_COUNT :])
         spec = self.engine.checked(choice)
-        config = form.read(others[several_runs.COUNT :])
-        space, budget, options = several_runs.read_search(searched, spec)
+        config = form.read(others[train_plan.COUNT :])
+        space, budget, options = train_plan.read_search(searched, spec)
         token = ""
         if registry.find_engine(spec.engine).needs_token:
             token = auth.hub_token(store, choice.typed, oauth) or ""
             HubClient(token or None).account()  # a trial would be the first to be refused
-        with several_runs.problems_at_its_boxes():
+        with train_plan.problems_at_its_boxes():
             study = driver.begin_search(
                 store, config, space, budget, spec=spec, token=token, **options
             )
@@ -226,22 +224,22 @@ class TrainTab(Panel):
     @handler()
     def on_search_time(self, store: RunStore, *values: Any) -> Updates:
         """Show how long the search takes, and which of the form's values lie outside of it."""
-        choice, others = self._chosen(values[several_runs.SEARCH_COUNT :])
-        if others[0] != several_runs.SEARCH:
+        choice, others = self._chosen(values[train_plan.SEARCH_COUNT :])
+        if others[0] != train_plan.SEARCH:
             return {}
         try:
-            config, spec = form.read(others[several_runs.COUNT :]), choice.spec()
-            space, budget, _options = several_runs.read_search(values, spec)
+            config, spec = form.read(others[train_plan.COUNT :]), choice.spec()
+            space, budget, _options = train_plan.read_search(values, spec)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, spec.place)
         price, first = limits.trial_price(spec), driver.first_trial(store, config, space)
-        apart = several_runs.outside_text(space, first)
-        return {self.planned: several_runs.expected(seconds, budget, price, apart)}
+        apart = train_plan.outside_text(space, first)
+        return {self.planned: train_plan.expected(seconds, budget, price, apart)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """Return the engine choice and the values of the other controls."""
-        count = several_runs.COUNT + len(form.NAMES)
+        count = train_plan.COUNT + len(form.NAMES)
         return self.engine.read(values[count:]), values[:count]
 
     @handler("cost_asked.change", errors_in="costs", latest=True)
@@ -249,7 +247,7 @@ class TrainTab(Panel):
         """Show the cost of a click on Train and the number of its runs."""
         choice, others = self._chosen(values)
         try:
-            planned, place = several_runs.plan(others), choice.spec().place
+            planned, place = train_plan.plan(others), choice.spec().place
             estimates = [cost.estimate_cost(store, run.config, place) for run in planned]
         except ConfigError as error:
             return {self.costs: feedback.unready(error), self.planned: ""}
@@ -263,7 +261,7 @@ class TrainTab(Panel):
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
             if config.trains_on_all:
                 text = macro("feedback.html", "planned_folds")(count, config.folds)
-        shown = {} if others[0] == several_runs.SEARCH else {self.planned: text}
+        shown = {} if others[0] == train_plan.SEARCH else {self.planned: text}
         root, files = store.root.resolve(), {}
         name = checked.source if checked else config.dataset
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
@@ -276,8 +274,8 @@ class TrainTab(Panel):
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.policy.owner_asks and root != _DEFAULT_RUNS else ""
-        costs = cost_view.costs(estimates[0], config, count, total, files, folder, name)
-        pairs = cost_view.pairs_card(checked, store, name)
+        costs = train_plan.costs(estimates[0], config, count, total, files, folder, name)
+        pairs = train_plan.pairs_card(checked, store, name)
         shown |= {self.costs: costs, self.pairs: pairs}
         download = estimates[0].download
         if estimates[0].measurable or (download and download.unasked):
@@ -294,7 +292,7 @@ class TrainTab(Panel):
         """Measure the token lengths of a part of the chosen pairs, ask the Hub for the size of the
         checkpoint, and ask for the costs again."""
         with contextlib.suppress(FinetuneError):  # shown by `on_costs`
-            config = several_runs.plan(self._chosen(values)[1])[0].config
+            config = train_plan.plan(self._chosen(values)[1])[0].config
             if cost.ask_hub(store, config) | cost.measure_token_lengths(store, config):
                 return {self.cost_asked: str(time.time())}
         return {}
@@ -367,7 +365,7 @@ class TrainTab(Panel):
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
                 filled = self._refilled(store, config.changed(name="", fold=0, **advised.changes))
-                how = several_runs.SEEDS if advised.seeds > 1 else several_runs.ONCE
+                how = train_plan.SEEDS if advised.seeds > 1 else train_plan.ONCE
                 return filled | {self.how: how, self.several[1]: str(advised.seeds)}
         return {}
 

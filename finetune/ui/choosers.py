@@ -1,21 +1,26 @@
-"""Which checkpoint: the catalogue by size and language, what lies on this disk, a probe of some."""
+"""Choosers of a checkpoint (by size, by a probe), of a name on the Hub, and of a tuned model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from markupsafe import Markup
 
 from finetune import owners
 from finetune.config import BUNDLED_CHECKPOINT, DATA_FIELDS
-from finetune.data import checkpoint_catalog, model_cache
-from finetune.jobs import models, probe
+from finetune.data import checkpoint_catalog, checkpoints, hub_access, model_cache
+from finetune.errors import FinetuneError
+from finetune.evaluation import report
+from finetune.hub_errors import Kind
+from finetune.jobs import models, probe, service
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED
+from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui import elements, feedback, form
-from finetune.ui.html import macro, render
+from finetune.ui.html import fixed, in_words, macro, render
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -147,3 +152,120 @@ class ProbeForm(Panel):
             return {self.message: feedback.note(gettext("Stopping after this one."))}
         text = gettext("The checkpoint is in the form. Press Train to start.")
         return {self.checkpoint: choice.get("value"), self.message: feedback.note(text)}
+
+
+@dataclass
+class HubSearch(Panel):
+    """The search box, and its results as buttons."""
+
+    kind: Kind
+
+    def draw(self) -> None:
+        """Draw the box in the current block."""
+        label = gettext("Find a dataset on the Hub by name")
+        if self.kind == "model":
+            label = gettext("Find a checkpoint on the Hub by name")
+        self.box = gr.Textbox(label=label, max_lines=1, elem_id=f"find-{self.kind}")
+        self.results = gr.HTML(
+            elem_id=f"hub-{self.kind}s", elem_classes="ft-if-hits", js_on_load=elements.CHOICES
+        )
+
+    def wire(self, choosers: Sequence[Any], cleared: Mapping[Any, Any]) -> Any:
+        """Connect the events. A pressed name goes into the `choosers`, and the components of
+        `cleared` get their values. Returns that event."""
+        self.choosers, self.cleared = [*choosers], [*cleared]
+        self._blank = dict(cleared)
+        return self.connect()["on_choose"]
+
+    @handler("box.input", errors_in="results", latest=True)
+    def on_search(self, store: RunStore, box: str) -> Updates:
+        """Show the repositories whose names contain the text."""
+        text = str(box).strip()[:100]
+        hits = hub_access.search(self.kind, text) if text else []
+        return {self.results: macro("hub_search.html", "results")(self.kind, text, hits)}
+
+    @handler("results.select", errors_in="results")
+    def on_choose(self, store: RunStore, event: gr.EventData) -> Updates:
+        """Choose the name that was pressed."""
+        name = elements.event_data(event).get("value")
+        emptied = dict.fromkeys((self.results, self.box), "")
+        return {**dict.fromkeys(self.choosers, name), **self._blank, **emptied}
+
+
+if TYPE_CHECKING:
+    from finetune.inference.model_cache import ModelCache
+    from finetune.inference.predictor import Predictor
+
+
+def empty() -> Markup:
+    """Hint in place of a model's controls while there is no model."""
+    return macro("model_chooser.html", "empty")()
+
+
+def no_model(elem_id: str) -> gr.HTML:
+    """Hint in place of a model's controls while there is no model."""
+    return gr.HTML(empty(), elem_id=elem_id, js_on_load=elements.TAB_LINKS, visible=False)
+
+
+def choices(
+    store: RunStore, current: str | None, asked: str | None = None, ended: bool = False
+) -> tuple[dict[str, Any], str | None]:
+    """Return the update of a dropdown of the runs with a model, and the run it selects: the one
+    `asked` for by an address, else `current`, else the newest. An unchanged selection is not sent,
+    since the person may choose another meanwhile. With `ended`, a run that still trains is offered
+    but not selected by default.
+
+    Raises:
+        NoSuchRun: if `asked` is no run.
+    """
+    wanted = store.get(asked).id if asked else current
+    options, settled = [], []
+    for run in store.runs():
+        if run.has_model():
+            summary = run.state()
+            if summary.status in ENDED:
+                settled.append(run.id)
+            metric, score = summary.headline.name, gettext("not scored")
+            kept = report.kept_metrics(run, summary).get(metric)
+            if kept is not None:
+                score = f"{in_words(metric, summary.classes)} {fixed(kept)}"
+            options.append((f"{run.title()} \u00b7 {score}", run.id))
+    ids = [run_id for _, run_id in options]
+    value = wanted if wanted in ids else next(iter(settled if ended else ids), None)
+    changed = {} if value == current else {"value": value}
+    return gr.update(choices=options, visible=bool(ids), **changed), value
+
+
+def newest(store: RunStore) -> str | None:
+    """The newest run with a model, the default of `choices`; else None."""
+    return next((run.id for run in store.runs() if run.has_model()), None)
+
+
+def columns(store: RunStore, run_id: str | None) -> ColumnNames:
+    """The columns a visitor's run was trained on; default names if it is gone."""
+    with suppress(FinetuneError):
+        return store.get(run_id).state().columns
+    return ColumnNames()
+
+
+class Models:
+    """Loaded models of all runs of a store, shared by the tab and the endpoints."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+        self._cache: ModelCache | None = None
+
+    def using(self, store: RunStore, run_id: str | None) -> AbstractContextManager[Predictor]:
+        """Lend the model of a run in the visitor's `store` to a `with` block."""
+        import torch
+
+        from finetune.inference.model_cache import ModelCache
+
+        if self._cache is None:
+            self._cache = ModelCache()
+        # A training has the accelerator to itself.
+        training = torch.cuda.is_available() and service.active_run(self.store.everyone)
+        device = "cpu" if training else ""
+        run = store.get(run_id)
+        paired = run.state().paired
+        return self._cache.using(run.best, checkpoints.length_of(run.folder), paired, device)
