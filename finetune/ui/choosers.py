@@ -37,15 +37,15 @@ class CheckpointList(Panel):
         languages = gettext("Any language"), gettext("English"), gettext("Other languages")
         with gr.Accordion(title, open=False, elem_id="checkpoints") as self.box:
             with gr.Row():
-                self.size = gr.Dropdown(
-                    list(zip(sizes, ("", "small", "base", "large"), strict=True)), value="",
-                    label=gettext("Size"), elem_id="checkpoint-size", min_width=220,
-                )  # fmt: skip
-                self.languages = gr.Dropdown(
-                    list(zip(languages, ("", "english", "other"), strict=True)), value="",
-                    label=gettext("Language of the texts"), elem_id="checkpoint-languages",
-                    min_width=220,
-                )  # fmt: skip
+                choices = list(zip(sizes, ("", "small", "base", "large"), strict=True))
+                self.size = elements.dropdown(
+                    choices, gettext("Size"), "checkpoint-size", 220, value=""
+                )
+                choices = list(zip(languages, ("", "english", "other"), strict=True))
+                text = gettext("Language of the texts")
+                self.languages = elements.dropdown(
+                    choices, text, "checkpoint-languages", 220, value=""
+                )
             self.message = elements.notice("checkpoint-message")
             self.found = gr.HTML(elem_id="checkpoint-list", js_on_load=elements.CHOICES)
 
@@ -165,7 +165,7 @@ class HubSearch(Panel):
         label = gettext("Find a dataset on the Hub by name")
         if self.kind == "model":
             label = gettext("Find a checkpoint on the Hub by name")
-        self.box = gr.Textbox(label=label, max_lines=1, elem_id=f"find-{self.kind}")
+        self.box = elements.text_box(label, f"find-{self.kind}")
         self.results = gr.HTML(
             elem_id=f"hub-{self.kind}s", elem_classes="ft-if-hits", js_on_load=elements.CHOICES
         )

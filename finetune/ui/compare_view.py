@@ -194,22 +194,17 @@ class ReleaseCheck(Panel):
             )
             elements.note(text)
             with gr.Row(equal_height=True):
-                self.new = gr.Dropdown([], label=gettext("New model"), elem_id="check-new")
-                self.old = gr.Dropdown([], label=gettext("Old model"), elem_id="check-old")
-                self.max_lost = elements.number_box(
-                    0, label=gettext("Answers that may be lost"), elem_id="check-lost",
-                    min_width=150,
-                )  # fmt: skip
-                self.min_gain = elements.number_box(
-                    -0.01, label=gettext("Least gain"), elem_id="check-gain", min_width=110
-                )
-            self.golden = elements.pairs_file(
-                gettext("Golden file, if there is one"), "check-golden"
-            )
+                self.new = elements.dropdown([], gettext("New model"), "check-new")
+                self.old = elements.dropdown([], gettext("Old model"), "check-old")
+                text = gettext("Answers that may be lost")
+                self.max_lost = elements.number_box(0, text, "check-lost", min_width=150)
+                text = gettext("Least gain")
+                self.min_gain = elements.number_box(-0.01, text, "check-gain", min_width=110)
+            text = gettext("Golden file, if there is one")
+            self.golden = elements.pairs_file(text, "check-golden")
             with gr.Row():
-                self.start = button(
-                    gettext("Check"), "check-start", 140, variant="primary", scale=0
-                )
+                text = gettext("Check")
+                self.start = button(text, "check-start", 140, variant="primary", scale=0)
             self.message = elements.notice("check-message")
             self.result = gr.HTML(elem_id="check-result")
         self.poller = elements.polling_element(1)

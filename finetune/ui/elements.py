@@ -41,9 +41,9 @@ def heading(text: str) -> gr.HTML:
     return gr.HTML(macro("macros.html", "heading")(text))
 
 
-def notice(elem_id: str) -> gr.HTML:
+def notice(elem_id: str, **options: Any) -> gr.HTML:
     """A message area that takes no room while empty."""
-    return gr.HTML(elem_id=elem_id, elem_classes="ft-if-said")
+    return gr.HTML(elem_id=elem_id, elem_classes="ft-if-said", **options)
 
 
 def browser_value() -> gr.HTML:
@@ -81,10 +81,30 @@ def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.B
     return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
 
 
-def number_box(value: float | str, **options: Any) -> gr.Textbox:
+def text_box(label: str, elem_id: str, min_width: int = 160, **options: Any) -> gr.Textbox:
+    """A text box of one line."""
+    return gr.Textbox(label=label, elem_id=elem_id, min_width=min_width, max_lines=1, **options)
+
+
+def dropdown(
+    choices: Sequence[Any], label: str, elem_id: str, min_width: int = 160, **options: Any
+) -> gr.Dropdown:
+    """A drop-down list."""
+    return gr.Dropdown(choices, label=label, elem_id=elem_id, min_width=min_width, **options)
+
+
+def parts(choices: Sequence[tuple[str, str]], label: str, elem_id: str) -> gr.Radio:
+    """The choice of what is shown below it. Hidden `gr.Tabs` would show their tabs twice."""
+    return gr.Radio(
+        choices, value=choices[0][1], label=label, elem_id=elem_id, show_label=False,
+        container=False,
+    )  # fmt: skip
+
+
+def number_box(value: float | str, label: str, elem_id: str, **options: Any) -> gr.Textbox:
     """A text box for a number. A number field would silently read "1,000" as 1 in a German browser,
     and "0,0001" as 1 in an English one."""
-    return gr.Textbox(str(value), max_lines=1, **options)
+    return text_box(label, elem_id, value=str(value), **options)
 
 
 def number(value: Any, whole: bool = False) -> Any:

@@ -78,10 +78,8 @@ class EngineForm(Panel):
             info = gettext("A token that may run jobs. If empty, that of `hf auth login` is used.")
             if auth.has_sign_in():
                 info = gettext("A token that may run jobs. If empty, your sign-in is used.")
-            self.token = gr.Textbox(
-                label=gettext("Token for the job"), info=info, type="password",
-                elem_id="job-token", max_lines=1,
-            )  # fmt: skip
+            text = gettext("Token for the job")
+            self.token = elements.text_box(text, "job-token", info=info, type="password")
         self.groups.append(group)
         shown.append([engine.name for engine in offered if engine.needs_token])
         with gr.Column(elem_id="job-consent", elem_classes=_HIDDEN) as group:

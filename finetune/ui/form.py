@@ -45,12 +45,8 @@ def draw_common() -> Controls:
 
 def draw_search() -> None:
     """Draw the box that finds a setting; `assets/page.js` searches and says how many are left."""
-    gr.Textbox(
-        label=gettext("Find a setting"),
-        placeholder=gettext("By its name or what it does"),
-        elem_id="find-knob",
-        max_lines=1,
-    )
+    placeholder = gettext("By its name or what it does")
+    elements.text_box(gettext("Find a setting"), "find-knob", placeholder=placeholder)
     names = [f"{name} {run_config.hyperparameters()[name].label}" for name in DATA_FIELDS[1:]]
     text = Markup('<p role="status" hidden data-elsewhere="{}">{}</p>')
     gr.HTML(text.format(json.dumps(names), gettext("settings shown:")), elem_id="knobs-shown")

@@ -60,10 +60,8 @@ HIDDEN = ["ft-unseen"]  # hides a part and keeps its controls' values
 def draw_choice() -> gr.Radio:
     """Draw the choice of what a click starts."""
     labels = gettext("Once"), gettext("Seeds"), gettext("Grid"), gettext("Search")
-    return gr.Radio(
-        list(zip(labels, KINDS, strict=True)), value=ONCE, container=False, elem_id="train-how",
-        show_label=False, label=gettext("What a click starts"),
-    )  # fmt: skip
+    choices = list(zip(labels, KINDS, strict=True))
+    return elements.parts(choices, gettext("What a click starts"), "train-how")
 
 
 def draw(how: gr.Radio) -> list[Any]:
@@ -75,15 +73,14 @@ def draw(how: gr.Radio) -> list[Any]:
         elements.note(gettext("Separate values with commas. An empty box keeps the form value."))
         with gr.Row():
             boxes = [
-                gr.Textbox(
-                    label=run_config.hyperparameters()[name].label, elem_id=f"grid-{name}",
-                    max_lines=1, min_width=130, placeholder=example,
+                elements.text_box(
+                    run_config.hyperparameters()[name].label, f"grid-{name}", 130, placeholder=text
                 )
-                for name, example in zip(grids.GRID, _EXAMPLES, strict=True)
-            ]  # fmt: skip
+                for name, text in zip(grids.GRID, _EXAMPLES, strict=True)
+            ]
     with gr.Column(elem_id="several", elem_classes=HIDDEN) as several:
         seeds = elements.number_box(
-            1, label=gettext("Seeds"), elem_id="seeds", min_width=165,
+            1, gettext("Seeds"), "seeds", min_width=165,
             info=gettext("Number of times to repeat the run, with seed, seed + 1 and so on."),
         )  # fmt: skip
         text = gettext(
@@ -144,12 +141,12 @@ def draw_search() -> SearchForm:
         )
         with gr.Row():
             trials = elements.number_box(
-                20, label=gettext("Trials at most"), elem_id="search-trials", min_width=150,
+                20, gettext("Trials at most"), "search-trials", min_width=150,
                 placeholder=gettext("No limit"),
                 info=gettext("20 are needed to say which settings matter."),
             )  # fmt: skip
             minutes = elements.number_box(
-                "", label=gettext("Minutes of training"), elem_id="search-minutes", min_width=150,
+                "", gettext("Minutes of training"), "search-minutes", min_width=150,
                 placeholder=gettext("No limit"), info=gettext("No trial begins after that."),
             )  # fmt: skip
         info = gettext(
@@ -158,19 +155,14 @@ def draw_search() -> SearchForm:
         elements.note(info)
         boxes: list[Any] = []
         for name in elements.two_in_a_row(FIELDS):
-            usual = describe(searchable()[name])
-            box = gr.Textbox(
-                usual if name in DEFAULT else "", label=run_config.hyperparameters()[name].label,
-                elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
-            )  # fmt: skip
+            usual, label = describe(searchable()[name]), run_config.hyperparameters()[name].label
+            value = usual if name in DEFAULT else ""
+            box = elements.text_box(label, f"search-{name}", 130, value=value, placeholder=usual)
             boxes.append(box)
-        parallel = elements.number_box(
-            1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
-        )
-        keep = gr.Checkbox(
-            False, label=gettext("Keep the weights of trials that end early"),
-            elem_id="search-keep",
-        )  # fmt: skip
+        text = gettext("At a time")
+        parallel = elements.number_box(1, text, "search-parallel", min_width=100)
+        text = gettext("Keep the weights of trials that end early")
+        keep = gr.Checkbox(False, label=text, elem_id="search-keep")
     return SearchForm([*boxes, trials, minutes, parallel, keep], trials, part)
 
 

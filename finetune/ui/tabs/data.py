@@ -116,11 +116,8 @@ class DataTab(Panel):
             self.findings = gr.HTML(elem_id="findings", js_on_load=script)
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
-                text = gettext("Split")
-                self.split = gr.Dropdown([], label=text, elem_id="rows-split", min_width=110)
-                self.again = gr.Button(
-                    gettext("Show other rows"), elem_id="rows-again", min_width=140
-                )
+                self.split = elements.dropdown([], gettext("Split"), "rows-split", 110)
+                self.again = elements.button(gettext("Show other rows"), "rows-again", 140)
             self.rows = gr.HTML(elem_id="rows")
 
     def wire(self, controls: dict[str, Any]) -> None:

@@ -62,11 +62,9 @@ class Evaluation(Panel):
     filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
 
     def draw_choice(self) -> None:
-        """Draw the choice of a part. Hidden `gr.Tabs` would show their tabs twice."""
-        self.part = gr.Radio(
-            list(PARTS), value=PARTS[0], show_label=False, label=gettext("Part"),
-            elem_id="run-parts", container=False,
-        )  # fmt: skip
+        """Draw the choice of a part."""
+        choices = [(part, part) for part in PARTS]
+        self.part = elements.parts(choices, gettext("Part"), "run-parts")
 
     def draw(self, draw_progress: Callable[[], None]) -> None:
         """Lay out the parts; the last is the Runs tab's own."""
@@ -75,23 +73,15 @@ class Evaluation(Panel):
             script = theme.asset("part_tabs.js") + _script("threshold.js")
             self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
-            elements.note(
-                gettext("Read what it got wrong: the fastest way to know what to do next.")
-            )
+            text = gettext("Read what it got wrong: the fastest way to know what to do next.")
+            elements.note(text)
             with gr.Row(equal_height=True):
+                names, every = [(name, name) for name in SELECTIONS], [(gettext("any class"), "")]
                 self.filters: list[Any] = [
-                    gr.Dropdown(
-                        choices, value=choices[0][1], label=label, elem_id=f"errors-{name}",
-                        min_width=140,
-                    )
-                    for name, label, choices in (
-                        ("which", gettext("Examples"), [(name, name) for name in SELECTIONS]),
-                        ("label", gettext("True class"), [(gettext("any class"), "")]),
-                    )
-                ]  # fmt: skip
-                text = gettext("With the words")
-                search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
-                self.filters.append(search)
+                    elements.dropdown(names, gettext("Examples"), "errors-which", 140),
+                    elements.dropdown(every, gettext("True class"), "errors-label", 140, value=""),
+                    elements.text_box(gettext("With the words"), "errors-search", 150),
+                ]
             self.page = gr.State(0)
             self.at_page = [*self.filters, self.page]
             self.counts = elements.notice("errors-counts")

@@ -44,20 +44,14 @@ class PredictTab(Panel):
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
-                self.run = gr.Dropdown(
-                    [], label=gettext("Model"), elem_id="predict-run", interactive=True,
-                    allow_custom_value=True,
-                )  # fmt: skip
+                own = {"allow_custom_value": True, "interactive": True}
+                self.run = elements.dropdown([], gettext("Model"), "predict-run", **own)
             self._draw_options()
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
         self.linked = gr.State(())  # the pair of the page's address
-        # No `gr.Tabs`, whose tabs come twice when drawn hidden.
         parts = [(gettext("One pair"), PAIR), (gettext("A file"), FILE)]
-        self.part = gr.Radio(
-            parts, value=PAIR, show_label=False, label=gettext("Part"), elem_id="predict-parts",
-            container=False,
-        )  # fmt: skip
+        self.part = elements.parts(parts, gettext("Part"), "predict-parts")
         with gr.Column() as self.pair:
             with gr.Row(equal_height=False):
                 with gr.Column(min_width=320):
@@ -74,7 +68,7 @@ class PredictTab(Panel):
             self.reasons = gr.HTML(elem_id="reasons")
             self.samples = gr.State(())  # the pairs that are offered
             script = theme.asset("examples.js")
-            self.offered = gr.HTML(elem_id="samples", elem_classes="ft-if-said", js_on_load=script)
+            self.offered = elements.notice("samples", js_on_load=script)
         with gr.Column(visible=False, elem_id="predict-file") as self.file:
             self.files.draw(self.run, self.options, self.part)
         self._wire()

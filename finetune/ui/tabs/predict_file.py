@@ -22,7 +22,7 @@ from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, feedback, form, theme, upload_limits
-from finetune.ui.elements import button, event_data, sent_number
+from finetune.ui.elements import button, dropdown, event_data, sent_number
 from finetune.ui.html import duration, macro, when
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
@@ -51,13 +51,9 @@ class PredictedRows(Panel):
         self.order = gr.State(blank())
         self.monitoring = gr.HTML(elem_id="batch-monitoring")
         with gr.Row(visible=False, equal_height=True) as self.controls:
-            self.which = gr.Dropdown(
-                [(gettext("all rows"), ALL)], value=ALL, label=gettext("Rows"), min_width=160,
-                elem_id="batch-which",
-            )  # fmt: skip
-            self.words = gr.Textbox(
-                label=gettext("With the words"), max_lines=1, min_width=160, elem_id="batch-words"
-            )
+            choices = [(gettext("all rows"), ALL)]
+            self.which = elements.dropdown(choices, gettext("Rows"), "batch-which", value=ALL)
+            self.words = elements.text_box(gettext("With the words"), "batch-words")
         script = theme.asset("examples.js") + feedback.AS_DRAWN
         self.table = gr.HTML(elem_id="batch-rows", js_on_load=script)
         self.corrected = gr.HTML(elem_id="batch-corrected")
@@ -219,23 +215,16 @@ class FilePredictions(Panel):
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
                 self.file = elements.pairs_file(gettext("File"), "batch-file")
-                self.sheet = gr.Dropdown(
-                    [], label=gettext("Sheet"), elem_id="batch-sheet", visible=False,
-                    allow_custom_value=True,
-                )  # fmt: skip
+                own: dict[str, Any] = {"allow_custom_value": True}
+                self.sheet = dropdown([], gettext("Sheet"), "batch-sheet", visible=False, **own)
             with gr.Column(min_width=320), gr.Row():
                 self.columns = [
-                    gr.Dropdown(
-                        [], value=None, label=name,
-                        min_width=130, elem_id=f"batch-{name}", allow_custom_value=True,
-                    )
-                    for name in COLUMNS
-                ]  # fmt: skip
+                    dropdown([], name, f"batch-{name}", 130, value=None, **own) for name in COLUMNS
+                ]
                 formats = [(ending.removeprefix(".").upper(), ending) for ending in SUFFIXES]
-                self.ending = gr.Dropdown(
-                    [(gettext("like the file"), ""), *formats], value="", min_width=130,
-                    label=gettext("Result as"), elem_id="batch-ending",
-                )  # fmt: skip
+                formats = [(gettext("like the file"), ""), *formats]
+                text = gettext("Result as")
+                self.ending = dropdown(formats, text, "batch-ending", 130, value="")
         controls, self.reading_box = form.draw_reading("batch-")
         self.reading: list[Any] = list(controls.values())
         with gr.Row():

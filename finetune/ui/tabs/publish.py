@@ -20,6 +20,7 @@ from finetune.jobs.export import ExportJob, ExportState
 from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.runs.store import RunStore
 from finetune.ui import auth, choosers, elements, feedback
+from finetune.ui.elements import dropdown
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
@@ -72,29 +73,23 @@ class PublishTab(Panel):
     def _draw_form(self) -> None:
         half: dict[str, Any] = {"min_width": 150}
         own: dict[str, Any] = {"allow_custom_value": True, "interactive": True}
-        self.run = gr.Dropdown([], label=gettext("Model"), elem_id="publish-run", **own)
+        self.run = dropdown([], gettext("Model"), "publish-run", **own)
         self.token: gr.Textbox | None = None
         if not auth.has_sign_in():
             info = gettext(
                 "Paste a token with write access, or sign in from a terminal: hf auth login."
             )
-            self.token = gr.Textbox(
-                label=gettext("Access token"), info=info, type="password", elem_id="token",
-                max_lines=1,
-            )  # fmt: skip
+            text = gettext("Access token")
+            self.token = elements.text_box(text, "token", info=info, type="password")
         with gr.Row():
-            self.owner = gr.Dropdown(
-                [], label=gettext("Owner"), elem_id="owner", **own, **half,
-                info=gettext("Check lists you and your organisations."),
-            )  # fmt: skip
-            self.name = gr.Textbox(
-                label=gettext("Repository"), elem_id="repo", max_lines=1, **half,
-                info=gettext("One that exists takes a Check first."),
-            )  # fmt: skip
+            info = gettext("Check lists you and your organisations.")
+            self.owner = dropdown([], gettext("Owner"), "owner", 150, info=info, **own)
+            info = gettext("One that exists takes a Check first.")
+            self.name = elements.text_box(gettext("Repository"), "repo", 150, info=info)
         with gr.Row():
-            self.licence = gr.Dropdown(
-                LICENCES, value=None, label=gettext("Licence"), elem_id="licence",
-                allow_custom_value=True, info=gettext("Empty for the base model's."), **half,
+            self.licence = dropdown(
+                LICENCES, gettext("Licence"), "licence", 150, value=None, allow_custom_value=True,
+                info=gettext("Empty for the base model's."),
             )  # fmt: skip
             self.private = gr.Checkbox(
                 label=gettext("Private"), elem_id="private", **half,
@@ -105,10 +100,9 @@ class PublishTab(Panel):
                 label=gettext("Also create a demo Space"), elem_id="demo", **half,
                 info=gettext("Anybody can try the model in it."),
             )  # fmt: skip
-            self.hardware = gr.Dropdown(
-                HARDWARE, value=HARDWARE[0], label=gettext("Its hardware"),
-                elem_id="demo-hardware", info=gettext("Check tells the price."),
-                allow_custom_value=True, visible=False, **half,
+            self.hardware = dropdown(
+                HARDWARE, gettext("Its hardware"), "demo-hardware", 150, value=HARDWARE[0],
+                info=gettext("Check tells the price."), allow_custom_value=True, visible=False,
             )  # fmt: skip
         self.form = [
             self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,

@@ -31,7 +31,7 @@ from finetune.ui import (
 )
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.deletion import Deletion, hub_token
-from finetune.ui.elements import button, event_data
+from finetune.ui.elements import button, event_data, text_box
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
@@ -68,11 +68,10 @@ class RunsTab(Panel):
         self.message = elements.notice("runs-message")
         with gr.Column(elem_id="all-runs"):
             with gr.Row(equal_height=True):
-                self.words = gr.Textbox(
-                    label=gettext("Find"),
-                    placeholder=gettext("words of name, status, pairs, checkpoint, tags"),
-                    elem_id="runs-filter", max_lines=1, scale=4, min_width=220,
-                )  # fmt: skip
+                text = gettext("words of name, status, pairs, checkpoint, tags")
+                self.words = text_box(
+                    gettext("Find"), "runs-filter", 220, placeholder=text, scale=4
+                )
                 self.everybody = gr.Checkbox(
                     False, label=gettext("Everybody's runs"), visible=False,
                     elem_id="runs-everybody", scale=1, min_width=150,
@@ -119,11 +118,9 @@ class RunsTab(Panel):
                 self.live = live_updates.view("run-")
             with gr.Column(scale=2, min_width=320):
                 self.downloads = gr.HTML(elem_id="run-links")
-                self.name = gr.Textbox(label=gettext("Name"), max_lines=1, elem_id="run-name")
-                self.tags = gr.Textbox(
-                    label=gettext("Tags"), info=gettext("With commas between."), max_lines=1,
-                    elem_id="run-tags",
-                )  # fmt: skip
+                self.name = text_box(gettext("Name"), "run-name")
+                text = gettext("With commas between.")
+                self.tags = text_box(gettext("Tags"), "run-tags", info=text)
                 self.note = gr.Textbox(
                     label=gettext("Note"), lines=2, max_lines=8, elem_id="run-note"
                 )

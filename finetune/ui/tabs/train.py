@@ -70,14 +70,10 @@ class TrainTab(Panel):
                 self._draw_form(drawn)
             with gr.Column(scale=2, min_width=320, elem_id="beside-form"):
                 with gr.Column(elem_id="train-bar"):  # stays in sight
-                    self.message = gr.HTML(
-                        elem_id="train-message", elem_classes="ft-if-said",
-                        js_on_load=elements.TAB_LINKS,
-                    )  # fmt: skip
+                    links = elements.TAB_LINKS
+                    self.message = elements.notice("train-message", js_on_load=links)
                     self.costs = gr.HTML(elem_id="costs", js_on_load=train_plan.SCRIPT)
-                    self.planned = gr.HTML(
-                        elem_id="planned", elem_classes="ft-if-said", js_on_load=elements.CHOICES
-                    )
+                    self.planned = elements.notice("planned", js_on_load=elements.CHOICES)
                     self.how = train_plan.draw_choice()
                     self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
                     self.begin = gr.Button(
@@ -87,10 +83,8 @@ class TrainTab(Panel):
                 self.several = train_plan.draw(self.how)
                 self.search = train_plan.draw_search()
                 self.engine.draw()
-                self.pairs = gr.HTML(
-                    train_plan.bundled_card(self.store), elem_id="pairs-card",
-                    js_on_load=elements.TAB_LINKS,
-                )  # fmt: skip
+                card = train_plan.bundled_card(self.store)
+                self.pairs = gr.HTML(card, elem_id="pairs-card", js_on_load=links)
         self.moved = elements.browser_value()  # id of a run to resume elsewhere
         self.cost_asked = elements.browser_value()  # changes whenever the costs may change
         self.unmeasured = elements.browser_value()  # changes when lengths are to be measured
@@ -98,9 +92,7 @@ class TrainTab(Panel):
         with gr.Row(elem_id="shown-run"):
             self.title = gr.HTML()
             self.new = elements.button(gettext("New run"), "new-run", 110, size="md", scale=0)
-        self.notice = gr.HTML(
-            elem_id="run-message", elem_classes="ft-if-said", js_on_load=elements.TAB_LINKS
-        )
+        self.notice = elements.notice("run-message", js_on_load=links)
         self.live = live_updates.view()
         self.filled = [*self.form.values(), dataset]
         self._wire()
