@@ -100,7 +100,7 @@ class _Tabs:
         runs.filled = runs.evaluation.filled = predict.files.rows.filled = filled
 
         # The newest run, the form as it was, and the Hub's default if the Hub answers.
-        page.load(**train.arriving)
+        train.listen(train.on_arrival, page.load)
         page.load(**train.costing)
         default = [train.form["dataset"], train.form["checkpoint"]]
         page.load(train.on_restore, train.stored, [*restored, train.message], **quick).then(
@@ -135,15 +135,16 @@ class _Tabs:
         chosen.then(**data.examining(), **quick)
         # Selecting a tab updates it.
         self.data_tab.select(**data.examining(), **quick)
-        self.runs_tab.select(**runs.opening, **quick)
+        runs.listen(runs.on_open, self.runs_tab.select)
         runs.evaluation.wire(runs.view, [runs.address.change, self.runs_tab.select])
         self.train_tab.select(**train.costing)
-        self.train_tab.select(**train.opening)
-        self.predict_tab.select(**predict.files.opening, **quick)
-        opened = self.predict_tab.select(**predict.opening, **quick)
+        train.listen(train.on_turn, self.train_tab.select)
+        predict.files.listen(predict.files.on_open, self.predict_tab.select)
+        opened = predict.listen(predict.on_open, self.predict_tab.select)
         opened.then(**predict.opened, concurrency_limit=1, **_QUIET)
-        opened = self.publish_tab.select(**self.publish.opening, **quick)
-        opened.then(**self.publish.showing)
+        publish = self.publish
+        opened = publish.listen(publish.on_open, self.publish_tab.select)
+        opened.then(**publish.showing)
 
 
 def head_side() -> Markup:

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import gradio as gr
-from gradio.blocks import Block
 
 from finetune import uploads
 from finetune.errors import FinetuneError
@@ -53,7 +52,7 @@ def browser_value() -> gr.HTML:
 
 def address(tab: str) -> gr.HTML:
     """An invisible element with the part of the page's address behind the name of its tab
-    (assets/address.js). `query` makes its value."""
+    (assets/address.js). `query` makes its value, and `asked` parses it."""
     script = f"watch('value', () => finetune.shows('{tab}', props.value || ''));"
     return gr.HTML("", html_template="", js_on_load=script, elem_classes="ft-pulse")
 
@@ -62,13 +61,6 @@ def query(**values: str) -> str:
     """Encode a tab's state for its `address`."""
     told = {name: value for name, value in values.items() if value}
     return urlencode(told, errors="replace")  # JSON can spell lone surrogates
-
-
-def opening(tab: str, address: gr.HTML, inputs: Sequence[Block] = ()) -> dict[str, Any]:
-    """Options of the event that opens a tab. Its handler gets the values of `inputs`, then the
-    tab's part of the page's address, for `asked`."""
-    script = f"(...values) => [...values.slice(0, {len(inputs)}), finetune.asked('{tab}')]"
-    return {"inputs": [*inputs, address], "js": script}
 
 
 def asked(query: object) -> dict[str, str]:

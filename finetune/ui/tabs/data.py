@@ -126,10 +126,8 @@ class DataTab(Panel):
         self.datasets = [controls["dataset"], self.dataset]
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
         self.columns = [controls[name] for name in CHOSEN_COLUMNS]
+        self.fields = [controls[name] for name in CHECKED_FIELDS]
         everything = self.outputs()
-        # One event for all causes: answers to several may come in another order.
-        fields = [self.cause, self.check_id, *(controls[name] for name in CHECKED_FIELDS)]
-        self.cause.change(self.on_examine, fields, everything, **latest)
         self.connect()
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
@@ -200,14 +198,15 @@ class DataTab(Panel):
         values = choice.get("values") or {str(choice.get("field")): choice.get("value")}
         return {self.remedies[name]: values[name] for name in REMEDIES if name in values}
 
-    @handler()
-    def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
+    # One event for all causes: answers to several may come in another order.
+    @handler("cause.change", latest=True)
+    def on_examine(self, store: RunStore, cause: str, check_id: str, *fields: Any) -> Updates:
         """Check the chosen pairs anew, or show the findings of an earlier check of them."""
-        config = form.read(values, CHECKED_FIELDS)
-        if former_id not in ("", check.check_folder(store, config).id):
+        config = form.read(fields, CHECKED_FIELDS)
+        if check_id not in ("", check.check_folder(store, config).id):
             # Any visitor may wait for a check, but only the owner for one of an upload.
             with contextlib.suppress(DataError, StoreError):  # it is gone, or was never theirs
-                former = check.get_check(store, former_id)
+                former = check.get_check(store, check_id)
                 if is_upload(former.config().dataset):
                     check.abandon_check(former)
         job = check.start_check(store, config, again=cause.startswith("pressed"))

@@ -96,18 +96,16 @@ class Evaluation(Panel):
 
     def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
         """Connect the events. Those of `opening` may have opened another run in `view`."""
-        # Another part, or another run: one event, so that the last one's answer comes last.
-        latest = feedback.LATEST | {"show_progress": "minimal"}
-        everything, shown = self.outputs(), [view, self.part, *self.filters, self.page]
-        gr.on(
-            [self.part.input, *opening], self.on_part, shown, everything,
-            show_progress_on=[self.body, self.table], **latest,
-        )  # fmt: skip
         self.view = view
         self.connect()
+        # Another part, or another run: one event, so that the last one's answer comes last.
+        self.listen(
+            self.on_part, self.part.input, *opening, show_progress="minimal",
+            show_progress_on=[self.body, self.table],
+        )  # fmt: skip
 
-    @handler()
-    def on_part(self, store: RunStore, view: View, part: str, *filters: Any) -> Updates:
+    @handler(latest=True)
+    def on_part(self, store: RunStore, view: View, part: str, *at_page: Any) -> Updates:
         """Draw the visible part after another part or run was chosen."""
         updates: Updates = {
             column: gr.update(visible=name == part)
@@ -118,11 +116,11 @@ class Evaluation(Panel):
         if run_id and part == EVALUATION:
             updates |= self._evaluation(store, run_id)
         elif run_id and part == ERRORS:
-            updates |= self._examples(store, run_id, *filters)
+            updates |= self._examples(store, run_id, *at_page)
             summary = store.get(run_id).state()
             labels = summary.prepared.labels if summary.prepared else []
             choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
-            label = filters[1] if filters[1] in labels else ""
+            label = at_page[1] if at_page[1] in labels else ""
             updates[self.filters[1]] = gr.update(choices=choices, value=label)
             updates[self.filters[0]] = gr.update(visible=summary.task.has_right)
         return updates

@@ -93,7 +93,6 @@ class PredictTab(Panel):
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = self.outputs()
         columns = [self.pair, self.file]
         self.part.change(on_part, self.part, columns, **latest)
         explained = self.why.click(
@@ -104,30 +103,21 @@ class PredictTab(Panel):
         asks = [self.ask.click, self.first.submit, self.second.submit]
         waits = "() => [{__type__: 'update', visible: false}, finetune.pending]"
         gr.on(asks, None, None, [self.why, self.reasons], js=waits, **quick)
-        gr.on(
-            asks,
-            self.on_ask,
-            [self.run, self.first, self.second, *self.options],
-            everything,
-            cancels=explained,
-            **latest,
-        )
+        self.listen(self.on_ask, *asks, cancels=explained)
         picked = self.connect()["on_sample"]
         picked.then(None, None, None, cancels=explained, **quick)
-        asking = elements.opening("predict", self.address, [self.run])
-        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         opened = [self.run, self.linked]
-        self.opened = {"fn": self.on_opened, "inputs": opened, "outputs": everything}
+        self.opened = {"fn": self.on_opened, "inputs": opened, "outputs": self.outputs()}
 
-    @handler(errors_in="answer")
-    def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
+    @handler(errors_in="answer", opens="predict")
+    def on_open(self, store: RunStore, run: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and fill in the pair of an address."""
         asked = elements.asked(address)
-        update, chosen = choosers.choices(store, run_id, asked.get("run"))
+        update, chosen = choosers.choices(store, run, asked.get("run"))
         empty = gr.update(value=choosers.empty(), visible=not update["visible"])
         pair = (asked["sentence1"], asked.get("sentence2", "")) if "sentence1" in asked else ()
         updates: Updates = {self.run: update, self.empty: empty, self.linked: pair}
-        if chosen != run_id:
+        if chosen != run:
             updates[self.address] = elements.query(run=chosen or "")
         if pair:
             updates |= dict(zip((self.first, self.second), pair, strict=True))
@@ -170,13 +160,13 @@ class PredictTab(Panel):
                     predictor("warm", "up")  # the first pass is the slow one
         return {}
 
-    @handler(errors_in="answer")
+    @handler(errors_in="answer", latest=True)
     def on_ask(
-        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
+        self, store: RunStore, run: str | None, first: str, second: str, *options: bool
     ) -> Updates:
         """Answer one pair, with the newest model if the tab has not chosen one yet."""
-        run_id = run_id or choosers.newest(store)
-        return self._asked(store, run_id, sentence1, sentence2, PredictOptions(*map(bool, flags)))
+        run = run or choosers.newest(store)
+        return self._asked(store, run, first, second, PredictOptions(*map(bool, options)))
 
     def _asked(
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str,

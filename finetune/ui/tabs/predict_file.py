@@ -239,7 +239,6 @@ class FilePredictions(Panel):
         self.choices = [self.sheet, *self.reading, *self.columns, *options, self.ending]
         self.sentences = self.columns[:2]
         self.connect()
-        self.opening = {"fn": self.on_open, "inputs": self.job_id, "outputs": self.outputs()}
 
     def outputs(self) -> list[Any]:
         """Return the components of the rows too."""

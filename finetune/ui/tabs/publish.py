@@ -113,8 +113,6 @@ class PublishTab(Panel):
         everything = self.outputs()
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
-        asking = elements.opening("publish", self.address, [self.run])
-        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         self.showing = {"fn": self.on_card, "inputs": {*self.form}, "outputs": self.card, **latest}
         self.connect()["on_run"].then(**self.showing)
         gr.on([self.licence.change, self.name.blur, self.owner.change], **self.showing)
@@ -132,13 +130,13 @@ class PublishTab(Panel):
         for button, action in ((self.cancel, "cancel"), (self.onnx, "export")):
             button.click(self.on_action, [self.run, gr.State(action)], everything, **quick)
 
-    @handler(errors_in="plan")
-    def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
+    @handler(errors_in="plan", opens="publish")
+    def on_open(self, store: RunStore, run: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and show the progress of its push."""
         asked = elements.asked(address).get("run")
-        update, chosen = choosers.choices(store, run_id, asked, ended=True)
+        update, chosen = choosers.choices(store, run, asked, ended=True)
         empty = gr.update(value=choosers.empty(), visible=not update["visible"])
-        shown = self._state if chosen == run_id else self._chosen
+        shown = self._state if chosen == run else self._chosen
         return {self.run: update, self.empty: empty, **shown(store, chosen)}
 
     # Not on changes by the server: the answer would overwrite what is typed meanwhile.

@@ -136,9 +136,6 @@ class RunsTab(Panel):
         quick = feedback.QUICK
         self.asked, self.confirm = self.deletion.asked, self.deletion.confirm
         self.connect()
-        view_inputs = [self.view, self.sent, self.words]
-        asking = elements.opening("runs", self.address, view_inputs)
-        self.opening = {"fn": self.on_open, "outputs": self.outputs(), **asking}
         picked = [self.ticked, self.compare, self.delete_ticked]
         each = quick | {"trigger_mode": "multiple"}
         self.table.select(None, None, picked, js="() => finetune.ticked", **each)
@@ -154,7 +151,7 @@ class RunsTab(Panel):
         """Return the components of the question and of the release check too."""
         return [*super().outputs(), *self.deletion.outputs(), *self.check.outputs()]
 
-    @handler()
+    @handler(opens="runs")
     def on_open(self, store: RunStore, view: View, sent: Sent, words: str, address: str) -> Updates:
         """Open the run, comparison or search in the page's address, or the table."""
         asked = elements.asked(address)

@@ -124,9 +124,8 @@ class TrainTab(Panel):
             )  # fmt: skip
 
     def _wire(self) -> None:
-        quick, latest = feedback.QUICK, feedback.LATEST
+        quick = feedback.QUICK
         self.probe.wire(self.form)
-        everything = self.outputs()
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # Also if the same one is chosen again; not, as `input`, if the chooser is merely left.
         choices = [self.preset.change, self.preset.select]
@@ -137,16 +136,13 @@ class TrainTab(Panel):
         fields: list[Any] = [self.form[name] for name in train_plan.FIELDS if name in self.form]
         asked: list[Any] = [self.how, *self.search.inputs, *fields]
         changes = [*self.engine.changes, *(control.change for control in asked)]
-        gr.on(changes, self.on_search_time, self.searched, everything, **latest)
+        self.listen(self.on_search_time, *changes)
         search, plain = (train_plan.SEARCH,), train_plan.KINDS[:3]
         for part, kinds in ((self.search.part, search), (self.begin, search), (self.start, plain)):
             self.how.change(None, self.how, part, js=train_plan.shown_for(kinds), **quick)
         unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
         shown = [self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
-        self.opening = {"fn": self.on_turn, "inputs": self.live, "outputs": everything, **quick}
-        asking = elements.opening("train", self.address)
-        self.arriving = {"fn": self.on_arrival, "outputs": everything, **asking, **quick}
         # Costs are asked for by one event, so that the answer to the last question comes last.
         another = "() => String(Math.random())"
         self.costing: dict[str, Any] = {
@@ -213,15 +209,15 @@ class TrainTab(Panel):
         link = macro("feedback.html", "begun_search")(study.title, study.id)
         return {self.message: link, self.engine.agreed: False}
 
-    @handler()
-    def on_search_time(self, store: RunStore, *values: Any) -> Updates:
+    @handler(latest=True)
+    def on_search_time(self, store: RunStore, *searched: Any) -> Updates:
         """Show how long the search takes, and which of the form's values lie outside of it."""
-        choice, others = self._chosen(values[train_plan.SEARCH_COUNT :])
+        choice, others = self._chosen(searched[train_plan.SEARCH_COUNT :])
         if others[0] != train_plan.SEARCH:
             return {}
         try:
             config, spec = form.read(others[train_plan.COUNT :]), choice.spec()
-            space, budget, _options = train_plan.read_search(values, spec)
+            space, budget, _options = train_plan.read_search(searched, spec)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
         seconds = limits.expected_seconds(store, config, space, budget, spec.place)
@@ -361,7 +357,7 @@ class TrainTab(Panel):
                 return filled | {self.how: how, self.several[1]: str(advised.seeds)}
         return {}
 
-    @handler()
+    @handler(opens="train")
     def on_arrival(self, store: RunStore, address: str) -> Updates:
         """Show a run in the form's place, if there is one, when the page is opened."""
         run_id = elements.asked(address).get("run", "")
