@@ -93,11 +93,6 @@ def good(text: str) -> Markup:
     return macro("feedback.html", "good")(text)
 
 
-def unready(error: ConfigError) -> Markup:
-    """A quiet line with the problems of a form."""
-    return macro("feedback.html", "unready")(error.problems)
-
-
 def note(text: str) -> Markup:
     """A quiet line."""
     return macro("macros.html", "note")(text)

@@ -44,9 +44,9 @@ def test_the_run_that_was_asked_about_is_deleted(tab: RunsTab, store: RunStore) 
     for run in (first, second):
         run.append(toys.story()[-1])
     question = tab.on_delete(NOBODY, opened_view(first))
-    assert "first" in question[tab.deletion.question]
+    assert "first" in question[tab.question]
     now = opened_view(second)  # by the time of the click another one was opened
-    updates = tab.on_confirm(NOBODY, None, now, "", question[tab.deletion.asked])
+    updates = tab.on_confirm(NOBODY, None, now, "", question[tab.asked])
     assert [run.id for run in store.runs()] == [second.id]
     assert updates[tab.view]["opened"] == second.id
     assert "no such run" in tab.on_confirm(NOBODY, None, now, "", "")[tab.message]

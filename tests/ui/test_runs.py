@@ -143,7 +143,7 @@ def test_a_run_has_one_name_wherever_it_is_shown(store: RunStore, toy_checkpoint
     opened = tab.on_open(NOBODY, *view_inputs, f"run={second.id}")
     assert f">{name}</h2>" in opened[tab.title]
     asked = tab.on_delete(NOBODY, opened[tab.view])
-    assert f"Delete <b>{name}</b>" in asked[tab.deletion.question]
+    assert f"Delete <b>{name}</b>" in asked[tab.question]
     assert named_run(Path(name), store.root).id == second.id  # on the command line
 
 
@@ -405,8 +405,8 @@ def test_the_ticked_runs_are_deleted_together(store: RunStore, toy_checkpoint: P
     with gr.Blocks():
         tab.draw()
     asked = tab.on_delete_ticked(NOBODY, runs.blank(), f"{first.id} {third.id}")
-    assert "Delete 2 runs" in asked[tab.deletion.question]
-    ids = asked[tab.deletion.asked]
+    assert "Delete 2 runs" in asked[tab.question]
+    ids = asked[tab.asked]
     tab.on_confirm(NOBODY, None, runs.blank(), "", ids)
     assert [run.id for run in store.runs()] == [second.id]
     assert "no such run" in tab.on_confirm(NOBODY, None, runs.blank(), "", ids)[tab.message]

@@ -11,13 +11,13 @@ from typing import Any
 import gradio as gr
 
 from finetune.engines import registry
-from finetune.errors import NoSuchRun
+from finetune.errors import NoSuchRun, PublishError
 from finetune.jobs import compare, run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import driver, results
-from finetune.search.study import find_study
+from finetune.search.study import Study, find_study, studies
 from finetune.ui import (
     auth,
     compare_view,
@@ -30,7 +30,6 @@ from finetune.ui import (
     theme,
 )
 from finetune.ui.compare_view import ReleaseCheck
-from finetune.ui.deletion import Deletion, hub_token
 from finetune.ui.elements import button, event_data, text_box
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
@@ -54,7 +53,6 @@ class RunsTab(Panel):
 
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
-        self.deletion = Deletion(self.store)
         self.check = ReleaseCheck(self.store)
         self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
@@ -96,13 +94,17 @@ class RunsTab(Panel):
             self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
             self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
             self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
-        self.deletion.draw()
+        self.asked = gr.State("")  # ids of the runs, or of the search, that may be deleted
+        with gr.Row(visible=False, elem_id="delete-asked") as self.deletion:
+            self.question = gr.HTML(elem_id="delete-question")
+            text = gettext("Delete for good")
+            self.confirm = button(text, "delete-sure", 130, variant="stop", **medium)
+            self.keep = button(gettext("Keep it"), "delete-keep", 90, **medium)
         with gr.Row(visible=False, elem_id="resume-asked") as self.payment:
             self.price = gr.HTML(elem_id="resume-price")
-            self.pay = button(
-                gettext("Resume and pay"), "resume-sure", 130, variant="primary", size="md"
-            )
-            self.leave = button(gettext("Cancel"), "resume-leave", 90, size="md")
+            text = gettext("Resume and pay")
+            self.pay = button(text, "resume-sure", 130, variant="primary", **medium)
+            self.leave = button(gettext("Cancel"), "resume-leave", 90, **medium)
         self.comparison = gr.HTML(  # or a search
             elem_id="comparison", visible=False,
             js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
@@ -134,7 +136,6 @@ class RunsTab(Panel):
 
     def _wire(self) -> None:
         quick = feedback.QUICK
-        self.asked, self.confirm = self.deletion.asked, self.deletion.confirm
         self.connect()
         picked = [self.ticked, self.compare, self.delete_ticked]
         each = quick | {"trigger_mode": "multiple"}
@@ -145,11 +146,12 @@ class RunsTab(Panel):
         ):  # fmt: skip
             inputs = [self.view, self.words, gr.State(action)]
             pressed.click(self.on_action, inputs, self.outputs(), **quick)
-        self.leave.click(lambda: gr.update(visible=False), None, self.payment, **quick)
+        for no, row in ((self.keep, self.deletion), (self.leave, self.payment)):
+            no.click(lambda: gr.update(visible=False), None, row, **quick)
 
     def outputs(self) -> list[Any]:
-        """Return the components of the question and of the release check too."""
-        return [*super().outputs(), *self.deletion.outputs(), *self.check.outputs()]
+        """Return the components of the release check too."""
+        return [*super().outputs(), *self.check.outputs()]
 
     @handler(opens="runs")
     def on_open(self, store: RunStore, view: View, sent: Sent, words: str, address: str) -> Updates:
@@ -256,7 +258,7 @@ class RunsTab(Panel):
                 label = registry.engine_of(run).label
                 question = macro("engine.html", "resume_question")(label, price)
                 return {self.payment: gr.update(visible=True), self.price: question}
-            service.resume_run(store, run, token=hub_token(store, [run], oauth), agreed=True)
+            service.resume_run(store, run, token=_token(store, [run], oauth), agreed=True)
         else:
             run = visible.get(view["opened"])
             service.stop_run(visible, run, discard=action == "discard")
@@ -278,21 +280,47 @@ class RunsTab(Panel):
     @handler("delete.click")
     def on_delete(self, store: RunStore, view: View) -> Updates:
         """Ask to confirm deleting the opened run, or the search with its runs."""
-        return self.deletion.ask(_visible(store, view), view["opened"] or view["search"])
+        return self._ask(_visible(store, view), view["opened"] or view["search"])
 
     @handler("delete_ticked.click")
     def on_delete_ticked(self, store: RunStore, view: View, ticked: str) -> Updates:
         """Ask to confirm deleting the ticked runs."""
-        return self.deletion.ask(_visible(store, view), str(ticked or ""))
+        return self._ask(_visible(store, view), str(ticked or ""))
 
     @handler("confirm.click")
     def on_confirm(
         self, store: RunStore, oauth: gr.OAuthToken | None, view: View, words: str, asked: str
     ) -> Updates:
         """Delete the runs or the search in question, whatever is open by now."""
-        self.deletion.delete(_visible(store, view), asked, oauth)
+        self._delete(_visible(store, view), asked, oauth)
         left = {name: "" for name in ("opened", "search") if view[name] in asked.split()}
         return self._change_view(store, view | left, words)
+
+    def _ask(self, store: RunStore, asked: str) -> Updates:
+        """Ask to confirm deleting runs or a search.
+
+        Args:
+            asked: the id of a search, or those of runs with spaces between.
+        """
+        name = ""
+        if study := _search(store, asked):
+            runs = results.all_runs(store, study)
+        else:
+            runs = [store.get(run_id) for run_id in asked.split() or [asked]]
+            name = ", ".join(run.title() for run in runs)
+        kept = [engine.removal_note for run in runs for engine in registry.that_keep(run)]
+        notes = dict.fromkeys(filter(None, kept))
+        question = macro("run_details.html", "question")(name, len(runs), notes)
+        return {self.deletion: gr.update(visible=True), self.question: question, self.asked: asked}
+
+    def _delete(self, store: RunStore, asked: str, oauth: gr.OAuthToken | None) -> None:
+        """Delete what was asked about, whatever is open by now."""
+        if study := _search(store, asked):
+            runs = results.all_runs(store, study)
+            results.delete_search(store, study, _token(store, runs, oauth))
+            return
+        for run in [store.get(run_id) for run_id in asked.split() or [asked]]:
+            service.delete_run(store, run, _token(store, [run], oauth))
 
     @handler()
     def on_clone(self, store: RunStore, view: View) -> Updates:
@@ -305,7 +333,7 @@ class RunsTab(Panel):
         older record of what was sent."""
         hidden = gr.update(visible=False)
         updates = {
-            self.view: view, self.deletion.row: hidden, self.payment: hidden, self.message: "",
+            self.view: view, self.deletion: hidden, self.payment: hidden, self.message: "",
         }  # fmt: skip
         return updates | self._refresh(store, view, {}, words)
 
@@ -381,3 +409,16 @@ class RunsTab(Panel):
 def _visible(store: RunStore, view: View) -> RunStore:
     """The store of the runs shown: the visitor's, or everybody's if an admin asks."""
     return store.everyone if view.get("everybody") and store.visitor.admin else store
+
+
+def _search(store: RunStore, asked: str) -> Study | None:
+    return next((study for study in studies(store) if study.id == asked), None)
+
+
+def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str:
+    """The visitor's Hub token for what runs have on the Hub. Empty if there is none: a token typed
+    before may do."""
+    with contextlib.suppress(PublishError):
+        there = any(registry.is_remote(run) or registry.that_keep(run) for run in runs)
+        return (there and auth.hub_token(store, "", oauth)) or ""
+    return ""

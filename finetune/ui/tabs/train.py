@@ -238,7 +238,7 @@ class TrainTab(Panel):
             planned, place = train_plan.plan(others), choice.spec().place
             estimates = [cost.estimate_cost(store, run.config, place) for run in planned]
         except ConfigError as error:
-            return {self.costs: feedback.unready(error), self.planned: ""}
+            return {self.costs: macro("feedback.html", "unready")(error.problems), self.planned: ""}
         total, text, count = None, "", len(planned)
         config, checked = planned[-1 if planned[-1].config.folds else 0].config, estimates[0].report
         if checked and not config.folds and (few := checked.few_held_out):
