@@ -127,8 +127,9 @@ class DataTab(Panel):
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
         self.columns = [controls[name] for name in CHOSEN_COLUMNS]
         self.fields = [controls[name] for name in CHECKED_FIELDS]
-        everything = self.outputs()
-        self.connect()
+        self.remedies = {name: controls[name] for name in REMEDIES}
+        self.label_map = self.remedies["label_map"]
+        self.settable = [*self.cleared, *self.remedies.values()]
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
             chooser.input(
@@ -136,57 +137,50 @@ class DataTab(Panel):
                 js=f"(pairs, other) => finetune.otherPairs(pairs, other, {blank})", **quick,
             ).then(**self.examining(), **latest)  # fmt: skip
         for file in self.files:
-            uploaded = [*everything, *self.cleared]
             file.upload(None, None, self.progress, js="() => finetune.pending", **quick)
-            stored = file.upload(self.on_upload, self.files, uploaded, **latest)
-            stored.then(**self.examining(), **latest)
+        events = self.connect()
+        events["on_upload"].then(**self.examining(), **latest)
+        events["on_remedy"].then(**self.examining(), **quick)
         boxes = [controls[name] for name in DATA_FIELDS[1:]]
         choosers = (gr.Dropdown, gr.Checkbox)
         changes = [box.input if isinstance(box, choosers) else box.submit for box in boxes]
         gr.on(changes, **self.examining(), **latest)
         self.examine.click(**self.examining("pressed"), **quick)
-        self.remedies = {name: controls[name] for name in REMEDIES}
-        for part in (self.overview, self.findings):
-            outputs = [self.message, *self.remedies.values()]
-            # Two buttons pressed one after the other both count.
-            changed = self.remedies["label_map"]
-            pressed = part.select(
-                self.on_remedy, changed, outputs, trigger_mode="multiple", **quick
-            )  # fmt: skip
-            pressed.then(**self.examining(), **quick)
         self.search.wire(self.datasets, self.cleared).then(**self.examining(), **quick)
+
         bounded = latest | {"queue": True, "concurrency_limit": 4}
         for event, order in ((self.split.input, "first"), (self.again.click, "random")):
             row_inputs = [self.check_id, self.split, gr.State(order)]
-            event(self.on_rows, row_inputs, everything, **bounded)
+            event(self.on_rows, row_inputs, self.outputs(), **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
         """Options of an event that calls `on_examine`: pairs `chosen`, or Examine `pressed`."""
         script = f"() => '{cause} ' + Math.random()"
         return {"fn": None, "inputs": None, "outputs": self.cause, "js": script}
 
-    @handler()
-    def on_upload(self, store: RunStore, *paths: str | None) -> Updates:
+    @handler("files.upload", latest=True)
+    def on_upload(self, store: RunStore, *files: str | None) -> Updates:
         """Store the uploaded files and choose them as the pairs."""
-        files = {split: path for split, path in zip(uploads.SPLITS, paths, strict=True) if path}
-        if "train" not in files:
+        paths = {split: path for split, path in zip(uploads.SPLITS, files, strict=True) if path}
+        if "train" not in paths:
             raise DataError("The training file is missing.", "Choose it too.")
-        received = {split: upload_limits.path(store.visitor, path) for split, path in files.items()}
-        names = {split: Path(path).name for split, path in files.items()}
+        received = {split: upload_limits.path(store.visitor, path) for split, path in paths.items()}
+        names = {split: Path(path).name for split, path in paths.items()}
         try:
             dataset = store.uploads.add(received, names)
         except DataError:
-            for path in files.values():
+            for path in paths.values():
                 upload_limits.drop(path)
             raise
         for split, copy in store.uploads.files(dataset).items():
-            upload_limits.kept(files[split], copy)
+            upload_limits.kept(paths[split], copy)
         choices = form.datasets(store, dataset)
         # An update for each: Gradio empties the one it has used.
         selected = {box: gr.update(choices=choices, value=dataset) for box in self.datasets}
         return {self.message: "", **selected, **self.cleared}
 
-    @handler()
+    # Two buttons pressed one after the other both count.
+    @handler("overview.select", "findings.select", trigger_mode="multiple")
     def on_remedy(self, store: RunStore, event: gr.EventData, label_map: str = "") -> Updates:
         """Set the fields of the form that a button on a finding or beside choosers names, or add a
         mended label to the form's `label_map`."""
@@ -194,7 +188,7 @@ class DataTab(Panel):
         if mend := choice.get("mend"):
             changed = RunConfig(label_map=str(label_map or "")).changed_labels
             value = classes.mended(changed, str(mend), str(choice.get("label") or ""))
-            return {self.remedies["label_map"]: value, self.message: ""}
+            return {self.label_map: value, self.message: ""}
         values = choice.get("values") or {str(choice.get("field")): choice.get("value")}
         return {self.remedies[name]: values[name] for name in REMEDIES if name in values}
 
