@@ -122,10 +122,8 @@ class _Tabs:
         copied.then(
             None, None, None, js="() => document.querySelector('#new-run').click()", **quick
         )
-        for part, asked in (
-            (runs.evaluation, runs.view),
-            (predict.files.rows, predict.files.job_id),
-        ):
+        rows = predict.files.rows
+        for part, asked in ((runs.evaluation, runs.view), (rows, predict.files.job_id)):
             part.start.click(
                 part.on_start, asked, [*filled, part.message],
                 show_progress="minimal", concurrency_limit=2, api_visibility="private",

@@ -256,12 +256,7 @@ class FilePredictions(Panel):
 
     @handler("run.change", "file.upload", "sheet.input", "reading.input", latest=True)
     def on_file(
-        self,
-        store: RunStore,
-        run: str | None,
-        file: str | None,
-        sheet: str | None,
-        *reading: str | None,
+        self, store: RunStore, run: str | None, file: str | None, sheet: str | None, *reading: Any
     ) -> Updates:
         """Match the columns of a new file, or of another sheet, to those of the chosen model. In a
         workbook, use the chosen sheet or the one the model was trained on."""
