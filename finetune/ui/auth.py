@@ -60,9 +60,14 @@ def sign_in_button() -> None:
             fn.js = re.sub(r"buttonValue === .*? \?", '!buttonValue.includes("(") ?', str(fn.js))
 
 
-def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> str | None:
+def hub_token(
+    store: RunStore, typed: object, oauth: gr.OAuthToken | None, needed: bool = True
+) -> str:
     """Return the visitor's own token: the typed one; else the sign-in's on a Space; else the one
-    stored on this machine, if the machine is theirs alone."""
+    stored on this machine, if the machine is theirs alone. Empty if there is none, or not
+    `needed`."""
+    if not needed:
+        return ""
     if text := str(typed or "").strip():
         return text
     if has_sign_in():
@@ -71,7 +76,7 @@ def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> st
                 "You are not signed in.", "Sign in with Hugging Face at the top of the page."
             )
         return oauth.token
-    return client.stored_token() if store.visitor.policy.stored_token else None
+    return (client.stored_token() or "") if store.visitor.policy.stored_token else ""
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:

@@ -24,6 +24,10 @@ from finetune.ui.html import fixed, in_words, macro, render
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
+if TYPE_CHECKING:
+    from finetune.inference.model_cache import ModelCache
+    from finetune.inference.predictor import Predictor
+
 _PROBED = (*DATA_FIELDS, "checkpoint", "max_length")  # fields that a probe depends on
 
 
@@ -127,21 +131,17 @@ class ProbeForm(Panel):
         """Begin the probe, or show the one that was made of the same."""
         names = [str(name) for name in names] if isinstance(names, list) else []
         job = probe.start_probe(store, form.read(values, _PROBED), names)
-        return {
-            self.message: "",
-            self.job_id: job.id,
-            self.result: macro("probe.html", "shown")(job.state()),
-            self.poller: elements.start_polling(),
-        }
+        return {self.message: "", self.job_id: job.id} | self._shown(job)
 
     @handler("poller.submit")
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """Show the probe's progress, and its ranking once it has ended."""
-        state = probe.get_probe(store, job_id).state()
-        updates: Updates = {self.result: macro("probe.html", "shown")(state)}
-        if state.status in ENDED:
-            updates[self.poller] = elements.stop_polling(event)
-        return updates
+        return self._shown(probe.get_probe(store, job_id), event)
+
+    def _shown(self, job: probe.ProbeJob, event: gr.EventData | None = None) -> Updates:
+        state = job.state()
+        waiting = elements.polling_value(state.status not in ENDED, event)
+        return {self.result: macro("probe.html", "shown")(state), self.poller: waiting}
 
     @handler("result.select")
     def on_press(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
@@ -190,11 +190,6 @@ class HubSearch(Panel):
         name = elements.event_data(event).get("value")
         emptied = dict.fromkeys((self.results, self.box), "")
         return {**dict.fromkeys(self.choosers, name), **self._blank, **emptied}
-
-
-if TYPE_CHECKING:
-    from finetune.inference.model_cache import ModelCache
-    from finetune.inference.predictor import Predictor
 
 
 def empty() -> Markup:

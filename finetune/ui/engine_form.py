@@ -144,8 +144,7 @@ class EngineForm(Panel):
         if not issubclass(kind, BilledEngine):
             return shown
         try:
-            own = auth.hub_token(store, token, oauth) if kind.needs_token else ""
-            machines = kind(own or "").machines()
+            machines = kind(auth.hub_token(store, token, oauth, kind.needs_token)).machines()
         except Exception as error:
             return shown | {self.price: feedback.show_errors(error)}
         names = [machine.name for machine in machines]

@@ -215,7 +215,7 @@ class RunsTab(Panel):
         elif action in ("repeat", "continue-search"):
             study = find_study(store, target)
             asks = registry.find_engine(study.settings.spec.engine).needs_token
-            token = (auth.hub_token(store, "", oauth) if asks else "") or ""
+            token = auth.hub_token(store, "", oauth, asks)
             if action == "repeat":
                 results.repeat_best(store, study, token=token)
             else:
@@ -420,5 +420,5 @@ def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str
     before may do."""
     with contextlib.suppress(PublishError):
         there = any(registry.is_remote(run) or registry.that_keep(run) for run in runs)
-        return (there and auth.hub_token(store, "", oauth)) or ""
+        return auth.hub_token(store, "", oauth, there)
     return ""

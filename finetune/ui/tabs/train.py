@@ -172,14 +172,14 @@ class TrainTab(Panel):
         engine = registry.find_engine(spec.engine)
         asks = engine.needs_token or (run is not None and registry.engine_of(run).needs_token)
         asks = asks and engine.is_remote
-        token = auth.hub_token(store, choice.typed, oauth) if asks else ""
+        token = auth.hub_token(store, choice.typed, oauth, asks)
         if run:
-            service.resume_run(store, run, spec, token or "")
+            service.resume_run(store, run, spec, token)
             shown = {self.message: "", self.moved: "", self.engine.agreed: False}
             return self._folded(store, run) | shown
         planned = train_plan.plan(others)
         active = service.active_run(store) if not engine.is_remote else None
-        runs = service.start_runs(store, planned, spec, token or "")
+        runs = service.start_runs(store, planned, spec, token)
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("1 run waits in the queue.")
         if waiting > 1:
@@ -198,9 +198,9 @@ class TrainTab(Panel):
         spec = self.engine.checked(choice)
         config = form.read(others[train_plan.COUNT :])
         space, budget, options = train_plan.read_search(searched, spec)
-        token = ""
-        if registry.find_engine(spec.engine).needs_token:
-            token = auth.hub_token(store, choice.typed, oauth) or ""
+        asks = registry.find_engine(spec.engine).needs_token
+        token = auth.hub_token(store, choice.typed, oauth, asks)
+        if asks:
             HubClient(token or None).account()  # a trial would be the first to be refused
         with train_plan.problems_at_its_boxes():
             study = driver.begin_search(
@@ -336,16 +336,15 @@ class TrainTab(Panel):
             case "resume" if service.resume_price(run):  # to be agreed to
                 return self._choosing_engine(run)
             case "resume":
-                asks = registry.engine_of(run).needs_token
-                token = auth.hub_token(store, "", oauth) if asks else None
-                service.resume_run(store, run, token=token or "")
+                token = auth.hub_token(store, "", oauth, registry.engine_of(run).needs_token)
+                service.resume_run(store, run, token=token)
                 return self._shown(store, run) | {self.notice: ""}
             case "move" if not registry.is_remote(run):
                 return self._choosing_engine(run)
             case "move":  # here; a job that may be at work is ended first
                 asks = read_spec(run).is_unheard and registry.engine_of(run).needs_token
-                token = auth.hub_token(store, "", oauth) if asks else None
-                service.resume_run(store, run, EngineSpec(), token or "")
+                token = auth.hub_token(store, "", oauth, asks)
+                service.resume_run(store, run, EngineSpec(), token)
                 return self._shown(store, run) | {self.notice: ""}
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=elements.sent_number(event))
