@@ -96,8 +96,8 @@ def _joint_labels(names: Sequence[str], sample: Mapping[str, Sequence[Any]]) -> 
     """Make the buttons that read several columns as labels: columns of marks, those with one name
     but for a number, or if there are neither all that repeat their values."""
     profiles = {name: column_guess.describe_cells(sample.get(name, ())) for name in names}
-    few = [name for name, profile in profiles.items() if profile.kind in ("few", "lists")]
-    marked = [name for name in few if column_guess.has_marks(profiles[name])]
+    marked = [name for name, profile in profiles.items() if column_guess.has_marks(profile)]
+    few = [name for name in names if name in marked or profiles[name].kind in ("few", "lists")]
     stems = Counter(map(column_guess.stem, few))
     numbered = [name for name in few if stems[column_guess.stem(name)] > 1 and name not in marked]
     for joint in [marked, numbered] if max(len(marked), len(numbered)) > 1 else [few]:

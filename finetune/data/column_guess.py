@@ -221,15 +221,8 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
 
     classes: tuple[Kind, ...] = ("few", "lists", "repeated", "unknown")
 
-    def numbered(names: list[str]) -> list[str]:
-        own = {stem(name) for name in names} if len(names) == 1 else set()
-        return [
-            name for name, profile in free.items()
-            if name in names or (stem(name) in own and profile.kind in ("few", "lists"))
-        ]  # fmt: skip
-
     if sure := called(_SURE_LABELS, *classes):
-        return numbered(sure[:1])
+        return _numbered(free, sure[:1])
     other = called(_LABELS, *classes) or [
         name for name, profile in free.items()
         if profile.kind in classes
@@ -237,7 +230,7 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
     ]  # fmt: skip
     scores = called(_SCORES, *classes) + called((*_SURE_LABELS, *_LABELS, *_SCORES), "number")
     many = called(_MANY_CLASSES, "short", "id") or called(_SURE_LABELS[:3], "text", "unusable")
-    return numbered(other) or scores[:1] or many[:1]
+    return _numbered(free, other) or scores[:1] or many[:1]
 
 
 def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
@@ -260,15 +253,24 @@ def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[
         if len(found) > 1 and all(has_marks(free[name]) for name in found):
             return [name for name, profile in free.items() if has_marks(profile)]
         if found:
-            return plain if len(plain) == 1 else found
+            return plain if len(plain) == 1 else _numbered(free, found)
     constant = [name for name, profile in free.items() if profile.kind == "few"]
     return constant or [name for name, profile in free.items() if profile.measured]
+
+
+def _numbered(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
+    """Add the columns of labels that have one of these names but for a number."""
+    stems = set(map(stem, names))
+    return [
+        name for name, profile in free.items()
+        if name in names or (stem(name) in stems and profile.kind in ("few", "lists"))
+    ]  # fmt: skip
 
 
 def has_marks(profile: Profile) -> bool:
     """True if a column's cells say of a label whether a row has it."""
     marks = [mark_of(value) for value in profile.values - {NO_LABEL}]
-    return profile.kind == "few" and None not in marks
+    return profile.kind in ("few", "number") and None not in marks
 
 
 def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[tuple[str, str]]:
@@ -291,7 +293,9 @@ def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[
 
     if known := fitting(_PAIRS, {"number", "date", "address", "id"}):
         return known[:1]
-    affixed = fitting(_affixed(by_name), {"number", "date", "address", "id", "few", "unusable"})
+    affixed = fitting(
+        _affixed(by_name), {"number", "date", "address", "id", "few", "lists", "unusable"}
+    )
     return [pair for pair in affixed if all(_is_text(free, name) for name in pair)] or affixed[:1]
 
 

@@ -182,23 +182,24 @@ def split_text(text: str, separator: str) -> list[str]:
 
 
 def _recur(
-    texts: Sequence[str], mark: str, most: Callable[[Iterable[bool]], bool], alone: bool = False
+    texts: Sequence[str], mark: str, most: Callable[[Iterable[bool]], bool], strict: bool = False
 ) -> bool:
     """True if most texts with a mark have parts that are in other texts too, as labels are and
     parts of sentences are not, and there are hardly more parts than texts.
 
     Args:
         most: `all` or `any`, of the parts of one text.
-        alone: True to count a part only if it is a text of its own.
+        strict: True to count a part only if it is a text of its own, or not always at one place, as
+            the first word of `very good` is.
     """
     split = [split_text(text.lower(), mark) for text in texts]
-    whole = {parts[0] for parts in split if len(parts) == 1}
     counts = Counter(part for parts in split for part in parts)
+    places = {  # from 1, and 0 for a text of its own
+        (part, place * (len(parts) > 1)) for parts in split for place, part in enumerate(parts, 1)
+    }
+    recurring = Counter(part for part, _ in places) if strict else counts
     several = [parts for parts in split if len(parts) > 1]
-    shared = [
-        parts for parts in several
-        if most(part in whole if alone else counts[part] > 1 for part in parts)
-    ]  # fmt: skip
+    shared = [parts for parts in several if most(recurring[part] > 1 for part in parts)]
     return 2 * len(shared) > len(several) and len(counts) <= len(texts) + 1
 
 

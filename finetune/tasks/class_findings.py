@@ -12,7 +12,7 @@ from finetune.findings import Finding, Remedy, RowsFinding, shorten
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
 from finetune.tasks import cells, classes
-from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL, LabelledRows, Target
+from finetune.tasks.base import MISSING_LABEL, MULTI_LABEL, SINGLE_LABEL, LabelledRows, Target
 from finetune.tasks.cells import NO_LABEL
 from finetune.text_hashes import Integers
 
@@ -177,6 +177,13 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
     yield from _no_agreement(config, labels)
     yield _spellings(config, labels)
     yield _capitals(config, labels)
+    if labels.reading.empty >= 0:
+        title = _(
+            "Empty cells of the column {column!r} are a class, too", column=labels.column.name
+        )
+        action = _("All others hold one mark, {mark!r}.", mark=labels.reading.names[-1])
+        rows = rows_spelled(labels, [MISSING_LABEL])
+        yield RowsFinding("empty-cells", "warns", title, action, rows)
     broken = [n for n, text in enumerate(labels.column.spellings) if cells.is_nested(text)]
     yield unreadable(labels, broken)
     if labels.reading.separator and config.task:

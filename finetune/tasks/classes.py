@@ -23,6 +23,7 @@ from finetune.tasks.numerals import read_number
 from finetune.text_hashes import Integers
 
 MAX_CLASSES = 1000
+EMPTY = "(empty)"  # the class of empty cells, if they are one
 MOST_CHANGES = 300  # the longest `label_map`, in characters
 
 # Of the page's languages: English, German, Chinese, Korean.
@@ -110,10 +111,11 @@ class Classes:
     rare: dict[str, int] = field(default_factory=dict)
     unclear: bool = False  # True if -1 may stand for no label
     separator: str = ""  # a character that may separate several labels of a row
+    empty: int = MISSING_LABEL  # the class of rows whose cell is empty
 
     def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
         """The classes of rows, from the numbers of their spellings; shape (rows,)."""
-        targets: NDArray[Any] = np.append(self.codes, MISSING_LABEL)[codes]
+        targets: NDArray[Any] = np.append(self.codes, self.empty)[codes]
         return targets
 
     def members(self) -> list[list[int]]:
@@ -171,6 +173,14 @@ def make_classes(
     unknown = sorted(changes.keys() - set(map(changeable, cleaned)))
     left_out = sorted(name for name in none if changeable(name) not in changes)
     return Classes([names[group] for group in order], codes, unknown, left_out)
+
+
+def with_empty(found: Classes, spellings: Sequence[str], codes: NDArray[Any]) -> Classes:
+    """Make a class of empty cells if there are any, and all others are one mark, such as x."""
+    marks = len(found.names) == 1 and all(map(cells.mark_of, spellings))
+    if not marks or not (codes == MISSING_LABEL).any():
+        return found
+    return replace(found, names=[EMPTY, *found.names], codes=found.codes + 1, empty=0)
 
 
 def count(labels: NDArray[Any], classes: int) -> Integers:

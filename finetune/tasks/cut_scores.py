@@ -94,7 +94,7 @@ class CutScores(SingleLabel):
             "Scores from {cut} on are one class, those below it the other.",
             cut=scores.spell(labels.reading.cut),
         )
-        yield from score_findings.notation(config, labels.reading.scores)
+        yield from score_findings.notation(config, labels, labels.reading.scores)
         undo = Remedy("score_cut", "", message("Learn the score itself"))
         above, chosen = int((train == 1).sum()), message("You chose it.")
         yield Finding("cut", "notes", title, above, chosen, remedies=[undo], done=True)

@@ -243,30 +243,28 @@ def parse(sample: Sequence[Any], names: Sequence[str]) -> tuple[Targets, NDArray
         all of whose labels are known, shape (rows,).
     """
     spellings = list(map(_spell, sample))
-    place = {classes.class_key(name): label for label, name in enumerate(names)}
-    said = {text: _said(text) for text in spellings}
+    different = Counter(spellings)
+    said = {text: _by_name(_said(text), names) for text in different}
+    marked = _marked([*said.values()], np.array([*different.values()]))
     guessed = guess_separator([text for text in said.values() if isinstance(text, str)])
+    place = {classes.class_key(name): label for label, name in enumerate(names)}
     targets, known = np.zeros((len(sample), len(names)), np.float32), np.ones(len(sample), bool)
     for row, text in enumerate(spellings):
-        found = _find(said[text], place, guessed)
+        found = [-1]
+        # A text is split in the way that leaves only known labels.
+        for separator in ("", *MARKS, guessed):
+            labels = _labels(said[text], marked, separator)
+            if labels is not None and not _has_minus(said[text], marked):
+                found = [place.get(classes.class_key(label), -1) for label in labels]
+            if min(found, default=0) >= 0:
+                break
         targets[row, [label for label in found if label >= 0]] = 1
         known[row] = min(found, default=0) >= 0
     return targets, known
 
 
-def _find(said: Said, place: Mapping[str, int], guessed: str) -> list[int]:
-    """Return the numbers of a cell's labels; -1 for one that is not known."""
-
-    def numbers(labels: Sequence[str]) -> list[int]:
-        return [place.get(classes.class_key(label), -1) for label in labels]
-
-    if isinstance(said, str):  # split in the way that leaves only known labels
-        marks = ("", *MARKS, guessed)
-        ways = [numbers(cells.split_text(said, mark)) for mark in marks]
-        return next((found for found in ways if min(found, default=0) >= 0), ways[-1])
-    if isinstance(said, list):
-        found = numbers(said)
-        if min(found, default=0) >= 0 or len(said) != len(place) or not cells.are_places([said]):
-            return found
-        return [-1 if mark == NO_LABEL else label for label, mark in enumerate(said) if mark != "0"]
-    return numbers(cells.given(said))
+def _by_name(said: Said, names: Sequence[str]) -> Said:
+    """Name the marks of a list that has one for each label."""
+    if not isinstance(said, list) or len(said) != len(names) or "0" in names:
+        return said
+    return dict(zip(names, said, strict=True)) if cells.are_places([said]) else said

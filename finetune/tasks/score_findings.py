@@ -106,7 +106,7 @@ def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | Rows
     yield RowsFinding("no-number", "warns", title, _("They are left out."), rows)
     if blocks(labels):
         return
-    yield from notation(config, labels.reading)
+    yield from notation(config, labels, labels.reading)
     yield _cut(labels)
     yield _outliers(labels)
     yield from _differing_splits(labels)
@@ -146,16 +146,25 @@ def _as_number(name: str) -> float:
     return numerals.to_number(name) or 0.0
 
 
-def notation(config: RunConfig, reading: Scores) -> Iterator[Finding]:
-    """Say how numbers are read that can be read in two ways."""
+def notation(config: RunConfig, labels: LabelledRows, reading: Scores) -> Iterator[Finding]:
+    """Say that units differ, and how numbers are read that can be read in two ways, unless a point
+    precedes decimals."""
+    units = [labels.column.spellings[unit] for unit in sorted(reading.units) if unit >= 0]
+    if len(units) > 1:
+        shown = some([unit or "-" for unit in units])
+        title = _("The numbers have different units: {units}", units=shown)
+        action = _("Units do not count: they are learned as if all had the same.")
+        yield Finding("units", "warns", title, 0, action)
+    done = config.decimal_mark != "auto"
     if not reading.both or not reading.decimal:
         return
-    way, other = (_decimal(reading.both, mark) for mark in
-                  ((POINT, COMMA) if reading.decimal == POINT else (COMMA, POINT)))  # fmt: skip
-    action, done = _("The other numbers of the column say so."), config.decimal_mark != "auto"
-    if done:
-        action, other = _("You chose it."), Remedy("decimal_mark", "auto", _("Undo"))
-    yield Finding("decimals", "notes", way.text, 0, action, remedies=[other], done=done)
+    by_point, by_comma = reading.both
+    if done or reading.decimal == COMMA or abs(by_point) > abs(by_comma):
+        chosen = _decimal(reading.both, reading.decimal)
+        other = _decimal(reading.both, POINT if reading.decimal == COMMA else COMMA)
+        action = _("You chose it.") if done else _("The other numbers of the column say so.")
+        remedies = [Remedy("decimal_mark", "auto", _("Undo")) if done else other]
+        yield Finding("decimals", "notes", chosen.text, 0, action, remedies=remedies, done=done)
 
 
 def _answered(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:

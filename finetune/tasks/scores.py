@@ -36,31 +36,27 @@ def cut_of(names: Sequence[str]) -> float | None:
 
 
 class ScoreEncoder:
-    """Reads a label column as numbers, four for a row: the first three fields of its `Number` and
-    -1, or infinity and the place of a cell that is no number among `spellings`. A missing score is
-    nan. A number with another unit than the first one's is none."""
+    """Reads a label column as numbers, four for a row: the first three fields of its `Number`, or
+    infinity for a cell that is no number, and the place of its unit or of that cell among
+    `spellings`. A missing score is nan."""
 
     no_labels: NDArray[Any] = np.zeros((0, 4))
 
     def __init__(self) -> None:
         self.spellings: list[str] = []
         self._places: dict[str, int] = {}
-        self._unit = ""
 
     def code(self, cell: Any) -> tuple[float, float, int, int]:
         """Return a row's numbers."""
         value = cells.read_value(cell)
         if cells.is_missing(value):
             return np.nan, np.nan, 0, -1
-        number = numerals.read_number(value)
-        if number is not None and number.unit in ("", self._unit or number.unit):
-            self._unit = self._unit or number.unit
-            return (*number[:3], -1)
-        text = cells.label_text(value)[:200]
+        number = numerals.read_number(value) or Number(np.inf, np.inf)
+        text = cells.label_text(value)[:200] if np.isinf(number.by_point) else number.unit
         if text not in self._places and len(self.spellings) < _MOST_SPELLINGS:
             self._places[text] = len(self.spellings)
             self.spellings.append(text)
-        return np.inf, np.inf, 0, self._places.get(text, -1)
+        return (*number[:3], self._places.get(text, -1))
 
 
 @dataclass(frozen=True)
@@ -72,6 +68,7 @@ class Scores:
     unclear: bool = False  # True if -1 may stand for no score
     decimal: str = POINT  # what precedes decimals where a number does not say it; "" if in doubt
     both: tuple[float, float] | None = None  # by point and by comma, the first that does not say it
+    units: frozenset[int] = frozenset()  # spellings of units; an empty one for none
 
     def targets(self, codes: NDArray[Any]) -> Targets:
         """The scores of rows, shape (rows,): nan for a missing one, infinity for none."""
@@ -82,7 +79,7 @@ class Scores:
 def read_scores(codes: Mapping[str, NDArray[Any]], config: RunConfig) -> Scores:
     """Read the numbers of each split; -1 is no score if a held-out split has no other number and
     the training rows have none below 0, as in GLUE's test split."""
-    numbers = np.concatenate([*codes.values()])[:, :3]
+    numbers = np.concatenate([*codes.values()])
     numbers = numbers[np.isfinite(numbers[:, 0])]
     values, train = numbers[:, 0], codes["train"][:, 0]
     hidden = any(
@@ -98,8 +95,9 @@ def read_scores(codes: Mapping[str, NDArray[Any]], config: RunConfig) -> Scores:
     return Scores(
         missing=-1.0 if stands_for_none else np.nan,
         unclear=whole and meant is None and not stands_for_none,
-        decimal=numerals.find_decimal(numbers) if decimal == "auto" else decimal,
+        decimal=numerals.find_decimal(numbers[:, :3]) if decimal == "auto" else decimal,
         both=(float(either[0, 0]), float(either[0, 1])) if len(either) else None,
+        units=frozenset(numbers[:, 3].astype(int).tolist()),
     )
 
 
@@ -111,8 +109,9 @@ def numbers_of(sample: Sequence[Any]) -> list[Number] | None:
 
 
 def are_scores(sample: Sequence[Any]) -> bool:
-    """True if cells are plainly scores: numbers of which more than two have fractions, or that have
-    units, or whole numbers that hardly repeat and do not count up, as 0, 1, 2 ... do.
+    """True if cells are plainly scores: numbers of which more than two have fractions, numbers with
+    units or separated thousands, or whole numbers that hardly repeat and do not count up, as 0, 1,
+    2 ... do.
 
     Other whole numbers, such as 1 to 5 stars, may be either, and are classes until somebody says
     so.
@@ -123,7 +122,8 @@ def are_scores(sample: Sequence[Any]) -> bool:
     values = _values(numbers)
     fractions = sum(value != int(value) for value in values)
     unlike = 2 * len(values) > len(sample) and len(values) > MANY and not _count_up(values)
-    measured = len(values) > 2 and all(number.unit for number in numbers)
+    separated = any(number.by_point != number.by_comma for number in numbers)
+    measured = len(values) > 2 and (separated or all(number.unit for number in numbers))
     return measured or fractions > 2 or (fractions == 0 and unlike)
 
 

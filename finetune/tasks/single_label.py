@@ -76,6 +76,7 @@ class SingleLabel:
         read = make_classes(column.spellings, rows, column.named, config.changed_labels)
         if column.named:
             return read
+        read = classes.with_empty(read, column.spellings, codes)
         unclear = classes.may_be_unlabelled(read.names) and NO_LABEL not in config.changed_labels
         return replace(read, unclear=unclear, separator=suggest_separator(column.spellings))
 
@@ -175,6 +176,7 @@ class SingleLabel:
         one side of the cut, if the classes are."""
         index_of = {classes.class_key(name): index for index, name in enumerate(target.names)}
         index_of |= {name: index for index, name in enumerate(target.names)}
+        index_of |= {"": index_of[classes.EMPTY]} if classes.EMPTY in index_of else {}
         cut = scores.cut_of(target.names)
         if cut is None and not any(re.fullmatch(r"-?\d+", name) for name in target.names):
             index_of |= {str(index): index for index in range(target.size)}
