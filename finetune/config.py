@@ -40,8 +40,14 @@ _NOUNS = {
     str: _("a text"),
 }
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", re.ASCII)
-_BLANKS = {"\t": "tab", "\\t": "tab", " ": "space"}
-_WORDS = {"delimiter": ("tab", "space"), "quote": ("none", "escaped")}  # besides a single character
+_BLANKS = {"\t": "tab", "\\t": "tab", " ": "space", "\n": "newline", "\\n": "newline"}
+_WORDS = {  # besides a single character
+    "delimiter": ("tab", "space"),
+    "quote": ("none", "escaped"),
+    "label_separator": ("auto", "none", "newline", "tab", "space", "list"),
+}
+
+_LONGEST = {"label_column": 3000}  # characters, if not 300: it may name many columns
 
 RETIRED = {"teacher": ""}  # fields of older versions -> the value that did nothing
 # All of get_scheduler's except `greedy`, which needs the loss at every step.
@@ -276,8 +282,10 @@ class RunConfig(BaseModel):
     """Labels to merge (spamm=spam), leave out (spamm=) or keep apart (Spam=Spam)."""
     score_cut: str = _data("", label="Cut of scores")
     """Learn which scores are at least this number, as two classes; empty for the score itself."""
-    label_separator: Literal["auto", ";", "|", ",", "list", "none"] = _data("auto")
-    """What is between several labels of a row; list for ["a", "b"], none for one label a cell."""
+    decimal_mark: Literal["auto", ".", ","] = _data("auto")
+    """What precedes decimals: 1,022 is 1022 if it is a point, and 1.022 if it is a comma."""
+    label_separator: str = _data("auto")
+    """What is between several labels of a row: a character, newline, tab, space, or none."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
     """A class of fewer than five training rows: ask first, keep it, or leave its rows out."""
     sheet: str = _data("")
@@ -324,7 +332,7 @@ class RunConfig(BaseModel):
             raise ValueError(_("must be {what}, got {value}", what=_NOUNS[kind], value=got))
         return value
 
-    @field_validator("delimiter", mode="before")
+    @field_validator("delimiter", "label_separator", mode="before")
     @classmethod
     def _name_blank(cls, value: Any) -> Any:
         """Replace a blank by its name, because a blank would be stripped."""
@@ -357,10 +365,9 @@ class RunConfig(BaseModel):
                 "is {fold}, and there are {folds} folds", fold=value, folds=info.data["folds"]
             )
         elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
-            words = dict(zip(("first", "second"), _WORDS[name], strict=True))
             problem = _(
-                "must be one character, {first} or {second}, got {value}",
-                first=words["first"], second=words["second"], value=reprlib.repr(value),
+                "must be one character or one of {words}, got {value}",
+                words=", ".join(_WORDS[name]), value=reprlib.repr(value),
             )  # fmt: skip
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
@@ -381,9 +388,13 @@ class RunConfig(BaseModel):
                 "must be changes such as old=new, quoted if they have spaces, got {entry!r}",
                 entry=wrong,
             )
-        elif isinstance(value, str) and (len(value) > 300 or not value.isprintable()):
-            got = reprlib.repr(value)
-            problem = _("must be printable text of at most 300 characters, got {value}", value=got)
+        elif isinstance(value, str) and (
+            len(value) > (most := _LONGEST.get(str(name), 300)) or not value.isprintable()
+        ):
+            problem = _(
+                "must be printable text of at most {most:,} characters, got {value}",
+                most=most, value=reprlib.repr(value),
+            )  # fmt: skip
         if problem:
             raise ValueError(problem)
         return value

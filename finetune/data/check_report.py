@@ -86,8 +86,8 @@ class CheckReport:
 
     def usable(self, role: str) -> list[str]:
         """Return the columns that can be `sentence1`, `sentence2` or `label`. A label may be a
-        column of lists, or the columns of 0 and 1 that it is now."""
-        reasons = ["", label_columns.LISTS] if role == "label" else [""]
+        nested column, or the columns that it is now."""
+        reasons = ["", label_columns.NESTED] if role == "label" else [""]
         names = [name for name, reason in self.choices.items() if reason in reasons]
         read = self.columns.get(role, "")
         return [*names, read] if label_columns.parts_of(read, self.choices) else names

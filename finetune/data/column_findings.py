@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -88,12 +89,25 @@ def _answers(guess: Guess, role: Role, sample: Mapping[str, Sequence[Any]]) -> l
         Remedy(f"{role}_column", name, text)
         for name, text in zip(candidates, template[role], strict=True)
     ]
-    every = guess.doubts[role]
-    marked = all(label_columns.are_marks(sample.get(name, ())) for name in every)
-    if role == "label" and len(every) > 1 and marked:
-        names = label_columns.BETWEEN.join(every)
-        answers.insert(0, Remedy("label_column", names, _("All of them, each is a label")))
-    return answers
+    return [*_joint_labels(guess.doubts[role], sample), *answers] if role == "label" else answers
+
+
+def _joint_labels(names: Sequence[str], sample: Mapping[str, Sequence[Any]]) -> Iterator[Remedy]:
+    """Make the buttons that read several columns as labels: columns of marks, those with one name
+    but for a number, or if there are neither all that repeat their values."""
+    profiles = {name: column_guess.describe_cells(sample.get(name, ())) for name in names}
+    marked = [name for name, profile in profiles.items() if column_guess.has_marks(profile)]
+    few = [name for name in names if name in marked or profiles[name].kind in ("few", "lists")]
+    stems = Counter(map(column_guess.stem, few))
+    numbered = [name for name in few if stems[column_guess.stem(name)] > 1 and name not in marked]
+    for joint in [marked, numbered] if max(len(marked), len(numbered)) > 1 else [few]:
+        value = label_columns.BETWEEN.join(joint)
+        if len(joint) > 1 and label_columns.parts_of(value, names) == joint:
+            text = _("Several labels, from {names}", names=some(joint))
+            if joint == marked:
+                text = _("{names}: each is a label", names=some(joint))
+                text = _("All of them, each is a label") if len(joint) == len(names) else text
+            yield Remedy("label_column", value, text)
 
 
 def single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:

@@ -8,12 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from finetune.config import NO_COLUMN
-from finetune.tasks.classes import MISSING, NEGATIVES, POSITIVES, label_text
+from finetune.tasks.cells import (
+    NO_LABEL,
+    clean_label,
+    is_missing,
+    label_text,
+    mark_of,
+    read_cell,
+    read_value,
+)
+from finetune.tasks.classes import NEGATIVES, POSITIVES
+from finetune.tasks.numerals import read_number
 
 Role = Literal["sentence1", "sentence2", "label"]
 ROLES: tuple[Role, ...] = ("sentence1", "sentence2", "label")
-Kind = Literal["unknown", "empty", "number", "date", "address", "id", "few", "short", "repeated",
-               "text", "unusable"]  # fmt: skip
+Kind = Literal["unknown", "empty", "number", "date", "address", "id", "few", "lists", "short",
+               "repeated", "text", "unusable"]  # fmt: skip
 
 _PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
@@ -62,8 +72,6 @@ _TEXT_KINDS: tuple[Kind, ...] = ("unknown", "text", "repeated", "short")
 _WORDY = 3.0  # words in an average cell of a column of texts
 
 _ADDRESS = re.compile(r"(?:[a-z][a-z+.-]*://|www\.)\S+|[^\s@]+@[^\s@]+\.\w+", re.IGNORECASE)
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:e[+-]?\d+)?\s?%?", re.IGNORECASE)
-_FRACTION = re.compile(r"[.,]\d*[1-9]")
 _DATE_PART = re.compile(r"\d+|[^\W\d_]+|[^\s\w]|_")
 _DATE_WORDS = {
     "jan", "feb", "mar", "m\u00e4r", "apr", "may", "mai", "jun", "jul", "aug", "sep", "oct", "okt",
@@ -90,15 +98,15 @@ class Profile:
 
     kind: Kind = "unknown"
     values: frozenset[str] = frozenset()  # distinct cells, in small letters
-
-    @property
-    def has_fractions(self) -> bool:
-        return self.kind == "number" and any(map(_FRACTION.search, self.values))
+    measured: bool = False  # True for numbers with fractions, separated thousands or units
 
 
 def describe_cells(cells: Sequence[Any]) -> Profile:
     """Classify a sample of a column's cells."""
-    texts = [text for cell in cells if (text := label_text(cell)).lower() not in MISSING]
+    said = [own for cell in cells if not isinstance(own := read_cell(cell), list | dict)]
+    if 2 * len(said) < len(cells):
+        return _describe_lists(cells)
+    texts = [clean_label(label_text(cell)) for cell in said if not is_missing(cell)]
     values = frozenset(text.lower() for text in texts)
     few = len(values) <= max(2, len(texts) // 2)
 
@@ -110,8 +118,9 @@ def describe_cells(cells: Sequence[Any]) -> Profile:
     words = sum(counts) / max(1, len(texts))
     if not texts:
         kind = "empty"
-    elif mostly(_NUMBER.fullmatch):
-        kind = "few" if few and not any(map(_FRACTION.search, values)) else "number"
+    elif mostly(read_number):
+        measured = any(number.is_measure for number in map(read_number, texts) if number)
+        return Profile("few" if few and not measured else "number", values, measured)
     elif mostly(_ADDRESS.fullmatch):
         kind = "address"
     elif mostly(_is_date):
@@ -120,9 +129,18 @@ def describe_cells(cells: Sequence[Any]) -> Profile:
         kind = "repeated" if few else "text"
     elif few:
         kind = "few"
+        if len(texts) < len(said) and all(map(mark_of, values)):  # x, or nothing
+            values |= {""}
     elif words < 1.2 and mostly(re.compile(r".*\d").match):
         kind = "id"
     return Profile(kind, values)
+
+
+def _describe_lists(cells: Sequence[Any]) -> Profile:
+    """Classify a column of lists and objects: its values are labels if they recur."""
+    labels = [label for cell in cells for label in label_text(read_value(cell)).split(";")]
+    values = frozenset(labels)
+    return Profile("lists" if len(values) <= max(2, len(cells) // 2) else "unusable", values)
 
 
 def _is_date(text: str) -> bool:
@@ -155,7 +173,7 @@ def guess_columns(
     profiles = {
         name: describe_cells(cells[name]) if cells and name in cells else default
         for name in names
-        if name not in said.values()
+        if name not in said.values() and not (cells and _is_copy(name, cells))
     }
     free = {name: profile for name, profile in profiles.items() if profile.kind != "empty"}
     label, candidates = said["label"], []
@@ -167,13 +185,24 @@ def guess_columns(
         label = candidates[0] if len(candidates) == 1 else ""
     texts = {
         name: profile for name, profile in free.items()
-        if name != label and profile.kind != "unusable"
+        if name != label and profile.kind not in ("unusable", "lists")
     }  # fmt: skip
     first, second, doubts = _guess_texts(texts, pairs, said)
     if not label:
         left = candidates or set(texts) - {first, second}
         doubts["label"] = [name for name in free if name in left]
     return Guess(first, second, label, doubts)
+
+
+def _is_copy(name: str, cells: Mapping[str, Sequence[Any]]) -> bool:
+    """True if a column repeats an earlier one: its name, with a number, and all of its cells."""
+    first = re.sub(r" \(\d+\)$", "", name)
+    return first != name and name in cells and cells.get(first) == cells[name]
+
+
+def stem(name: str) -> str:
+    """Remove the number from a column's name, such as `Labels (2)` or `label_2`."""
+    return re.sub(r"[\W_]*\d+\W*$", "", name.lower())
 
 
 def named_label(names: Sequence[str]) -> str:
@@ -190,9 +219,10 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
         columns = [by_name[name] for name in names if name in by_name]
         return [column for column in columns if free[column].kind in kinds]
 
-    classes: tuple[Kind, ...] = ("few", "repeated", "unknown")
+    classes: tuple[Kind, ...] = ("few", "lists", "repeated", "unknown")
+
     if sure := called(_SURE_LABELS, *classes):
-        return sure[:1]
+        return _numbered(free, sure[:1])
     other = called(_LABELS, *classes) or [
         name for name, profile in free.items()
         if profile.kind in classes
@@ -200,7 +230,7 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
     ]  # fmt: skip
     scores = called(_SCORES, *classes) + called((*_SURE_LABELS, *_LABELS, *_SCORES), "number")
     many = called(_MANY_CLASSES, "short", "id") or called(_SURE_LABELS[:3], "text", "unusable")
-    return other or scores[:1] or many[:1]
+    return _numbered(free, other) or scores[:1] or many[:1]
 
 
 def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
@@ -211,19 +241,36 @@ def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[
         singles = [name for name in unknown if plain_name(name) in _SINGLES]
         rest = [name for name in unknown if name not in singles[:1]]
         return rest[-1:] if len(rest) == 1 or (not singles and len(names) in (2, 3)) else rest
-    for kind in ("few", "repeated"):
+    for kinds in (("few", "lists"), ("repeated",)):
         found = [
             name for name, profile in free.items()
-            if profile.kind == kind and len(profile.values) > 1 and not profile.values <= _SPLITS
+            if profile.kind in kinds and len(profile.values) > 1 and not profile.values <= _SPLITS
         ]  # fmt: skip
-        if kind == "repeated" and len(free) == len(found):  # one is the text
+        if "repeated" in kinds and len(free) == len(found):  # one is the text
             found = []
         found = [name for name in found if _last_word(name) not in _NO_TEXTS] or found
         plain = [name for name in found if free[name].values <= NEGATIVES | POSITIVES]
+        if len(found) > 1 and all(has_marks(free[name]) for name in found):
+            return [name for name, profile in free.items() if has_marks(profile)]
         if found:
-            return plain if len(plain) == 1 else found
+            return plain if len(plain) == 1 else _numbered(free, found)
     constant = [name for name, profile in free.items() if profile.kind == "few"]
-    return constant or [name for name, profile in free.items() if profile.has_fractions]
+    return constant or [name for name, profile in free.items() if profile.measured]
+
+
+def _numbered(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
+    """Add the columns of labels that have one of these names but for a number."""
+    stems = set(map(stem, names))
+    return [
+        name for name, profile in free.items()
+        if name in names or (stem(name) in stems and profile.kind in ("few", "lists"))
+    ]  # fmt: skip
+
+
+def has_marks(profile: Profile) -> bool:
+    """True if a column's cells say of a label whether a row has it."""
+    marks = [mark_of(value) for value in profile.values - {NO_LABEL}]
+    return profile.kind in ("few", "number") and None not in marks
 
 
 def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[tuple[str, str]]:
@@ -246,7 +293,9 @@ def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[
 
     if known := fitting(_PAIRS, {"number", "date", "address", "id"}):
         return known[:1]
-    affixed = fitting(_affixed(by_name), {"number", "date", "address", "id", "few", "unusable"})
+    affixed = fitting(
+        _affixed(by_name), {"number", "date", "address", "id", "few", "lists", "unusable"}
+    )
     return [pair for pair in affixed if all(_is_text(free, name) for name in pair)] or affixed[:1]
 
 

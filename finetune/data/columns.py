@@ -8,7 +8,7 @@ from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data.column_guess import ROLES, Guess, Role, guess_columns, named_label, plain_name
-from finetune.data.label_columns import BETWEEN, LISTS, parts_of
+from finetune.data.label_columns import BETWEEN, NESTED, parts_of
 from finetune.errors import DataError, some
 from finetune.messages import message as _
 from finetune.runs.summary import ColumnNames
@@ -89,9 +89,6 @@ def choose_columns(
             "Choose a different one for each.",
             used=some(used),
         )
-    lists = [name for name, reason in columns.items() if reason == LISTS]
-    if not said["label"] and len(lists) == 1 and not named_label(list(columns)):
-        said["label"] = lists[0]
     parts = parts_of(said["label"], columns)
     guess = guess_columns([name for name in columns if name not in parts], cells, said)
     for role in guess.doubts:
@@ -106,7 +103,7 @@ def are_usable(said: Mapping[Role, str], columns: Mapping[str, str]) -> bool:
     """True if every chosen column exists and is usable, and none is chosen twice."""
     used = [column for column in said.values() if column not in ("", NO_COLUMN)]
     used = [part for name in used for part in parts_of(name, columns) or [name]]
-    usable = ["", LISTS] if said["label"] in used else [""]
+    usable = ["", NESTED] if said["label"] in used else [""]
     return len(set(used)) == len(used) and all(columns.get(name) in usable for name in used)
 
 
@@ -158,7 +155,7 @@ def _check_column(role: Role, column: str, columns: Mapping[str, str], source: s
             field=f"{role}_column",
         )
     reason = columns[column]
-    if reason and (role, reason) != ("label", LISTS):
+    if reason and (role, reason) != ("label", NESTED):
         raise DataError(
             "The column {column!r} {reason}.",
             "Choose another one as {field}.",

@@ -28,6 +28,7 @@ from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
 from finetune.data import catalog, needed_files, sources
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
+from finetune.data.label_columns import NESTED
 from finetune.data.table import Remark
 from finetune.environment import child_process
 from finetune.errors import DataError
@@ -210,12 +211,13 @@ def read_dataset(
 def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[Any]]:
     """Read cells of each usable training column to guess columns by: the first rows and some later
     ones. Empty if no column has to be guessed."""
-    usable = [name for name, reason in source.columns.items() if not reason]
+    usable = [name for name, reason in source.columns.items() if reason in ("", NESTED)]
     if all(choices_of(config).values()):
         return {}
-    rows = islice(source.rows("train", usable, "", lambda *_: None), 10 * SAMPLE_ROWS)
-    sample = [cells for n, (_, cells) in enumerate(rows) if n < SAMPLE_ROWS or n % 10 == 0]
-    columns = zip(usable, zip(*sample, strict=True), strict=False)  # drops the empty label
+    rows = source.cells("train", usable, len(usable), lambda *_: None)
+    first = enumerate(islice(rows, 10 * SAMPLE_ROWS))
+    sample = [cells for n, (_, cells) in first if n < SAMPLE_ROWS or n % 10 == 0]
+    columns = zip(usable, zip(*sample, strict=True), strict=False)  # no row, no column
     return {name: list(cells) for name, cells in columns}
 
 

@@ -50,7 +50,7 @@ class JsonTable(TextTable):
             for key, cell in record.items():
                 cells.setdefault(key, []).extend([] if cell is None else [cell])
         self.columns = list(cells)
-        self.lists = [key for key, own in cells.items() if own and all(map(_is_flat, own))]
+        self.nested = [key for key, own in cells.items() if own and all(map(_is_nested, own))]
         if not self.columns:
             raise DataError(
                 "{name} has no line that is a JSON object.",
@@ -162,12 +162,7 @@ class JsonTable(TextTable):
                 on_bad_row(line, _("is not a JSON object"))
                 continue
             record = value if columns is None else {name: value.get(name) for name in columns}
-            nested = [key for key, cell in record.items() if isinstance(cell, (dict, list))]
-            if columns and any(
-                key != self.list_column or not _is_flat(record[key]) for key in nested
-            ):
-                on_bad_row(line, _("has a list or an object where a text or number is read"))
-            elif any(map(table.is_too_long, record.values())):
+            if any(map(table.is_too_long, record.values())):
                 on_bad_row(line, table.TOO_LONG)
             else:
                 yield line, record
@@ -175,8 +170,8 @@ class JsonTable(TextTable):
 
 def _is_list_of_cells(value: Any) -> bool:
     """True for a list of at least two texts, numbers and nulls."""
-    return _is_flat(value) and len(value) > 1
+    return isinstance(value, list) and len(value) > 1 and not any(map(_is_nested, value))
 
 
-def _is_flat(value: Any) -> bool:
-    return isinstance(value, list) and not any(isinstance(cell, (dict, list)) for cell in value)
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list)

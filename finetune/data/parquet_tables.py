@@ -42,8 +42,8 @@ class ParquetTable(Table):
         self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
         self.columns = list(self.schema.names)
         for field in self.schema:
-            if pa.types.is_list(field.type) and not pa.types.is_nested(field.type.value_type):
-                self.lists.append(field.name)
+            if pa.types.is_nested(field.type) and not _is_vector(field.type):
+                self.nested.append(field.name)
             if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
 
@@ -71,6 +71,11 @@ class ParquetTable(Table):
                 name=self.name,
                 error=error,
             ) from error
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    """True for lists of fractions, which are no labels."""
+    return hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type)
 
 
 def _values(array: pa.Array) -> list[Any]:

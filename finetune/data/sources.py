@@ -21,6 +21,7 @@ from finetune.data import catalog, hub_access, label_columns, table_formats
 from finetune.data.table import OnBadRow, ReadOptions, Remark, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
+from finetune.tasks.cells import Columns
 
 T = TypeVar("T")
 # Lines from 1, and the cells of the sentences and the label.
@@ -47,22 +48,30 @@ class Source(ABC):
         self.sheets: list[str] = []  # of a workbook
 
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
-        """Yield the cells of some columns of a split; the label is None if it has no such column,
-        and a list if it stands for several columns.
+        """Yield the cells of some columns of a split. The last cell is the label: None if the split
+        has no such column, and `Columns` if it stands for several.
 
         Raises:
             DataError: as below.
         """
         parts = label_columns.parts_of(label, self.columns)
-        if not parts:
-            return self._rows(split, sentences, label, on_bad_row)
-        rows = self._rows(split, [*sentences, *parts], "", on_bad_row)
-        cells = ((line, cells[:-1]) for line, cells in rows)
-        return label_columns.joined(cells, parts, on_bad_row)
+        rows = self.cells(split, [*sentences, *(parts or [label])], len(sentences), on_bad_row)
+        for line, cells in rows:
+            texts, labels = cells[: len(sentences)], cells[len(sentences) :]
+            if any(isinstance(cell, list | dict) for cell in texts):
+                reason = _("has a list or an object where a text or number is read")
+                on_bad_row(line, reason)
+                continue
+            yield line, [*texts, Columns(zip(parts, labels, strict=True)) if parts else labels[0]]
 
     @abstractmethod
-    def _rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
-        """Yield the cells of some columns of a split, and a label of one column or None.
+    def cells(
+        self, split: str, columns: list[str], sentences: int, on_bad_row: OnBadRow
+    ) -> CellRows:
+        """Yield the cells of some columns of a split, None for a label that it does not have.
+
+        Args:
+            sentences: how many of the columns hold sentences; the others hold labels.
 
         Raises:
             DataError: if a needed column is missing, or the split cannot be read to its end.
@@ -86,15 +95,16 @@ class _FileSource(Source):
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
-        self.columns |= dict.fromkeys(train.lists, label_columns.LISTS)
+        self.columns |= dict.fromkeys(train.nested, label_columns.NESTED)
         self.sheets = train.sheets
         self.notes = [note for table in self._tables.values() for note in table.notes]
         self.remarks = {split: table.remarks for split, table in self._tables.items()}
 
-    def _rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
+    def cells(
+        self, split: str, columns: list[str], sentences: int, on_bad_row: OnBadRow
+    ) -> CellRows:
         table = self._tables[split]
-        table.list_column = label
-        needed = sentences if split == "test" or not label else [*sentences, label]
+        needed = columns[:sentences] if split == "test" else filter(None, columns)
         for column in needed:
             if column not in table.columns:
                 raise DataError(
@@ -104,14 +114,13 @@ class _FileSource(Source):
                     column=column,
                     columns=some(table.columns),
                 )
-        labelled = label in table.columns
-        names = self.classes.get(label)
-        read = [*sentences, label] if labelled else sentences
+        read = [column for column in columns if column in table.columns]
+        names = self.classes.get(columns[-1]) if len(columns) > sentences else None
         for line, record in table.rows(on_bad_row, read):
-            cells = list(map(to_plain_value, record.values()))
+            cells = [to_plain_value(record.get(column)) for column in columns]
             if names:
                 cells[-1] = names[int(cells[-1])]
-            yield line, cells if labelled else [*cells, None]
+            yield line, cells
 
 
 class _HubSource(Source):
@@ -148,30 +157,33 @@ class _HubSource(Source):
         self.splits = _choose_splits(list(self._splits), config)
         for column, feature in self._splits[self.splits["train"]].features.items():
             inner = getattr(feature, "feature", None)  # of a list
-            if isinstance(feature, (Value, ClassLabel)):
-                self.columns[column] = ""
-            elif isinstance(inner, (Value, ClassLabel)):
-                self.columns[column] = label_columns.LISTS
-            else:
-                self.columns[column] = f"is nested ({str(feature)[:60]})"
+            is_value = isinstance(feature, (Value, ClassLabel))
+            self.columns[column] = "" if is_value else label_columns.NESTED
             if isinstance(feature, ClassLabel):
                 self.classes[column] = list(feature.names)
             if isinstance(inner, ClassLabel):
                 self._listed[column] = list(inner.names)
 
-    def _rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
-        names, lines = self.classes.get(label), count(1)
-        listed = self._listed.get(label, [])
+    def cells(
+        self, split: str, columns: list[str], sentences: int, on_bad_row: OnBadRow
+    ) -> CellRows:
+        lines = count(1)
         for batch in self._splits[self.splits[split]].iter(1000):
-            cells = [batch[column] for column in sentences]
-            labels = batch.get(label, [None] * len(next(iter(batch.values()))))
-            if names:  # GLUE's test splits have -1 for an unknown label
-                labels = [names[i] if i is not None and i >= 0 else None for i in labels]
-            if listed:  # numbers of classes in lists
-                labels = [[listed[i] for i in row or ()] for row in labels]
-            labels = [str(cell) if isinstance(cell, list) else cell for cell in labels]
-            for row in zip(*cells, labels, strict=True):
+            absent = [None] * len(next(iter(batch.values())))
+            read = [batch[column] for column in columns[:sentences]]
+            read += [batch.get(column, absent) for column in columns[sentences:]]
+            if len(columns) == sentences + 1:
+                read[-1] = [self._named(columns[-1], cell) for cell in read[-1]]
+            for row in zip(*read, strict=True):
                 yield next(lines), list(row)
+
+    def _named(self, column: str, cell: Any) -> Any:
+        """Replace the numbers of classes in a label's cell by their names."""
+        if names := self.classes.get(column):  # GLUE's test splits have -1 for an unknown label
+            return names[cell] if cell is not None and cell >= 0 else None
+        if names := self._listed.get(column):
+            return [names[index] for index in cell or ()]
+        return cell
 
 
 def open_source(config: RunConfig, root: Path) -> Source:

@@ -83,8 +83,7 @@ class Table(ABC):
         self.path, self.name = path, name
         self.columns: list[str] = []  # unique names, in the order of the file
         self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
-        self.lists: list[str] = []  # columns of lists, for formats that have them
-        self.list_column = ""  # the column of which `rows` gives lists, too
+        self.nested: list[str] = []  # columns of lists or objects, which can be labels
         self.sheets: list[str] = []  # of a workbook
         self.row_count = 0  # approximate; 0 if only reading the file would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
@@ -109,7 +108,7 @@ class Table(ABC):
 
         Args:
             on_bad_row: called for every row that cannot be read.
-            columns: columns to read, whose cells cannot be lists or objects; all by default.
+            columns: columns to read; by default all that are not `unusable`.
         """
 
 
@@ -159,11 +158,11 @@ def is_filled(cell: Any) -> bool:
 
 
 def to_plain_value(cell: Any) -> Any:
-    """Convert a cell of a typed file to text or number. Dates and decimals become text; None
-    stays."""
+    """Convert a cell of a typed file to text or number. Dates and decimals become text; None, lists
+    and objects stay."""
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
-    return cell if cell is None or isinstance(cell, (str, int, float)) else str(cell)
+    return cell if cell is None or isinstance(cell, str | int | float | list | dict) else str(cell)
 
 
 def cell_text(cell: Any) -> str:

@@ -48,7 +48,8 @@ def usable_columns(
     question to answer before reading (a `messages.encode`d text). Raises as `open_table`. `options`
     are the fields of `ReadOptions`."""
     table = open_table(Path(path), name, ReadOptions(**options))
-    usable = [column for column in table.columns if column not in table.unusable]
+    unusable = table.unusable.keys() - table.nested
+    usable = [column for column in table.columns if column not in unusable]
     asked = [remark for remark in table.remarks if remark.severity == "blocks"]
     text = _("{fact} {remedy}", fact=asked[0].title, remedy=asked[0].action) if asked else ""
     return usable, table.sheets, messages.encode(text)

@@ -26,6 +26,7 @@ from finetune.metrics import classification
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import Target, Targets
+from finetune.tasks.cells import Columns
 from finetune.tasks.registry import measured, task_of
 
 WINDOW = 4096  # rows sorted by length together, and held at once
@@ -168,12 +169,19 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
         broken.append(({}, f"line {line} {reason}"))
 
     names = (request.sentence1, request.sentence2)
-    for _, record in table.rows(on_error):
+    for _, record in table.rows(on_error, _columns(table, request)):
         yield from broken
         broken.clear()
         empty = [name for name in names if name and not _sentence(record.get(name)).strip()]
         yield record, f"{empty[0]} is empty" if empty else ""
     yield from broken
+
+
+def _columns(table: Table, request: PredictionRequest) -> list[str] | None:
+    """The columns to read of a row: None for all that are usable, or these and a nested label."""
+    if request.label not in table.unusable:
+        return None
+    return [name for name in table.columns if name == request.label or name not in table.unusable]
 
 
 def _sentence(cell: Any) -> str:
@@ -365,14 +373,12 @@ def _read_labels(
     """Return the targets of rows, and a mask of those that could be read.
 
     Args:
-        columns: the label column, or one of 0 and 1 for each label.
+        columns: of the labels, or the only one.
     """
-    rows = [[to_plain_value(record.get(name)) for name in columns] for record in records]
-    if len(columns) == 1:
-        return task_of(target).parse([cell for (cell,) in rows], target)
-    read = [label_columns.given(columns, cells) for cells in rows]
-    truth, known = task_of(target).parse([labels for labels, _ in read], target)
-    return truth, known & [not unclear for _, unclear in read]
+    rows = [Columns({name: to_plain_value(record.get(name)) for name in columns})
+            for record in records]  # fmt: skip
+    cells = rows if len(columns) > 1 else [cell for row in rows for cell in row.values()]
+    return task_of(target).parse(cells, target)
 
 
 @dataclass(frozen=True)

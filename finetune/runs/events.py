@@ -176,6 +176,7 @@ class _PairFacts(BaseModel, extra="allow", strict=True):
     positive_assumed: bool = False
     low: float = 0.0
     high: float = 0.0
+    decimal: Literal[".", ","] = "."
     rows: dict[str, int] = {}  # by split, as in the fields below
     splits: dict[str, str] = {}  # the source's name of each
     left_out: dict[str, dict[str, int]] = {}  # rows by reason
@@ -222,7 +223,8 @@ class Prepared(Event):
         default = 0 if len(self.labels) == 1 else 1
         positive = self.labels.index(name) if name in self.labels else default
         low, high = (self.data.get(end) or 0.0 for end in ("low", "high"))
-        return Target(tuple(self.labels), positive, self.task, low, high)
+        decimal = self.data.get("decimal", ".")
+        return Target(tuple(self.labels), positive, self.task, low, high, decimal)
 
 
 class FirstBatch(Event):

@@ -41,6 +41,7 @@ class Target:
     task: str = SINGLE_LABEL
     low: float = 0.0  # of a score, the least and the greatest in training
     high: float = 0.0
+    decimal: str = "."  # what precedes decimals of scores where a number does not say it
 
     @property
     def size(self) -> int:

@@ -11,8 +11,9 @@ from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, RowsFinding, shorten
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
-from finetune.tasks import classes
-from finetune.tasks.base import MULTI_LABEL, LabelledRows, Target
+from finetune.tasks import cells, classes
+from finetune.tasks.base import MISSING_LABEL, MULTI_LABEL, SINGLE_LABEL, LabelledRows, Target
+from finetune.tasks.cells import NO_LABEL
 from finetune.text_hashes import Integers
 
 # Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
@@ -25,6 +26,8 @@ _EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", 
 def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
     """The reasons why these rows cannot be trained on, or the questions to answer first."""
     action = _("Training is not possible with these rows.")
+    if asked := questions(config, labels):
+        return asked
     findings: list[Finding | RowsFinding] = []
     for kind, text in blocks(labels).items():
         remedies = [Remedy("label_map", "", _("Undo"))] if kind == "label-map" else []
@@ -38,6 +41,70 @@ def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFind
         finding = Finding("positive", "blocks", error.fact, 0, error.remedy, remedies=remedies)
         findings.append(finding)
     return findings
+
+
+def questions(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
+    """What a person must say before these rows can be trained on."""
+    reading, spellings = labels.reading, labels.column.spellings
+    asked: list[Finding | RowsFinding] = []
+    if reading.separator and not config.task:
+        title = _(
+            "Does the column {column!r} hold several labels per row, such as {listed!r}?",
+            column=labels.column.name,
+            listed=_listed(labels),
+        )
+        action = _(
+            "Say as task whether each label is learned by itself ({several}), or each combination "
+            "is a class ({single}).",
+            several=MULTI_LABEL,
+            single=SINGLE_LABEL,
+        )
+        remedies = [
+            Remedy("task", MULTI_LABEL, _("Learn each label by itself")),
+            Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")),
+        ]
+        asked.append(Finding("several-labels", "blocks", title, 0, action, remedies=remedies))
+    if reading.unclear:
+        rows = rows_spelled(labels, [n for n, text in enumerate(spellings) if text == NO_LABEL])
+        text = _("It is a class")
+        asked.append(no_label(config, labels.column.name, rows, NO_LABEL, text))
+    return asked
+
+
+def no_label(
+    config: RunConfig, column: str, rows: Sequence[tuple[str, Integers]], other: str, text: str
+) -> RowsFinding:
+    """Ask whether -1 stands for no label.
+
+    Args:
+        rows: those with -1.
+        other: what it stands for otherwise, which `text` says.
+    """
+    title = _("Does -1 mean that there is no label in the column {column!r}?", column=column)
+    action = _(
+        "Say so as label_map: {none} leaves these rows out, {other} keeps them. In a terminal: "
+        "--label_map={none} or --label_map={other}.",
+        none=f"{NO_LABEL}=",
+        other=f"{NO_LABEL}={other}",
+    )
+    remedies = change(config, {NO_LABEL: ""}, _("There is no label: leave out their rows"))
+    remedies += change(config, {NO_LABEL: other}, text)
+    return RowsFinding("no-label", "blocks", title, action, rows, remedies)
+
+
+def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> RowsFinding:
+    """Report cells that are lists or objects, and cannot be read."""
+    title = _("Cells of the column {column!r} that cannot be read", column=labels.column.name)
+    rows = rows_spelled(labels, spellings)
+    return RowsFinding("unreadable-labels", "warns", title, _("They are left out."), rows)
+
+
+def refuse(asked: Sequence[Finding | RowsFinding], blocked: Mapping[str, str]) -> None:
+    """Raise DataError if a person must say something first, or training is not possible."""
+    if asked:
+        raise DataError(asked[0].title, asked[0].action)
+    if blocked:
+        raise DataError(" ".join(blocked.values()), "The Data tab shows what was read.")
 
 
 def blocks(labels: LabelledRows) -> dict[str, str]:
@@ -100,7 +167,7 @@ def ask_about_rare(rare: Mapping[str, int]) -> tuple[str, str]:
 
 def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
     """Report how spellings of labels became classes, and what was chosen about the classes."""
-    rare, names = labels.reading.rare, labels.reading.names
+    rare = labels.reading.rare
     if config.label_map:
         title = _("Labels that you changed: {changes}", changes=config.label_map)
         yield _answered("label-map", title, Remedy("label_map", "", _("Undo")))
@@ -110,23 +177,37 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
     yield from _no_agreement(config, labels)
     yield _spellings(config, labels)
     yield _capitals(config, labels)
-    if classes.holds_several(names):
-        listed = max(names, key=len)
+    if labels.reading.empty >= 0:
+        title = _(
+            "Empty cells of the column {column!r} are a class, too", column=labels.column.name
+        )
+        action = _("All others hold one mark, {mark!r}.", mark=labels.reading.names[-1])
+        rows = rows_spelled(labels, [MISSING_LABEL])
+        yield RowsFinding("empty-cells", "warns", title, action, rows)
+    broken = [n for n, text in enumerate(labels.column.spellings) if cells.is_nested(text)]
+    yield unreadable(labels, broken)
+    if labels.reading.separator and config.task:
         title = _(
             "The column {column!r} holds several labels per row, such as {listed!r}.",
             column=labels.column.name,
-            listed=shorten(listed, 60),
+            listed=_listed(labels),
         )
         action = _("Each combination of labels is learned as a class of its own.")
         remedies = [Remedy("task", MULTI_LABEL, _("Learn each label by itself"))]
         yield Finding("several-labels", "warns", title, 0, action, remedies=remedies)
 
 
+def _listed(labels: LabelledRows) -> str:
+    """The longest cell of several labels."""
+    listed = (text for text in labels.column.spellings if labels.reading.separator in text)
+    return shorten(max(listed, key=len).replace("\n", " \u21b5 "), 60)
+
+
 def _answered(kind: str, title: str, undo: Remedy) -> Finding:
     return Finding(kind, "notes", title, 0, _("You chose it."), remedies=[undo], done=True)
 
 
-def _change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Remedy]:
+def change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Remedy]:
     """Return a button that adds label changes to a configuration; no button if the resulting
     `label_map` would be too long."""
     changed = config.changed_labels | {classes.changeable(old): new for old, new in changes.items()}
@@ -142,7 +223,7 @@ def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     for name in list(rare)[:4]:
         if similar := classes.similar_class(name, others):
             text = _("{name!r} is {other!r}", name=name, other=similar)
-            remedies += _change(config, {name: similar}, text)
+            remedies += change(config, {name: similar}, text)
     remedies.append(Remedy("rare_classes", "leave_out", _("Leave out their rows")))
     remedies.append(Remedy("rare_classes", "keep", _("Keep them as classes")))
     codes = [names.index(name) for name in rare]
@@ -153,7 +234,7 @@ def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     return RowsFinding("rare-classes", "blocks", title, action, rows, remedies)
 
 
-def _rows_spelled(labels: LabelledRows, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
+def rows_spelled(labels: LabelledRows, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
     """The rows whose label has one of these spellings, by split."""
     return [
         (split, np.flatnonzero(np.isin(codes, spellings)))
@@ -165,10 +246,10 @@ def _no_agreement(config: RunConfig, labels: LabelledRows) -> Iterator[RowsFindi
     if not (names := labels.reading.no_agreement):
         return
     spellings = labels.column.spellings
-    indices = [n for n, text in enumerate(spellings) if classes.clean_label(text) in names]
+    indices = [n for n, text in enumerate(spellings) if cells.clean_label(text) in names]
     title = _("Rows whose annotators did not agree on a label ({names})", names=some(names))
-    remedies = _change(config, {name: name for name in names}, _("It is a class"))
-    rows = _rows_spelled(labels, indices)
+    remedies = change(config, {name: name for name in names}, _("It is a class"))
+    rows = rows_spelled(labels, indices)
     yield RowsFinding("no-agreement", "notes", title, _("They are left out."), rows, remedies)
 
 
@@ -178,8 +259,9 @@ def _spellings(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     for own, spelled in _spellings_of_classes(labels):
         if any(classes.changeable(text) in config.changed_labels for text in spelled.values()):
             continue
-        others = [n for n, text in spelled.items() if text.lower() != own.lower()]
-        if others and len({text.lower() for text in spelled.values()}) > 1:
+        plain = {n: " ".join(text.lower().split()) for n, text in spelled.items()}
+        others = [n for n, text in plain.items() if text != own.lower()]
+        if others and len(set(plain.values())) > 1:
             names.append(repr(own))
             odd += others
     title = _(
@@ -188,7 +270,7 @@ def _spellings(config: RunConfig, labels: LabelledRows) -> RowsFinding:
         names=some(names),
     )
     action = _("No action is needed.")
-    return RowsFinding("spellings", "notes", title, action, _rows_spelled(labels, odd))
+    return RowsFinding("spellings", "notes", title, action, rows_spelled(labels, odd))
 
 
 def _spellings_of_classes(labels: LabelledRows) -> Iterator[tuple[str, dict[int, str]]]:
@@ -203,7 +285,7 @@ def _capitals(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     changes: dict[str, str] = {}
     rarer, shown = [], []
     for name, spelled in _spellings_of_classes(labels):
-        others = {classes.clean_label(text): n for n, text in spelled.items()}
+        others = {cells.clean_label(text): n for n, text in spelled.items()}
         others = {text: n for text, n in others.items()
                   if text != name and text.lower() == name.lower()
                   and text.lower() not in _EITHER_CASE
@@ -214,9 +296,9 @@ def _capitals(config: RunConfig, labels: LabelledRows) -> RowsFinding:
             changes |= dict.fromkeys(others, name)
     title = _("Labels that differ in case only are taken as one class: {names}", names=some(shown))
     action = _("Say whether they are one class.")
-    remedies = _change(config, changes, _("They are one class"))
-    remedies += _change(config, {text: text for text in changes}, _("They are different classes"))
-    return RowsFinding("case", "warns", title, action, _rows_spelled(labels, rarer), remedies)
+    remedies = change(config, changes, _("They are one class"))
+    remedies += change(config, {text: text for text in changes}, _("They are different classes"))
+    return RowsFinding("case", "warns", title, action, rows_spelled(labels, rarer), remedies)
 
 
 def class_choices(labels: Sequence[str]) -> list[Remedy]:

@@ -6,7 +6,6 @@ import difflib
 import re
 import shlex
 import unicodedata
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,10 +16,14 @@ from numpy.typing import NDArray
 
 from finetune.errors import ConfigError, DataError, some
 from finetune.messages import message
+from finetune.tasks import cells
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL
+from finetune.tasks.cells import NO_LABEL, clean_label
+from finetune.tasks.numerals import read_number
 from finetune.text_hashes import Integers
 
 MAX_CLASSES = 1000
+EMPTY = "(empty)"  # the class of empty cells, if they are one
 MOST_CHANGES = 300  # the longest `label_map`, in characters
 
 # Of the page's languages: English, German, Chinese, Korean.
@@ -36,15 +39,7 @@ POSITIVES = {
 }  # fmt: skip
 # Negates the class name that follows: not_duplicate, unacceptable.
 _NOT = "(?:not?|non|un|in|im|ir|dis|nicht|kein|keine|不|非|未|비|불)"
-MISSING = {"", "nan", "null", "n/a", "#n/a", "<na>"}
-
-# Zero-width characters and direction marks. The joiners U+200C and U+200D stay in names, because
-# scripts and emoji need them, but do not distinguish classes.
-_INVISIBLE = dict.fromkeys(
-    map(ord, "\u200b\u2060\ufeff\u00ad\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067"
-             "\u2068\u2069")
-)  # fmt: skip
-_JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
+_JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # they do not distinguish classes
 
 
 class LabelEncoder:
@@ -62,9 +57,9 @@ class LabelEncoder:
     def code(self, cell: Any) -> int:
         """Return the number of a label's spelling, or `MISSING_LABEL`. DataError if there are too
         many spellings, or they are fractions."""
-        text = label_text(cell)
+        text = cells.label_text(cells.read_value(cell))
         if text not in self._codes:
-            if clean_label(text).lower() in MISSING:
+            if cells.is_missing(text):
                 return MISSING_LABEL
             self._add(text)
         return self._codes[text]
@@ -72,7 +67,8 @@ class LabelEncoder:
     def _add(self, text: str) -> None:
         self._codes[text] = len(self.spellings)
         self.spellings.append(text)
-        if re.fullmatch(r"-?\d*[.,]\d+", text):
+        number = read_number(text)
+        if number is not None and number.by_point % 1 and number.by_comma % 1:
             self._fractions.append(text)
         if len(self._fractions) > 2:
             raise DataError(
@@ -93,30 +89,14 @@ class LabelEncoder:
             )
 
 
-@lru_cache(maxsize=4096, typed=True)  # True and 1 have the same hash
-def label_text(cell: Any) -> str:
-    """Spell a label with single spaces; `1.0` becomes `1`, and True becomes `true`."""
-    if cell is None or cell != cell:  # NaN
-        return ""
-    text = str(cell).lower() if isinstance(cell, bool) else " ".join(str(cell).split())[:200]
-    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
-
-
-@lru_cache(maxsize=4096)
-def clean_label(text: str) -> str:
-    """Put a label into Unicode's composed form (NFC), without invisible characters."""
-    if text.isascii():
-        return text
-    return " ".join(unicodedata.normalize("NFC", text.translate(_INVISIBLE)).split())
-
-
 @lru_cache(maxsize=4096)
 def class_key(text: str) -> str:
     """Reduce a label to what the spellings of one class share: without case, width, form of Unicode
     and invisible characters."""
-    if text.isascii():
-        return text.lower()
-    return unicodedata.normalize("NFKC", clean_label(text).translate(_JOINERS)).lower()
+    name = clean_label(text)
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFKC", name.translate(_JOINERS)).lower()
 
 
 @dataclass(frozen=True)
@@ -129,10 +109,13 @@ class Classes:
     no_agreement: list[str]  # labels that mean that annotators disagreed
     # Class of few training rows -> their number, also after it was left out.
     rare: dict[str, int] = field(default_factory=dict)
+    unclear: bool = False  # True if -1 may stand for no label
+    separator: str = ""  # a character that may separate several labels of a row
+    empty: int = MISSING_LABEL  # the class of rows whose cell is empty
 
     def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
         """The classes of rows, from the numbers of their spellings; shape (rows,)."""
-        targets: NDArray[Any] = np.append(self.codes, MISSING_LABEL)[codes]
+        targets: NDArray[Any] = np.append(self.codes, self.empty)[codes]
         return targets
 
     def members(self) -> list[list[int]]:
@@ -173,7 +156,7 @@ def make_classes(
     for index, text in enumerate(cleaned):
         name = changeable(text)
         other = changes.get(name, "" if text in none else text)
-        if not other:
+        if not other or cells.is_nested(text):
             continue
         key = f"={other}" if named or other in apart else class_key(other)
         members.setdefault(key, []).append(index)
@@ -190,6 +173,14 @@ def make_classes(
     unknown = sorted(changes.keys() - set(map(changeable, cleaned)))
     left_out = sorted(name for name in none if changeable(name) not in changes)
     return Classes([names[group] for group in order], codes, unknown, left_out)
+
+
+def with_empty(found: Classes, spellings: Sequence[str], codes: NDArray[Any]) -> Classes:
+    """Make a class of empty cells if there are any, and all others are one mark, such as x."""
+    marks = len(found.names) == 1 and all(map(cells.mark_of, spellings))
+    if not marks or not (codes == MISSING_LABEL).any():
+        return found
+    return replace(found, names=[EMPTY, *found.names], codes=found.codes + 1, empty=0)
 
 
 def count(labels: NDArray[Any], classes: int) -> Integers:
@@ -229,30 +220,20 @@ def mended(changed: Mapping[str, str], name: str, new: str) -> str:
 
 
 def _no_agreement(names: Sequence[str]) -> set[str]:
-    """The labels that mean that annotators disagreed: `-` (as in SNLI), or -1 beside three or more
-    classes numbered from 0 (as on the Hub)."""
-    none = {"-"} & set(names) if "+" not in names else set()
+    """The labels that mean that annotators disagreed: `-` (as in SNLI)."""
+    return {"-"} & set(names) if "+" not in names else set()
+
+
+def may_be_unlabelled(names: Sequence[str]) -> bool:
+    """True if -1 may stand for no label: all names are whole numbers, and the others are not
+    negative, nor 1 alone."""
     numbers = {int(name) for name in names if re.fullmatch(r"-?\d+", name)}
-    if len(numbers) == len(set(names)) > 3 and numbers == set(range(-1, len(numbers) - 1)):
-        none.add("-1")
-    return none
-
-
-def holds_several(names: Sequence[str]) -> bool:
-    """True if labels are lists of labels, such as `a;b` or `['a', 'b']`."""
-    if any(re.fullmatch(r"\[.*\]", name) for name in names):
-        lists = re.compile(r"\[\s*\]|\[\s*[\w'\"].*\]")
-        return sum(bool(lists.fullmatch(name)) for name in names) > len(names) / 2
-    for mark in ";|,":
-        parts = [[part.strip() for part in name.split(mark)] for name in names]
-        counts = Counter(part for listed in parts for part in set(listed) - {""})
-        several = [listed for listed in parts if len(listed) > 1 and len(set(listed)) > 1]
-        # A name that merely has a comma hardly shares all its parts with other names.
-        needed = all if mark == "," else any
-        shared = [listed for listed in several if needed(counts[part] > 1 for part in listed)]
-        if several and 2 * len(shared) > len(several) and len(counts) <= len(set(names)) + 1:
-            return True
-    return False
+    others = numbers - {int(NO_LABEL)}
+    return (
+        len(numbers) == len(set(names)) > len(others)
+        and min(others, default=-1) >= 0
+        and (others != {1})
+    )
 
 
 def similar_class(name: str, others: Sequence[str]) -> str:

@@ -70,10 +70,10 @@ class CutScores(SingleLabel):
         return Regression().cell(spellings, code)
 
     def read(self, column: LabelColumn, config: RunConfig) -> Any:
-        cut = scores.to_number(config.score_cut)
-        if cut is None:
+        if not config.score_cut:
             raise DataError("The scores are not cut.", "Set score_cut to a number.")
-        return CutReading(scores.cut_names(cut), scores.read_scores(column.codes), cut)
+        cut = float(config.score_cut.replace(",", "."))
+        return CutReading(scores.cut_names(cut), scores.read_scores(column.codes, config), cut)
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
         return labels.reading, False
@@ -81,7 +81,7 @@ class CutScores(SingleLabel):
     def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
         action = message("Training is not possible with these rows.")
         undo = Remedy("score_cut", "", message("Undo"))
-        return [
+        return score_findings.questions(config, labels, labels.reading.scores) or [
             Finding(kind, "blocks", text, 0, action, remedies=[undo])
             for kind, text in _blocks(labels).items()
         ]
@@ -94,6 +94,7 @@ class CutScores(SingleLabel):
             "Scores from {cut} on are one class, those below it the other.",
             cut=scores.spell(labels.reading.cut),
         )
+        yield from score_findings.notation(config, labels, labels.reading.scores)
         undo = Remedy("score_cut", "", message("Learn the score itself"))
         above, chosen = int((train == 1).sum()), message("You chose it.")
         yield Finding("cut", "notes", title, above, chosen, remedies=[undo], done=True)
@@ -102,9 +103,10 @@ class CutScores(SingleLabel):
             yield from class_findings.class_balance(counts, self.target(labels, config), constant)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        if blocks := _blocks(labels):
-            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
-        return Target(tuple(labels.reading.names), 1, SINGLE_LABEL)
+        asked = score_findings.questions(config, labels, labels.reading.scores)
+        class_findings.refuse(asked, _blocks(labels))
+        decimal = labels.reading.scores.decimal
+        return Target(tuple(labels.reading.names), 1, SINGLE_LABEL, decimal=decimal)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         return {"positive_label": target.names[1], "positive_assumed": False}

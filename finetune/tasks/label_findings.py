@@ -1,8 +1,9 @@
-"""Findings about a column of several labels: how it is read, and which are rare or missing."""
+"""Findings about a column of several labels: how it is read, and which labels few, all or no rows
+have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,9 +11,11 @@ from finetune.config import RunConfig
 from finetune.errors import some
 from finetune.findings import Finding, Remedy, RowsFinding, shorten
 from finetune.messages import message as _
+from finetune.metrics import catalog
+from finetune.tasks import class_findings, label_lists
 from finetune.tasks.base import SINGLE_LABEL, LabelledRows
+from finetune.tasks.cells import MARKS
 from finetune.tasks.classes import MAX_CLASSES
-from finetune.tasks.label_lists import LIST, MARKS
 
 RARE = 5  # a label of fewer training rows is named
 
@@ -43,7 +46,16 @@ def blocks(labels: LabelledRows) -> dict[str, str]:
     return {}
 
 
-def problems(labels: LabelledRows) -> list[Finding | RowsFinding]:
+def questions(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
+    """What a person must say before these rows can be trained on."""
+    if not labels.reading.unclear:
+        return []
+    rows = class_findings.rows_spelled(labels, sorted(labels.reading.unlabelled))
+    text = _("It is 0: the label is not given")
+    return [class_findings.no_label(config, labels.column.name, rows, "0", text)]
+
+
+def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
     """The reasons why these rows cannot be trained on."""
     action = _("Training is not possible with these rows.")
     remedies = {
@@ -51,51 +63,63 @@ def problems(labels: LabelledRows) -> list[Finding | RowsFinding]:
         "one-label": [Remedy("task", SINGLE_LABEL, _("One class for each row"))],
         "too-many-labels": [Remedy("task", SINGLE_LABEL, _("One class for each row"))],
     }
-    return [
+    return questions(config, labels) or [
         Finding(kind, "blocks", text, 0, action, remedies=remedies.get(kind, []))
         for kind, text in blocks(labels).items()
     ]
 
 
-def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
-    """Report how cells are read, cells that are no list, and labels that are rare or missing."""
-    yield _separator(config, labels)
+def findings(
+    config: RunConfig, labels: LabelledRows, constant: Mapping[str, float]
+) -> Iterator[Finding | RowsFinding]:
+    """Report how cells are read, cells that cannot be, and labels of few, all or no rows.
+
+    Args:
+        constant: the scores of always giving the commonest labels, by name.
+    """
+    column, members = labels.column, labels.reading.members
+    yield _several_labels(config, labels)
     if config.label_map:
         title = _("Labels that you changed: {changes}", changes=config.label_map)
         undo = Remedy("label_map", "", _("Undo"))
         chosen = _("You chose it.")
         yield Finding("label-map", "notes", title, 0, chosen, remedies=[undo], done=True)
-    unreadable = [number for number, of in enumerate(labels.reading.members) if of is None]
-    title = _("Cells of the column {column!r} that are no list", column=labels.column.name)
-    rows = [
-        (split, np.flatnonzero(np.isin(codes, unreadable)))
-        for split, codes in labels.column.codes.items()
-    ]
-    yield RowsFinding("no-list", "warns", title, _("They are left out."), rows)
+    if labels.reading.by_share:
+        title = _("Numbers between 0 and 1 in the column {column!r}", column=column.name)
+        action = _("A row has the label from 0.5 on. Write 0 and 1 for another limit.")
+        yield Finding("shares", "warns", title, 0, action)
+    yield class_findings.unreadable(labels, [n for n, of in enumerate(members) if of is None])
+    yield from _names(config, labels)
     if not blocks(labels):
-        yield from _few_rows(labels)
+        yield from _few_rows(config, labels)
+    if f"{constant.get(catalog.OF_LABELS[0].name, 0):.3f}" == "1.000":
+        title = _("Always giving the same labels reaches micro F1 1.000")
+        action = _("No model can be better, so a score says nothing of what it has learned.")
+        yield Finding("constant", "warns", title, 0, action)
 
 
-def _separator(config: RunConfig, labels: LabelledRows) -> Finding:
-    """Say what was taken to be between labels, with buttons for the other possibilities."""
-    reading = labels.reading
-    if labels.column.joined:
-        title = _("Each of these columns is a label: {columns}", columns=labels.column.name)
-        action = _("A row has those in whose column it has 1.")
-        return Finding("several-labels", "notes", title, 0, action)
+def _several_labels(config: RunConfig, labels: LabelledRows) -> Finding:
+    """Say how labels are read, with buttons for the other possibilities."""
+    reading, column, kind = labels.reading, labels.column, "several-labels"
+    if column.joined:
+        title = _("Each of these columns is a label: {columns}", columns=column.name)
+        action = _("A row has those in whose column it has 1, or a mark such as x; empty is 0.")
+        if reading.notation != "marks":
+            title = _("These columns hold the labels of a row: {columns}", columns=column.name)
+            action = _("A row has the label of each cell that is not empty.")
+        return Finding(kind, "notes", title, 0, action)
     title = _(
         "The column {column!r} holds several labels per row, such as {listed!r}.",
-        column=labels.column.name,
+        column=column.name,
         listed=shorten(reading.example, 60),
     )
-    read = {
-        LIST: _("Each is read as a list of labels."),
-        "": _("Each is read as one label."),
-    }
-    action = read.get(reading.separator) or _(
-        "The labels between {mark!r} are learned each by itself.", mark=reading.separator
-    )
-    others = [mark for mark in MARKS if mark != reading.separator and mark in reading.example]
+    action, others = _("Each is read as a list of labels."), []
+    if reading.notation == "text":
+        action = _("Each is read as one label.")
+        others = [mark for mark in MARKS if mark != reading.separator and mark in reading.example]
+    if reading.separator:
+        mark = label_lists.NAMES.get(reading.separator, reading.separator)
+        action = _("The labels between {mark!r} are learned each by itself.", mark=mark)
     remedies = [
         Remedy("label_separator", mark, _("They are separated by {mark!r}", mark=mark))
         for mark in others
@@ -105,26 +129,49 @@ def _separator(config: RunConfig, labels: LabelledRows) -> Finding:
         remedies = [Remedy("label_separator", "auto", _("Undo"))]
     else:
         remedies.append(Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")))
-    return Finding("several-labels", "notes", title, 0, action, remedies=remedies, done=done)
+    return Finding(kind, "notes", title, 0, action, remedies=remedies, done=done)
 
 
-def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
+def _names(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
+    """Ask for the names of labels that are called by their places."""
+    if labels.reading.notation != "places" or config.label_map:
+        return
+    title = _(
+        "The column {column!r} has 0 or 1 for each of {count} labels, but not their names.",
+        column=labels.column.name,
+        count=len(labels.reading.names),
+    )
+    action = _(
+        "They are called by their places, from 1. Say their names as label_map, such as {names}.",
+        names="'1=first name' '2=second name'",
+    )
+    yield Finding("label-names", "warns", title, 0, action)
+
+
+def _few_rows(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
     names = labels.reading.names
     counts = {split: (labels.of(split) > 0).sum(axis=0) for split in labels.rows}
-    rare = np.flatnonzero((counts["train"] < RARE) & (sum(counts.values()) > 0))
+    every, train = sum(counts.values()), counts["train"]
+    rare = np.flatnonzero((train < RARE) & (every > 0))
     if len(rare):
         title = _(
             "Labels of fewer than {few} training rows: {names}",
             few=RARE,
-            names=some([f"{names[label]!r} ({counts['train'][label]})" for label in rare]),
+            names=some([f"{names[label]!r} ({train[label]})" for label in rare]),
         )
         action = _(
             "A model hardly learns them. Merge them with others or leave them out (label_map), or "
             "bring more rows."
         )
         yield Finding("rare-labels", "warns", title, 0, action)
+    for kind, found in (
+        ("label-of-none", np.flatnonzero(every == 0)),
+        ("label-of-all", np.flatnonzero(train == len(labels.of("train")))),
+    ):
+        if len(found):
+            yield _nothing_to_learn(config, kind, [names[label] for label in found])
     for split, rows in counts.items():
-        missing = np.flatnonzero((rows == 0) & (counts["train"] > 0))
+        missing = np.flatnonzero((rows == 0) & (train > 0))
         if len(missing) and len(labels.of(split)):
             title = _(
                 "Labels that no row of {split} has: {names}",
@@ -138,3 +185,19 @@ def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
         title = _("Training rows without any label")
         action = _("They are learned from: none of the labels is right for them.")
         yield Finding("no-labels", "notes", title, unlabelled, action)
+
+
+def _nothing_to_learn(config: RunConfig, kind: str, names: list[str]) -> Finding:
+    """Report labels that no row has, or that every training row has."""
+    shown = some([*map(repr, names)])
+    title = {
+        "label-of-none": _("Labels that no row has: {names}", names=shown),
+        "label-of-all": _("Labels that every training row has: {names}", names=shown),
+    }
+    action = {
+        "label-of-none": _("A model learns never to give them, and macro F1 counts each as 0."),
+        "label-of-all": _("A model learns to give them always, which is right without reading."),
+    }
+    text = _("Leave them out")
+    remedies = class_findings.change(config, dict.fromkeys(names, ""), text)
+    return Finding(kind, "warns", title[kind], 0, action[kind], remedies=remedies)

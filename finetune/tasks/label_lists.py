@@ -1,32 +1,33 @@
-"""The labels of a column whose cells hold several: how cells are read, and which columns they are.
-
-A cell is a list, as JSON or Python writes it, or texts with a mark between them. An empty cell has
-no label.
-"""
+"""The labels of a column whose cells hold several: lists, marks for each label, or texts with a
+separator between labels. An empty cell has no label."""
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.config import RunConfig
 from finetune.errors import DataError
-from finetune.tasks import classes
+from finetune.tasks import cells, classes
 from finetune.tasks.base import Targets
-from finetune.tasks.classes import MISSING, clean_label, label_text
+from finetune.tasks.cells import MARKS, NO_LABEL, Columns, label_text
+from finetune.text_hashes import Integers
 
-MARKS = (";", "|", ",")  # between labels, the likelier ones first
-LIST = "list"
+NAMES = {"\n": "newline", "\t": "tab", " ": "space"}  # of separators, which cannot be seen
+_SEPARATORS = {name: mark for mark, name in NAMES.items()} | {"list": "", "none": ""}
 _MOST_CELLS = 100_000  # different ones
-_MOST_CHARACTERS = 10_000  # of a cell
-_LIST = re.compile(r"\s*[\[(].*[\])]\s*", re.DOTALL)
+_STRUCTURE = " "  # begins the spelling of a list or an object; no text begins with a blank
+
+# Texts, lists, objects of marks or of labels, or lists of marks that only their places name.
+Notation = Literal["text", "list", "marks", "labels", "places"]
+Said = list[str] | dict[str, str] | str  # what a cell says
 
 
 class ListEncoder:
@@ -41,7 +42,7 @@ class ListEncoder:
 
     def code(self, cell: Any) -> int:
         """Return the number of a cell. DataError if there are too many different ones."""
-        text = cell_text(cell)
+        text = _spell(cell)
         if text not in self._codes:
             if len(self.spellings) >= _MOST_CELLS:
                 raise DataError(
@@ -56,14 +57,29 @@ class ListEncoder:
         return self._codes[text]
 
 
-def cell_text(cell: Any) -> str:
-    """Spell a cell; one that is missing has no label, and is empty."""
-    if isinstance(cell, list | tuple):
-        return json.dumps([str(value) for value in cell], ensure_ascii=False)
-    if not isinstance(cell, str):
-        cell = label_text(cell)
-    text = cell.strip()[:_MOST_CHARACTERS]
-    return "" if text.lower() in MISSING else text
+def _spell(cell: Any) -> str:
+    said = cells.read_cell(cell)
+    if isinstance(said, dict):
+        said = {name: _text(cells.read_value(own)) for name, own in said.items()}
+    elif not isinstance(said, list):
+        return _text(said)
+    return _STRUCTURE + json.dumps(said, ensure_ascii=False)
+
+
+def _text(value: Any) -> str:
+    return "" if cells.is_missing(value) else label_text(value)
+
+
+def _said(spelling: str) -> Said:
+    said: Said = json.loads(spelling) if spelling.startswith(_STRUCTURE) else spelling
+    return said
+
+
+def shown(spelling: str) -> str:
+    """Return a cell as a person reads it, from its spelling."""
+    said = _said(spelling)
+    said = cells.given(said) if isinstance(said, dict) else said
+    return said if isinstance(said, str) else ", ".join(said)
 
 
 @dataclass(frozen=True)
@@ -71,14 +87,18 @@ class LabelLists:
     """The labels of a column."""
 
     names: list[str]  # in their order
-    separator: str  # between the labels of a cell: a mark, or `LIST`; empty for one label a cell
+    separator: str  # between the labels of texts; empty for one label a text
     members: list[list[int] | None]  # of each spelling of a cell; None if it cannot be read
+    unlabelled: set[int]  # spellings in which -1 stands for no label
+    unclear: bool  # True if nobody said yet what -1 stands for
     unknown: list[str]  # changed names that no label has
     example: str  # the cell with the most labels
+    notation: Notation
+    by_share: bool  # True if some marks are numbers between 0 and 1
 
     def targets(self, codes: NDArray[Any]) -> Targets:
-        """1 for each label of a row and 0 for the others, or nan for a row that cannot be read;
-        shape (rows, labels)."""
+        """1 for each label of a row and 0 for the others, infinity for a row without a label, nan
+        for one that cannot be read; shape (rows, labels)."""
         targets = np.zeros((len(codes), max(1, len(self.names))), np.float32)
         spellings, first, place = np.unique(codes, return_index=True, return_inverse=True)
         for number, spelling in enumerate(spellings.tolist()):
@@ -86,122 +106,165 @@ class LabelLists:
             targets[first[number], slice(None) if labels is None else labels] = (
                 np.nan if labels is None else 1
             )
+            if spelling in self.unlabelled:
+                targets[first[number]] = np.inf
         return targets[first[place]]
 
 
-def read_lists(
-    spellings: Sequence[str],
-    rows: NDArray[Any],
-    separator: str = "auto",
-    changes: Mapping[str, str] | None = None,
-) -> LabelLists:
+def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> LabelLists:
     """Read the labels of cells. Spellings that differ in case or form only are one label.
 
     Args:
         spellings: of cells.
         rows: how often each occurs, shape (spellings,).
-        separator: `RunConfig.label_separator`.
-        changes: `RunConfig.changed_labels`, label -> new name; "" leaves the label out.
     """
-    mark = guess_separator(spellings) if separator == "auto" else separator
-    mark = "" if mark == "none" else mark
-    cells = [split_cell(text, mark) for text in spellings]
-    counts: Counter[str] = Counter()
-    for parts, count in zip(cells, rows.tolist(), strict=True):
-        for part in parts or ():
-            counts[part] += count
-    parts = list(counts)
-    read = classes.make_classes(parts, np.array([*counts.values()], np.int64), changes=changes)
-    code_of = dict(zip(parts, read.codes.tolist(), strict=True))
-    members: list[list[int] | None] = [
-        None
-        if labels is None
-        else sorted({code_of[label] for label in labels if code_of[label] >= 0})
-        for labels in cells
+    said, changes = [*map(_said, spellings)], config.changed_labels
+    by_place = cells.are_places([value for value in said if isinstance(value, list) and value])
+    if by_place:
+        said = [cells.by_place(value) if isinstance(value, list) else value for value in said]
+    marked = _marked(said, rows)
+    separator = _SEPARATORS.get(config.label_separator, config.label_separator or "auto")
+    if separator == "auto":
+        texts = _texts(said, marked)
+        separator = guess_separator(texts) if texts is not None else ""
+    labels = [_labels(value, marked, separator) for value in said]
+    minus = {number for number, value in enumerate(said) if _has_minus(value, marked)}
+    meant = changes.pop(NO_LABEL, None) if minus else ""
+    # A label that no row has is one, too.
+    counts = Counter({name: 0 for name, is_label in marked.items() if is_label})
+    for own, count in zip(labels, rows.tolist(), strict=True):
+        counts.update(dict.fromkeys(own or (), count))
+    numbers = np.array([*counts.values()], np.int64)
+    read = classes.make_classes([*counts], numbers, by_place, changes)
+    code_of = dict(zip(counts, read.codes.tolist(), strict=True))
+    members = [
+        None if own is None else sorted({code_of[label] for label in own if code_of[label] >= 0})
+        for own in labels
     ]
-    longest = max(range(len(cells)), key=lambda at: len(members[at] or ()), default=None)
-    example = "" if longest is None else spellings[longest]
-    return LabelLists(read.names, mark, members, read.unknown, example)
+    longest = max(range(len(said)), key=lambda at: len(members[at] or ()), default=None)
+    return LabelLists(
+        names=read.names,
+        separator=separator,
+        members=members,
+        unlabelled=set() if meant else minus,
+        unclear=meant is None,
+        unknown=read.unknown,
+        example="" if longest is None else shown(spellings[longest]),
+        notation=_notation(said, marked, by_place),
+        by_share=any(
+            marked[name] and cells.is_share(cell)
+            for value in said
+            if isinstance(value, dict)
+            for name, cell in value.items()
+        ),
+    )
 
 
-def split_cell(text: str, separator: str) -> list[str] | None:
-    """Return the labels of a cell, each once; None if it is to be a list and is none."""
-    if not text:
-        return []
-    if separator == LIST:
-        parts = _list_of(text)
-        if parts is None:
-            return None
-    else:
-        parts = text.split(separator) if separator else [text]
-    labels = (" ".join(clean_label(part).split())[:200] for part in parts)
-    return list(dict.fromkeys(label for label in labels if label))
+def _notation(said: Sequence[Said], marked: Mapping[str, bool], by_place: bool) -> Notation:
+    if by_place or not marked:
+        lists = any(isinstance(value, list) for value in said)
+        return "places" if by_place else "list" if lists else "text"
+    return "marks" if all(marked.values()) else "labels"
 
 
-def _list_of(text: str) -> list[str] | None:
-    """Read a list of texts or numbers as JSON or Python writes it; None if it is none."""
-    values: Any = None
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            values = parse(text)
-            break
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue
-    if not isinstance(values, list | tuple | set):
+def _marked(said: Sequence[Said], rows: Integers) -> dict[str, bool]:
+    """Return the names of objects, and for each whether most of its cells are marks."""
+    votes: dict[str, int] = {}
+    for value, count in zip(said, rows.tolist(), strict=True):
+        for name, cell in value.items() if isinstance(value, dict) else ():
+            is_mark = cells.mark_of(cell) is not None or cell == NO_LABEL
+            vote = 0 if not cell else count if is_mark else -count
+            votes[name] = votes.get(name, 0) + vote
+    least = 1 if min(votes.values(), default=0) < 0 else 0  # an empty column is as the others are
+    return {name: vote >= least for name, vote in votes.items()}
+
+
+def _texts(said: Sequence[Said], marked: Mapping[str, bool]) -> list[str] | None:
+    """Return the different texts that may hold several labels; None if lists or marks do."""
+    if any(marked.values()) or any(isinstance(value, list) for value in said):
         return None
-    plain = all(isinstance(value, str | int | float) for value in values)
-    return [label_text(value) for value in values] if plain else None
+    texts = (value.values() if isinstance(value, dict) else [str(value)] for value in said)
+    return list(dict.fromkeys(chain.from_iterable(texts)))
 
 
-def guess_separator(spellings: Sequence[str]) -> str:
-    """Guess what is between the labels of a cell: `LIST`, a mark, or "" for one label a cell."""
-    filled = [text for text in spellings if text]
-    lists = [text for text in filled if _LIST.fullmatch(text) and _list_of(text) is not None]
-    if 2 * len(lists) > len(filled):
-        return LIST
-    found = {mark: sum(mark in text for text in filled) for mark in MARKS}
-    shared = [mark for mark in MARKS if found[mark] and _are_shared(filled, mark)]
-    frequent = [mark for mark in MARKS if 2 * found[mark] > len(filled)]
-    return next(iter(shared + frequent), "")
+def _has_minus(value: Said, marked: Mapping[str, bool]) -> bool:
+    return isinstance(value, dict) and any(
+        cell == NO_LABEL and marked[name] for name, cell in value.items()
+    )
 
 
-def _are_shared(cells: Sequence[str], mark: str) -> bool:
-    """True if most labels of cells with a mark occur in other cells too, as labels do and parts of
-    sentences do not."""
-    counts: Counter[str] = Counter()
-    parts = [{part.strip() for part in text.split(mark)} - {""} for text in cells]
-    for labels in parts:
-        counts.update(labels)
-    several = [label for labels in parts if len(labels) > 1 for label in labels]
-    return 2 * sum(counts[label] > 1 for label in several) > len(several) > 0
+def _labels(value: Said, marked: Mapping[str, bool], separator: str) -> list[str] | None:
+    """Return the labels of a cell, each once; None if it cannot be read. A cell of an object that
+    is no mark is a label itself."""
+    if isinstance(value, str):
+        broken = value.startswith(("[", "{"))
+        return None if broken else cells.split_text(value, separator)
+    if isinstance(value, list):
+        return list(dict.fromkeys(map(cells.clean_label, value)))
+    labels: list[str] = []
+    for name, cell in value.items():
+        given = cells.mark_of(cell)
+        if not marked[name]:
+            labels += cells.split_text(cell, separator)
+        elif given is None and cell != NO_LABEL:
+            return None
+        elif given:
+            labels.append(name)
+    return list(dict.fromkeys(labels))
 
 
-def are_lists(cells: Sequence[Any]) -> bool:
-    """True if cells plainly hold several labels: lists, or few texts in many combinations."""
-    texts = [text for text in dict.fromkeys(map(cell_text, cells)) if text]
-    return classes.holds_several(texts)
+def guess_separator(texts: Sequence[str]) -> str:
+    """Guess what is between labels in the different texts of a column that holds several; "" if
+    nothing is."""
+    filled = [text for text in texts if text]
+    frequent = (mark for mark in MARKS if 2 * sum(mark in text for text in filled) > len(filled))
+    return cells.suggest_separator(filled) or next(frequent, "")
 
 
-def parse(cells: Sequence[Any], names: Sequence[str]) -> tuple[Targets, NDArray[np.bool_]]:
+def are_lists(sample: Sequence[Any]) -> bool:
+    """True if cells plainly hold several labels: lists, some of more than one label, marks in
+    several columns, or few texts in many combinations."""
+    if any(isinstance(cell, Columns) for cell in sample):
+        return True
+    spellings = list(dict.fromkeys(map(_spell, sample)))
+    said = [*map(_said, spellings)]
+    texts = [value for value in said if isinstance(value, str) and value]
+    if any(not isinstance(value, str) for value in said):
+        read = read_lists(spellings, np.ones(len(spellings), np.int64), RunConfig())
+        return any(len(labels or ()) > 1 for labels in read.members)
+    return cells.find_separator(texts) != ""
+
+
+def parse(sample: Sequence[Any], names: Sequence[str]) -> tuple[Targets, NDArray[np.bool_]]:
     """Read cells of another file as labels with these names.
 
     Returns:
         1 for each label of a row and 0 for the others, shape (rows, labels), and a mask of the rows
         all of whose labels are known, shape (rows,).
     """
-    texts = list(map(cell_text, cells))
+    spellings = list(map(_spell, sample))
+    different = Counter(spellings)
+    said = {text: _by_name(_said(text), names) for text in different}
+    marked = _marked([*said.values()], np.array([*different.values()]))
+    guessed = guess_separator([text for text in said.values() if isinstance(text, str)])
     place = {classes.class_key(name): label for label, name in enumerate(names)}
-    guessed = guess_separator(list(dict.fromkeys(texts)))
-    # A cell is split in the way that leaves only known labels, as one label if that is one.
-    marks = ("", LIST, *MARKS, guessed)
-    targets, known = np.zeros((len(texts), len(names)), np.float32), np.ones(len(texts), bool)
-    for row, text in enumerate(texts):
-        found: list[int] = []
-        for mark in marks:
-            labels = split_cell(text, mark)
-            found = [place.get(classes.class_key(label), -1) for label in labels or ()]
-            known[row] = labels is not None and min(found, default=0) >= 0
-            if known[row]:
+    targets, known = np.zeros((len(sample), len(names)), np.float32), np.ones(len(sample), bool)
+    for row, text in enumerate(spellings):
+        found = [-1]
+        # A text is split in the way that leaves only known labels.
+        for separator in ("", *MARKS, guessed):
+            labels = _labels(said[text], marked, separator)
+            if labels is not None and not _has_minus(said[text], marked):
+                found = [place.get(classes.class_key(label), -1) for label in labels]
+            if min(found, default=0) >= 0:
                 break
         targets[row, [label for label in found if label >= 0]] = 1
+        known[row] = min(found, default=0) >= 0
     return targets, known
+
+
+def _by_name(said: Said, names: Sequence[str]) -> Said:
+    """Name the marks of a list that has one for each label."""
+    if not isinstance(said, list) or len(said) != len(names) or "0" in names:
+        return said
+    return dict(zip(names, said, strict=True)) if cells.are_places([said]) else said

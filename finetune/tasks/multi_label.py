@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from finetune import text_hashes
 from finetune.config import RunConfig
-from finetune.errors import DataError
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
 from finetune.metrics import catalog, intervals
@@ -22,9 +21,10 @@ from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
-from finetune.tasks import label_findings, label_lists
+from finetune.tasks import class_findings, label_findings, label_lists
 from finetune.tasks.base import (
     LEFT_OUT,
+    MISSING_LABEL,
     MULTI_LABEL,
     NO_RULE,
     Answers,
@@ -55,7 +55,7 @@ class MultiLabel:
     template = "labels"
     constant = message("always the commonest labels")
     has_right = True
-    left_out = message("the label is no list of labels")
+    left_out = message("the label cannot be read")
 
     def recognises(self, cells: Sequence[Any]) -> bool:
         return label_lists.are_lists(cells)
@@ -64,20 +64,19 @@ class MultiLabel:
         return ListEncoder(column, names)
 
     def cell(self, spellings: Sequence[str], code: Any) -> str:
-        return str(spellings[code])
+        return label_lists.shown(spellings[code])
 
     def read(self, column: LabelColumn, config: RunConfig) -> LabelLists:
         codes = np.concatenate(list(column.codes.values()))
         rows = np.bincount(codes, minlength=len(column.spellings))
-        return label_lists.read_lists(
-            column.spellings, rows, config.label_separator, config.changed_labels
-        )
+        return label_lists.read_lists(column.spellings, rows, config)
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[LabelLists, bool]:
         return labels.reading, False
 
     def states(self, targets: Targets) -> Integers:
-        return np.where(np.isnan(targets).any(axis=1), LEFT_OUT, 0)
+        states = np.where(np.isinf(targets).any(axis=1), MISSING_LABEL, 0)
+        return np.where(np.isnan(targets).any(axis=1), LEFT_OUT, states)
 
     def strata(self, targets: Targets) -> Integers:
         """One for each label, and one of the rows without any."""
@@ -87,17 +86,17 @@ class MultiLabel:
         return [int(rows) for rows in np.nansum(targets, axis=0)]
 
     def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
-        return label_findings.problems(labels)
+        return label_findings.problems(config, labels)
 
     def findings(
         self, labels: LabelledRows, config: RunConfig, train: Targets,
         constant: Mapping[str, float],
     ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
-        return label_findings.findings(config, labels)
+        return label_findings.findings(config, labels, constant)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        if blocks := label_findings.blocks(labels):
-            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
+        asked = label_findings.questions(config, labels)
+        class_findings.refuse(asked, label_findings.blocks(labels))
         return Target(tuple(labels.reading.names), task=self.name)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.errors import DataError
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
 from finetune.metrics import catalog, intervals
@@ -20,7 +19,7 @@ from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.regression import conformal_margin
-from finetune.tasks import score_findings, scores
+from finetune.tasks import class_findings, numerals, score_findings, scores
 from finetune.tasks.base import (
     LEFT_OUT,
     MISSING_LABEL,
@@ -34,6 +33,7 @@ from finetune.tasks.base import (
     Target,
     Targets,
 )
+from finetune.tasks.cells import read_value
 from finetune.tasks.score_details import ScoreDetails, measure_details
 from finetune.tasks.scores import ScoreEncoder, Scores
 from finetune.text_hashes import Integers
@@ -63,13 +63,15 @@ class Regression:
         return ScoreEncoder()
 
     def cell(self, spellings: Sequence[str], code: Any) -> str:
-        score, spelling = code
-        if np.isinf(score):
+        by_point, by_comma, _mark, spelling = code
+        if np.isinf(by_point):
             return spellings[int(spelling)] if spelling >= 0 else ""
-        return "" if np.isnan(score) else scores.spell(score)
+        if by_point != by_comma:
+            return "" if np.isnan(by_point) else numerals.spell_both(by_point, by_comma)
+        return scores.spell(by_point)
 
     def read(self, column: LabelColumn, config: RunConfig) -> Scores:
-        return scores.read_scores(column.codes)
+        return scores.read_scores(column.codes, config)
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Scores, bool]:
         return labels.reading, False
@@ -89,7 +91,7 @@ class Regression:
         return []
 
     def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
-        return score_findings.problems(labels)
+        return score_findings.problems(config, labels)
 
     def findings(
         self, labels: LabelledRows, config: RunConfig, train: Targets,
@@ -98,14 +100,15 @@ class Regression:
         return score_findings.findings(config, labels)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        if blocks := score_findings.blocks(labels):
-            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
+        asked = score_findings.questions(config, labels, labels.reading)
+        class_findings.refuse(asked, score_findings.blocks(labels))
         train = labels.of("train")
         low, high = (float(scores.spell(end)) for end in (train.min(), train.max()))
-        return Target((), task=self.name, low=low, high=high)
+        decimal = labels.reading.decimal
+        return Target((), task=self.name, low=low, high=high, decimal=decimal)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
-        return {"low": target.low, "high": target.high}
+        return {"low": target.low, "high": target.high, "decimal": target.decimal}
 
     def constant_scores(
         self, train: Targets, validation: Targets, target: Target, metrics: Sequence[Metric]
@@ -153,8 +156,9 @@ class Regression:
         return []
 
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
-        encoder = ScoreEncoder()
-        numbers = np.array([encoder.code(cell)[0] for cell in cells], np.float32)
+        """A number that can be read in two ways is read as those that were trained on."""
+        values = [numerals.to_number(read_value(cell), target.decimal) for cell in cells]
+        numbers = np.array([np.nan if value is None else value for value in values], np.float32)
         return numbers, np.isfinite(numbers)
 
     def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:

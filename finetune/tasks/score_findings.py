@@ -10,8 +10,10 @@ from finetune.config import RunConfig
 from finetune.errors import some
 from finetune.findings import Finding, Remedy, RowsFinding
 from finetune.messages import message as _
-from finetune.tasks import scores
+from finetune.tasks import cells, class_findings, numerals, scores
 from finetune.tasks.base import REGRESSION, SINGLE_LABEL, LabelledRows
+from finetune.tasks.numerals import COMMA, POINT
+from finetune.tasks.scores import Scores
 from finetune.text_hashes import Integers
 
 FAR = 3.0  # quartile ranges beyond the quartiles, Tukey's "far out" (1977)
@@ -54,10 +56,43 @@ def no_numbers(labels: LabelledRows) -> dict[str, str]:
     return {"impossible": text}
 
 
-def problems(labels: LabelledRows) -> list[Finding | RowsFinding]:
+def questions(
+    config: RunConfig, labels: LabelledRows, reading: Scores
+) -> list[Finding | RowsFinding]:
+    """What a person must say before these rows can be trained on."""
+    asked: list[Finding | RowsFinding] = []
+    column = labels.column
+    if reading.both and not reading.decimal:
+        title = _(
+            "Is {number} of the column {column!r} {whole} or {fraction}?",
+            number=numerals.spell_both(*reading.both),
+            column=column.name,
+            whole=scores.spell(max(reading.both, key=abs)),
+            fraction=scores.spell(min(reading.both, key=abs)),
+        )
+        action = _("Say as decimal_mark whether a point or a comma precedes decimals.")
+        ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
+        asked.append(Finding("decimals", "blocks", title, 0, action, remedies=ways))
+    if reading.unclear:
+        rows = [(split, np.flatnonzero(codes[:, 0] == -1)) for split, codes in column.codes.items()]
+        text = _("It is a score")
+        asked.append(class_findings.no_label(config, column.name, rows, cells.NO_LABEL, text))
+    return asked
+
+
+def _decimal(both: tuple[float, float], mark: str) -> Remedy:
+    """Make the button that reads a number of two readings in one way."""
+    text = _("{number} is {value}", number=numerals.spell_both(*both),
+             value=scores.spell(both[mark == COMMA]))  # fmt: skip
+    return Remedy("decimal_mark", mark, text)
+
+
+def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
     """The reasons why these rows cannot be trained on."""
     action = _("Training is not possible with these rows.")
-    return [Finding(kind, "blocks", text, 0, action) for kind, text in blocks(labels).items()]
+    return questions(config, labels, labels.reading) or [
+        Finding(kind, "blocks", text, 0, action) for kind, text in blocks(labels).items()
+    ]
 
 
 def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
@@ -71,6 +106,7 @@ def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | Rows
     yield RowsFinding("no-number", "warns", title, _("They are left out."), rows)
     if blocks(labels):
         return
+    yield from notation(config, labels, labels.reading)
     yield _cut(labels)
     yield _outliers(labels)
     yield from _differing_splits(labels)
@@ -107,7 +143,28 @@ def classes_or_score(config: RunConfig, labels: LabelledRows) -> Iterator[Findin
 
 
 def _as_number(name: str) -> float:
-    return scores.to_number(name) or 0.0
+    return numerals.to_number(name) or 0.0
+
+
+def notation(config: RunConfig, labels: LabelledRows, reading: Scores) -> Iterator[Finding]:
+    """Say that units differ, and how numbers are read that can be read in two ways, unless a point
+    precedes decimals."""
+    units = [labels.column.spellings[unit] for unit in sorted(reading.units) if unit >= 0]
+    if len(units) > 1:
+        shown = some([unit or "-" for unit in units])
+        title = _("The numbers have different units: {units}", units=shown)
+        action = _("Units do not count: they are learned as if all had the same.")
+        yield Finding("units", "warns", title, 0, action)
+    done = config.decimal_mark != "auto"
+    if not reading.both or not reading.decimal:
+        return
+    by_point, by_comma = reading.both
+    if done or reading.decimal == COMMA or abs(by_point) > abs(by_comma):
+        chosen = _decimal(reading.both, reading.decimal)
+        other = _decimal(reading.both, POINT if reading.decimal == COMMA else COMMA)
+        action = _("You chose it.") if done else _("The other numbers of the column say so.")
+        remedies = [Remedy("decimal_mark", "auto", _("Undo")) if done else other]
+        yield Finding("decimals", "notes", chosen.text, 0, action, remedies=remedies, done=done)
 
 
 def _answered(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:

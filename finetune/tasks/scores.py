@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,39 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.config import RunConfig
+from finetune.tasks import cells, numerals
 from finetune.tasks.base import Targets
-from finetune.tasks.classes import MISSING, clean_label, label_text
+from finetune.tasks.numerals import COMMA, POINT, Number, to_number
 
 MANY = 20  # different whole numbers; more may be scores, unless they count up
 _MOST_SPELLINGS = 1000  # of cells that are no numbers, kept to be shown
-_LARGEST = float(np.finfo(np.float32).max)
-_NUMBER = re.compile(r"([+-]?)(\d[\d.,]*|[.,]\d+)(e[+-]?\d+)?\s?%?", re.IGNORECASE)
-_THOUSANDS = re.compile(r"\d{1,3}([.,])\d{3}(\1\d{3})+")
-_GROUPED = re.compile(r"\d{1,3}([.,])\d{3}(\1\d{3})*(?!\1)[.,]\d*")  # with decimals
-
-
-def to_number(text: str) -> float | None:
-    """Read a number with a decimal point or comma; None if a text is none, such as a date. Of
-    `1.234,5` and `1,234.5` the last mark is the decimal one. A per cent sign is ignored.
-
-    A single mark is the decimal one, `1.234` is a little more than 1.
-    """
-    plain = text.strip()
-    if not text.isascii():
-        plain = unicodedata.normalize("NFKC", plain).replace("\u2212", "-").strip()
-    found = _NUMBER.fullmatch(plain)
-    if found is None:
-        return None
-    sign, digits, exponent = found[1], found[2], found[3] or ""
-    last = max(digits.rfind("."), digits.rfind(","))
-    if _THOUSANDS.fullmatch(digits):
-        digits = re.sub("[.,]", "", digits)
-    elif re.search("[.,]", digits[: max(last, 0)]) and not _GROUPED.fullmatch(digits):
-        return None
-    elif last >= 0:
-        digits = re.sub("[.,]", "", digits[:last]) + "." + digits[last + 1 :]
-    number = float(sign + digits + exponent)
-    return number if abs(number) <= _LARGEST else None
 
 
 def spell(score: float) -> str:
@@ -63,27 +36,27 @@ def cut_of(names: Sequence[str]) -> float | None:
 
 
 class ScoreEncoder:
-    """Reads a label column as numbers, two for a row: its score and -1, or infinity and the place
-    of a cell that is no number among `spellings`. A missing score is nan."""
+    """Reads a label column as numbers, four for a row: the first three fields of its `Number`, or
+    infinity for a cell that is no number, and the place of its unit or of that cell among
+    `spellings`. A missing score is nan."""
 
-    no_labels: NDArray[Any] = np.zeros((0, 2))
+    no_labels: NDArray[Any] = np.zeros((0, 4))
 
     def __init__(self) -> None:
         self.spellings: list[str] = []
         self._places: dict[str, int] = {}
 
-    def code(self, cell: Any) -> tuple[float, int]:
+    def code(self, cell: Any) -> tuple[float, float, int, int]:
         """Return a row's numbers."""
-        text = label_text(cell)
-        if clean_label(text).lower() in MISSING:
-            return np.nan, -1
-        number = to_number(text)
-        if number is not None:
-            return number, -1
+        value = cells.read_value(cell)
+        if cells.is_missing(value):
+            return np.nan, np.nan, 0, -1
+        number = numerals.read_number(value) or Number(np.inf, np.inf)
+        text = cells.label_text(value)[:200] if np.isinf(number.by_point) else number.unit
         if text not in self._places and len(self.spellings) < _MOST_SPELLINGS:
             self._places[text] = len(self.spellings)
             self.spellings.append(text)
-        return np.inf, self._places.get(text, -1)
+        return (*number[:3], self._places.get(text, -1))
 
 
 @dataclass(frozen=True)
@@ -92,64 +65,89 @@ class Scores:
 
     names: list[str] = field(default_factory=list)  # none
     missing: float = np.nan  # a score that stands for none
+    unclear: bool = False  # True if -1 may stand for no score
+    decimal: str = POINT  # what precedes decimals where a number does not say it; "" if in doubt
+    both: tuple[float, float] | None = None  # by point and by comma, the first that does not say it
+    units: frozenset[int] = frozenset()  # spellings of units; an empty one for none
 
     def targets(self, codes: NDArray[Any]) -> Targets:
         """The scores of rows, shape (rows,): nan for a missing one, infinity for none."""
-        scores = codes[:, 0]
+        scores = codes[:, int(self.decimal == COMMA)]
         return np.where(scores == self.missing, np.nan, scores).astype(np.float32)
 
 
-def read_scores(codes: Mapping[str, NDArray[Any]]) -> Scores:
+def read_scores(codes: Mapping[str, NDArray[Any]], config: RunConfig) -> Scores:
     """Read the numbers of each split; -1 is no score if a held-out split has no other number and
     the training rows have none below 0, as in GLUE's test split."""
-    train = codes["train"][:, 0]
+    numbers = np.concatenate([*codes.values()])
+    numbers = numbers[np.isfinite(numbers[:, 0])]
+    values, train = numbers[:, 0], codes["train"][:, 0]
     hidden = any(
-        len(numbers) and (numbers[:, 0] == -1).all()
-        for split, numbers in codes.items()
+        len(held_out) and (held_out[:, 0] == -1).all()
+        for split, held_out in codes.items()
         if split != "train"
     )
-    return Scores(missing=-1.0 if hidden and not (train < 0).any() else np.nan)
+    meant = config.changed_labels.get(cells.NO_LABEL)
+    stands_for_none = meant == "" or (hidden and not (train < 0).any())
+    whole = len(values) > 0 and bool((values % 1 == 0).all()) and values.min() == -1
+    decimal = config.decimal_mark
+    either = numbers[numbers[:, 0] != numbers[:, 1], :2]
+    return Scores(
+        missing=-1.0 if stands_for_none else np.nan,
+        unclear=whole and meant is None and not stands_for_none,
+        decimal=numerals.find_decimal(numbers[:, :3]) if decimal == "auto" else decimal,
+        both=(float(either[0, 0]), float(either[0, 1])) if len(either) else None,
+        units=frozenset(numbers[:, 3].astype(int).tolist()),
+    )
 
 
-def numbers_of(cells: Sequence[Any]) -> set[float] | None:
-    """The different numbers of cells, the missing ones left out; None if a cell is none."""
-    if any(isinstance(cell, list | dict) for cell in cells):
-        return None
-    texts = set(map(label_text, cells))
-    found = [to_number(text) for text in texts if clean_label(text).lower() not in MISSING]
-    return None if None in found else {number for number in found if number is not None}
+def numbers_of(sample: Sequence[Any]) -> list[Number] | None:
+    """Read cells as numbers, the missing ones left out; None if one is none."""
+    values = [value for value in map(cells.read_value, sample) if not cells.is_missing(value)]
+    numbers = [*map(numerals.read_number, values)]
+    return None if None in numbers else [number for number in numbers if number is not None]
 
 
-def are_scores(cells: Sequence[Any]) -> bool:
-    """True if cells are plainly scores: numbers of which more than two have fractions, or whole
-    numbers that hardly repeat and do not count up, as 0, 1, 2 ... do.
+def are_scores(sample: Sequence[Any]) -> bool:
+    """True if cells are plainly scores: numbers of which more than two have fractions, numbers with
+    units or separated thousands, or whole numbers that hardly repeat and do not count up, as 0, 1,
+    2 ... do.
 
     Other whole numbers, such as 1 to 5 stars, may be either, and are classes until somebody says
     so.
     """
-    numbers = numbers_of(cells)
+    numbers = numbers_of(sample)
     if not numbers:
         return False
-    fractions = sum(number != int(number) for number in numbers)
-    unlike = 2 * len(numbers) > len(cells) and len(numbers) > MANY and not _count_up(numbers)
-    return fractions > 2 or (fractions == 0 and unlike)
+    values = _values(numbers)
+    fractions = sum(value != int(value) for value in values)
+    unlike = 2 * len(values) > len(sample) and len(values) > MANY and not _count_up(values)
+    separated = any(number.by_point != number.by_comma for number in numbers)
+    measured = len(values) > 2 and (separated or all(number.unit for number in numbers))
+    return measured or fractions > 2 or (fractions == 0 and unlike)
 
 
-def _count_up(numbers: set[float]) -> bool:
+def _values(numbers: Sequence[Number]) -> set[float]:
+    """The different values of numbers."""
+    decimal = numerals.find_decimal(np.array([number[:3] for number in numbers]))
+    return {number.by_comma if decimal == COMMA else number.by_point for number in numbers}
+
+
+def _count_up(values: set[float]) -> bool:
     """True for nearly all whole numbers from 0 or 1 on, of which a sample may lack a few."""
-    low, high = min(numbers), max(numbers)
-    return low >= 0 and high < 2 * len(numbers) + low and low < len(numbers)
+    low, high = min(values), max(values)
+    return low >= 0 and high < 2 * len(values) + low and low < len(values)
 
 
 def may_be_scores(names: Sequence[str], column: str) -> bool:
     """True if the names of classes are whole numbers that may be meant as scores: from 1 to 4 or
     more, such as stars, many that do not count up, or any in a column whose name says it."""
-    numbers = numbers_of(names)
-    if not numbers or len(numbers) < 3 or len(numbers) < len(names):
+    values = _values(numbers) if (numbers := numbers_of(names)) else set()
+    if len(values) < max(3, len(names)):
         return False
     named = _SCORE_NAME.search(column) is not None
-    starred = min(numbers) == 1 and 4 <= max(numbers) == len(numbers) <= 10
-    return named or starred or (len(numbers) > MANY and not _count_up(numbers))
+    starred = min(values) == 1 and 4 <= max(values) == len(values) <= 10
+    return named or starred or (len(values) > MANY and not _count_up(values))
 
 
 _SCORE_NAME = re.compile(r"(?i)(?<![a-z])(rating|stars?|score|similarity|relatedness|grade|points)")

@@ -36,8 +36,10 @@ from finetune.tasks.base import (
     Target,
     Targets,
 )
+from finetune.tasks.cells import NO_LABEL, clean_label, label_text, read_value, suggest_separator
 from finetune.tasks.class_details import ClassDetails, measure_details
 from finetune.tasks.classes import Classes, LabelEncoder, make_classes
+from finetune.tasks.numerals import to_number
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
@@ -63,15 +65,21 @@ class SingleLabel:
         return LabelEncoder(column, names)
 
     def cell(self, spellings: Sequence[str], code: Any) -> str:
-        return classes.clean_label(spellings[code]) if code >= 0 else ""
+        return clean_label(spellings[code]) if code >= 0 else ""
 
     def read(self, column: LabelColumn, config: RunConfig) -> Classes:
         codes = np.concatenate(list(column.codes.values()))
         rows = classes.count(codes, len(column.spellings))
-        return make_classes(column.spellings, rows, column.named, config.changed_labels)
+        read = make_classes(column.spellings, rows, column.named, config.changed_labels)
+        if column.named:
+            return read
+        read = classes.with_empty(read, column.spellings, codes)
+        unclear = classes.may_be_unlabelled(read.names) and NO_LABEL not in config.changed_labels
+        return replace(read, unclear=unclear, separator=suggest_separator(column.spellings))
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Classes, bool]:
-        few = class_findings.rare_classes(labels)
+        asked = class_findings.questions(config, labels)
+        few = {} if asked else class_findings.rare_classes(labels)
         reading = replace(labels.reading, rare=labels.reading.rare | few)
         if not few or config.rare_classes != "leave_out":
             return reading, False
@@ -104,8 +112,8 @@ class SingleLabel:
         return chain(asked, score_findings.classes_or_score(config, labels), found, balance)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        if blocks := class_findings.blocks(labels):
-            raise DataError(" ".join(blocks.values()), "The Data tab shows what was read.")
+        asked = class_findings.questions(config, labels)
+        class_findings.refuse(asked, class_findings.blocks(labels))
         if labels.reading.rare and config.rare_classes == "ask":
             raise DataError(*class_findings.ask_about_rare(labels.reading.rare))
         names = labels.reading.names
@@ -165,13 +173,14 @@ class SingleLabel:
         one side of the cut, if the classes are."""
         index_of = {classes.class_key(name): index for index, name in enumerate(target.names)}
         index_of |= {name: index for index, name in enumerate(target.names)}
+        index_of |= {"": index_of[classes.EMPTY]} if classes.EMPTY in index_of else {}
         cut = scores.cut_of(target.names)
         if cut is None and not any(re.fullmatch(r"-?\d+", name) for name in target.names):
             index_of |= {str(index): index for index in range(target.size)}
-        texts = [*map(classes.label_text, cells)]
+        texts = [label_text(read_value(cell)) for cell in cells]
         found = [index_of.get(text, index_of.get(classes.class_key(text), -1)) for text in texts]
         if cut is not None:
-            numbers = map(scores.to_number, texts)
+            numbers = [to_number(text, target.decimal) for text in texts]
             found = [
                 index if number is None else int(np.float32(number) >= np.float32(cut))
                 for index, number in zip(found, numbers, strict=True)

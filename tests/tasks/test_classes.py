@@ -14,9 +14,9 @@ from finetune.data.check_report import CheckReport
 from finetune.errors import ConfigError, DataError
 from finetune.findings import Finding
 from finetune.tasks.base import LEFT_OUT
+from finetune.tasks.cells import find_separator, suggest_separator
 from finetune.tasks.classes import (
     LabelEncoder,
-    holds_several,
     is_positive_plain,
     make_classes,
     positive_class,
@@ -59,7 +59,8 @@ def classify(
         (["Spam", "spam", "spam", "ham"], ["ham", "spam"], [1, 1, 1, 0]),
         (["b", "-", "a", "c"], ["a", "b", "c"], [1, LEFT_OUT, 0, 2]),
         (["+", "-"], ["+", "-"], [0, 1]),
-        ([0, 1, 2, -1], ["0", "1", "2"], [0, 1, 2, LEFT_OUT]),
+        ([0, 1, 2, -1], ["-1", "0", "1", "2"], [1, 2, 3, 0]),
+        ([["a"], '["b"]', "[a]", []], ["a", "b"], [0, 1, 0, -1]),
         ([-1, 0, 1], ["-1", "0", "1"], [0, 1, 2]),
         ([-1, 1], ["-1", "1"], [0, 1]),
     ],
@@ -110,21 +111,29 @@ def test_a_positive_class_that_is_not_plain(labels: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "several"),
+    ("texts", "mark"),
     [
-        (["a;b", "a", "b", "b;c"], True),
-        (["['x', 'y']", "['x']", "[]"], True),
-        (['["x"]', '["y"]'], True),
-        (["x|y|z", "x|y", "z"], True),
-        (["praise, late", "praise", "late"], True),
-        (["1", "0"], False),
-        (["Korea, South", "Korea, North", "Chad"], False),
-        (["Sports & Leisure", "Health, Beauty", "Home, Garden"], False),
-        (["[CLS]", "other"], False),
+        ("a;b a b b;c", ";"), ("x|y|z x|y z", "|"), ("praise,_late praise late", ","),
+        ("Korea,_South Korea,_North Chad", ""), ("Home,_Garden Health,_Beauty Sports", ""),
+        ("[CLS] other", ""), ("1 0", ""), ("a#b b a#c", ""),
     ],
-)
-def test_several_labels_in_a_cell_are_recognised(labels: list[str], several: bool) -> None:
-    assert holds_several(labels) == several
+)  # fmt: skip
+def test_marks_between_labels_are_plain(texts: str, mark: str) -> None:
+    assert find_separator([text.replace("_", " ") for text in texts.split()]) == mark
+
+
+@pytest.mark.parametrize(
+    ("texts", "mark"),
+    [
+        ("a#b b a#c c", "#"), ("a/b b a", "/"), ("a-b a b", "-"), ("a_b a b", "_"),
+        ("a&b b&c a c", "&"), ("very_good good very_bad bad", ""),
+        ("not_duplicate duplicate", ""), ("B-PER I-PER B-LOC I-LOC O", ""), ("C C# C++", ""),
+        ("0-10 10-20 20-30", ""), ("1/5 2/5 5/5", ""), ("sci-fi drama action", ""),
+        ("News/Sports News/Politics Home/Garden", ""), ("Final Semi-Final", ""), ("R&D Q&A", ""),
+    ],
+)  # fmt: skip
+def test_what_may_separate_labels_is_asked_about(texts: str, mark: str) -> None:
+    assert suggest_separator(texts.split()) == mark
 
 
 def test_a_typing_error_is_like_a_class() -> None:

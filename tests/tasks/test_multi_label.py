@@ -27,7 +27,6 @@ from finetune.jobs import train
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames, JobState
-from finetune.tasks import label_lists
 from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL, DecisionRule, PredictOptions, Target
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.registry import recognise
@@ -67,27 +66,13 @@ def found(checked: CheckReport, kind: str) -> Finding | None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "mark", "labels"),
-    [
-        (["a;b", "b", "", "a", "b; a"], ";", [["a", "b"], ["b"], [], ["a"], ["b", "a"]]),
-        (["a|b", "b", "a|c", "c"], "|", [["a", "b"], ["b"], ["a", "c"], ["c"]]),
-        (["a, b", "b", "a", "b,c", "c"], ",", [["a", "b"], ["b"], ["a"], ["b", "c"], ["c"]]),
-        (['["a", "b, c"]', "[]", '["a"]'], "list", [["a", "b, c"], [], ["a"]]),
-        (["['a', \"b\"]", "['b']", "[1, 2]"], "list", [["a", "b"], ["b"], ["1", "2"]]),
-        (["a;b;a;", "b", "a"], ";", [["a", "b"], ["b"], ["a"]]),
-        (["plain", "words"], "", [["plain"], ["words"]]),
-    ],
-)  # fmt: skip
-def test_cells_are_lists_or_have_marks(
-    cells: list[str], mark: str, labels: list[list[str]]
-) -> None:
-    assert label_lists.guess_separator(cells) == mark
-    assert [label_lists.split_cell(cell, mark) for cell in cells] == labels
-
-
-@pytest.mark.parametrize("cell", ["['a", "a", "{'a': 1}", "[['a']]", "[None]", "__import__('os')"])
-def test_what_is_no_list_is_not_read_as_one(cell: str) -> None:
-    assert label_lists.split_cell(cell, "list") is None
+    "cell",
+    ["['a", "[['a']]", "[[1, 2]]", "{'a': 'b', 'c': 'd'}", "[0.5, 0.5]"],
+)
+def test_what_is_no_list_is_not_read_as_one(tmp_path: Path, cell: str) -> None:
+    checked = check(tmp_path, ["['a', 'b']", "['b']", cell] * 8)
+    assert checked.labels == ["a", "b"]
+    assert checked.splits[0].left_out == {"the label cannot be read": 8}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +81,7 @@ def test_what_is_no_list_is_not_read_as_one(cell: str) -> None:
         (["billing;urgent", "billing", "urgent", "late;urgent", "late"], MULTI_LABEL),
         (["['a', 'b']", "['a']", "[]"], MULTI_LABEL),
         (['["a", "b"]', '["b"]'], MULTI_LABEL),
+        ([["a"], ["b"], []], SINGLE_LABEL),
         ([["a", "b"], ["b"], []], MULTI_LABEL),
         (["spam", "ham"], SINGLE_LABEL),
         (["yes, please", "no, thanks", "maybe"], SINGLE_LABEL),
@@ -143,10 +129,10 @@ def test_the_mark_can_be_chosen(tmp_path: Path) -> None:
 
 def test_cells_that_are_no_list_are_named_and_left_out(tmp_path: Path) -> None:
     checked = check(tmp_path, ["['a', 'b']", "['b']", "['a'", "[]"] * 8)
-    finding = found(checked, "no-list")
+    finding = found(checked, "unreadable-labels")
     assert finding is not None
     assert finding.count == 8 + 4
-    assert checked.splits[0].left_out == {"the label is no list of labels": 8}
+    assert checked.splits[0].left_out == {"the label cannot be read": 8}
 
 
 def test_combinations_can_be_classes_and_one_label_is_none(tmp_path: Path) -> None:
@@ -444,8 +430,8 @@ def test_a_column_for_a_label_has_0_or_1(tmp_path: Path) -> None:
     rows = [(f"text {n}", n % 2, "maybe" if n == 5 else (n // 2) % 2) for n in range(40)]
     dataset = uploads.upload(tmp_path, "text,a,b", rows, (), ())
     checked = checks.check_pairs(RunConfig(dataset=dataset, label_column="a | b"), tmp_path)
-    assert [(row.line, row.note) for row in checked.unreadable] == [
-        (7, "has neither 0 nor 1 in the column 'b'")
-    ]
+    unread = found(checked, "unreadable-labels")
+    assert unread is not None
+    assert (unread.rows, unread.examples[0].label) == ({"train": [7]}, "a, maybe")
     wrong = checks.check_pairs(RunConfig(dataset=dataset, label_column="a | c"), tmp_path)
     assert "no column 'a | c'" in wrong.blocked[0].title

@@ -30,7 +30,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.tasks import scores
+from finetune.tasks import numerals
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
 from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
@@ -73,13 +73,29 @@ def found(checked: CheckReport, kind: str) -> Finding | None:
         ("4", 4), ("-2.5", -2.5), ("3,75", 3.75), (",5", 0.5), ("1.234,5", 1234.5),
         ("1,234.5", 1234.5), ("1.234.567", 1234567), ("1,234,567", 1234567), ("85 %", 85),
         ("1e-3", 0.001), ("\u22124", -4), ("\uff13.5", 3.5), ("+.25", 0.25), ("1.234", 1.234),
+        ("1,234", 1234), ("0,123", 0.123), ("1 234,5", 1234.5), ("1\u2019234", 1234),
+        ("12,34,567", 1234567), ("-$5", -5), ("US$ 1,000", 1000), ("5 kr", 5), ("\u20ac5", 5),
         ("four", None), ("4 of 5", None), ("", None), ("1-2", None), ("1e99", None), ("inf", None),
         ("1.234.567,8", 1234567.8), ("1.2.3", None), ("12.05.2024", None), ("1,5,3", None),
-        ("4,,5", None), ("1.234.56", None),
+        ("4,,5", None), ("1.234.56", None), ("A12", None), ("No 5", None), ("1 2", None),
     ],
 )  # fmt: skip
 def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None) -> None:
-    assert scores.to_number(text) == number
+    assert numerals.to_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("numbers", "decimal"),
+    [
+        ("250 981 1,022 12,400", "."), ("250 981 1.022 12.400", ","), ("1,022 1500", ","),
+        ("1.022 1500", "."), ("1,125 3 4,875", ""), ("1.125 3 4.875", "."), ("1,125 2,250", ""),
+        ("1,022 2.5", "."), ("1.022 2,5", ","), ("1,022 0,5 2.5", ""), ("1,022 1.022", ""),
+        ("4 5", "."), ("2,5", ","), ("1'022 5", "."),
+    ],
+)  # fmt: skip
+def test_the_whole_column_says_what_precedes_decimals(numbers: str, decimal: str) -> None:
+    read = [numerals.read_number(number) for number in numbers.split()]
+    assert numerals.find_decimal(np.array([number[:3] for number in read if number])) == decimal
 
 
 @pytest.mark.parametrize(
@@ -87,6 +103,9 @@ def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None)
     [
         (["3.8", "4.2", "0.6", "5.0", "1.25"], REGRESSION),
         (["3,8", "4,2", "0,6", ""], REGRESSION),
+        (["0%", "50%", "100%"], REGRESSION),
+        (["50%", "100%"], "single_label_classification"),
+        (["1,000", "5,000", "250"], REGRESSION),
         ([3.8, 4.2, 0.6, None], REGRESSION),
         ([n * 7 + 3 for n in range(60)], REGRESSION),  # prices
         (["1", "2", "3", "4", "5"], "single_label_classification"),  # stars
@@ -131,13 +150,6 @@ def test_a_metric_of_another_task_is_told(tmp_path: Path) -> None:
     assert "is f1, which is not measured here: pearson chooses" in note.title
     for name in ("auto", "loss", "rmse"):
         assert found(check(tmp_path, labels, metric_for_best_model=name), "other-metric") is None
-
-
-def test_percentages_are_asked_about_in_their_order(tmp_path: Path) -> None:
-    asked = check(tmp_path, [f"{n % 41 * 2.5:.0f}%" for n in range(400)])
-    question = found(asked, "score")
-    assert question is not None
-    assert "0% to 100%" in question.title
 
 
 def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
@@ -186,7 +198,7 @@ def test_scores_are_no_classes_unless_they_are_cut(tmp_path: Path) -> None:
     assert checked.labels == ["below 4", "from 4"]
     assert np.sum([split.classes for split in checked.splits], axis=0).tolist() == [160, 40]
     loaded = splits.load_pairs(cut, tmp_path)
-    assert loaded.target == Target(("below 4", "from 4"), 1)
+    assert loaded.target == Target(("below 4", "from 4"), 1, decimal=",")
     with pytest.raises(ConfigError, match="score_cut must be a number"):
         RunConfig(score_cut="high")
 

@@ -1,0 +1,268 @@
+"""What a cell of a label column says: a value, several values, or a mark for each of some names.
+
+Programs, tools and people write that in many notations. `read_cell` knows them, for the cells of
+every file format, and all tasks ask it.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+MISSING = {"", "nan", "null", "n/a", "#n/a", "<na>"}
+NO_LABEL = "-1"  # in test files of GLUE and Jigsaw, and of Snorkel
+MARKS = (";", "|", ",")  # plain separators of labels, the likelier ones first
+_YES = {
+    "1", "true", "yes", "y", "t", "on", "x", "ja", "j", "wahr", "是", "真", "예", "네", "참",
+    "✓", "✔", "✅", "☑", "☒", "●", "■",
+}  # fmt: skip
+_NO = {
+    "0", "false", "no", "n", "f", "off", "nein", "falsch", "否", "假", "아니오", "거짓",
+    "✗", "✘", "❌", "☐", "○", "□",
+}  # fmt: skip
+_WITHIN_NAMES = " -_."  # separators of labels that names of labels have, too
+_MOST_CHARACTERS = 10_000  # of a cell
+_MOST_TEXTS = 1000  # in which a separator is searched
+_ENDS = {"[": "]", "{": "}", "(": ")"}
+_NESTED = (list, tuple, set, dict)
+_LABEL_KEYS = ("choices", "labels", "label", "classes", "class", "categories", "category")
+_NAME_KEYS = ("name", "value", "title", "text")
+_BETWEEN_TEXTS = re.compile(r"(?<=['\"])\s+(?=['\"])")  # of an array, as NumPy prints it
+# Zero-width characters and direction marks. The joiners U+200C and U+200D stay in names, because
+# scripts and emoji need them, but do not distinguish classes.
+_INVISIBLE = dict.fromkeys(
+    map(ord, "\u200b\u2060\ufeff\u00ad\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067"
+             "\u2068\u2069")
+)  # fmt: skip
+
+
+class Columns(dict[str, Any]):
+    """The cells of several columns that are one label column, by the names of the columns."""
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1 have the same hash
+def label_text(cell: Any) -> str:
+    """Spell a value with single blanks, except for line breaks and tabs, which may separate labels;
+    `1.0` becomes `1`, and True becomes `true`."""
+    if cell is None or cell != cell:  # NaN
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    text = re.sub(r"[^\S\n\t]+", " ", str(cell)).strip()[:_MOST_CHARACTERS]
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+@lru_cache(maxsize=4096)
+def clean_label(text: str) -> str:
+    """Put a label into Unicode's composed form (NFC), with single blanks and without invisible
+    characters."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
+    return " ".join(text.split())[:200]
+
+
+def is_missing(cell: Any) -> bool:
+    """True if a cell is empty, or says that its value is missing."""
+    return clean_label(label_text(cell)).lower() in MISSING
+
+
+def read_cell(cell: Any) -> Any:
+    """Return what a cell says.
+
+    Lists and objects may be values of a typed file, or texts as JSON, Python, NumPy and PostgreSQL
+    write them, or `[a, b]` without quotes. Of an object with a key such as `choices` or `label`,
+    only that part counts.
+
+    Returns:
+        A list of texts; an object (name -> text) if all its values are marks; otherwise the cell
+        itself, which is a value, or a list or object that cannot be read.
+    """
+    if isinstance(cell, str):
+        text = cell.strip()
+        if len(text) < 2 or _ENDS.get(text[0]) != text[-1] or len(text) > _MOST_CHARACTERS:
+            return cell
+        said = _read_brackets(text)
+    elif isinstance(cell, list | tuple | dict) and not isinstance(cell, Columns):
+        said = _said(cell)
+    else:
+        return cell
+    return str(cell) if said is None else said
+
+
+def read_value(cell: Any) -> Any:
+    """Return the only value of a cell. Several are joined by semicolons; none are an empty text."""
+    said = read_cell(cell)
+    if isinstance(said, list) and are_places([said]):
+        said = by_place(said)
+    if isinstance(said, dict):
+        said = given(said)
+    return ";".join(said) if isinstance(said, list) else said
+
+
+def is_nested(text: str) -> bool:
+    """True for a list or an object that `read_cell` could not read."""
+    return _ENDS.get(text[:1]) == text[-1:] and text[:1] in ("[", "{")
+
+
+def are_places(lists: Sequence[Sequence[str]]) -> bool:
+    """True if lists have a 0 or 1 for each of two or more labels, which their places name."""
+    lengths = set(map(len, lists))
+    marks = set().union(*lists)
+    return len(lengths) == 1 and min(lengths) > 1 and marks <= {"0", "1", NO_LABEL}
+
+
+def by_place(values: Sequence[str]) -> dict[str, str]:
+    """Name the values of a list by their places, from 1."""
+    return {str(place): value for place, value in enumerate(values, 1)}
+
+
+@lru_cache(maxsize=4096, typed=True)
+def mark_of(cell: Any) -> bool | None:
+    """Return whether a cell says yes or no to its name; None if neither. An empty one says no, and
+    a number from 0 to 1 says yes from a half on."""
+    text = clean_label(label_text(cell)).lower().removesuffix("\ufe0f")  # of an emoji
+    if text in _YES:
+        return True
+    if text in _NO or text in MISSING:
+        return False
+    return float(text) >= 0.5 if is_share(text) else None
+
+
+def is_share(text: str) -> bool:
+    """True for a number between 0 and 1."""
+    return bool(re.fullmatch(r"0?\.\d+|\d(\.\d+)?e-\d+", text))
+
+
+def given(marks: Mapping[str, Any]) -> list[str]:
+    """Return the names to which marks say yes. A cell that is no mark is itself a name."""
+    answers = {name: mark_of(label_text(read_value(cell))) for name, cell in marks.items()}
+    return [
+        name if answer else label_text(read_value(marks[name]))
+        for name, answer in answers.items()
+        if answer is not False
+    ]
+
+
+def find_separator(texts: Sequence[str]) -> str:
+    """Return the mark that plainly separates the labels of texts; "" if there is none.
+
+    Args:
+        texts: the different cells of a column.
+    """
+    # A name that merely has a comma hardly shares all its parts with other names.
+    return next((mark for mark in MARKS if _recur(texts, mark, all if mark == "," else any)), "")
+
+
+def suggest_separator(texts: Sequence[str]) -> str:
+    """Return what separates the labels of texts plainly, or any character between parts that recur;
+    "" if there is none. One that names have, too, counts if its parts are also cells of their
+    own."""
+    if plain := find_separator(texts):
+        return plain
+    texts = texts[:_MOST_TEXTS]
+    found = Counter(character for text in texts for character in set(text))
+    marks = [mark for mark, _ in found.most_common() if unicodedata.category(mark)[0] in "PSZC"]
+    for mark in sorted(marks, key=lambda mark: (mark not in "\n\t", mark in _WITHIN_NAMES)):
+        if mark not in "\"'()[]{}" and _recur(texts, mark, all, mark in _WITHIN_NAMES):
+            return mark
+    return ""
+
+
+def split_text(text: str, separator: str) -> list[str]:
+    """Return the labels of a text, each once."""
+    parts = map(clean_label, text.split(separator) if separator else [text])
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def _recur(
+    texts: Sequence[str], mark: str, most: Callable[[Iterable[bool]], bool], strict: bool = False
+) -> bool:
+    """True if most texts with a mark have parts that are in other texts too, as labels are and
+    parts of sentences are not, and there are hardly more parts than texts.
+
+    Args:
+        most: `all` or `any`, of the parts of one text.
+        strict: True to count a part only if it is a text of its own, or not always at one place, as
+            the first word of `very good` is.
+    """
+    split = [split_text(text.lower(), mark) for text in texts]
+    counts = Counter(part for parts in split for part in parts)
+    places = {  # from 1, and 0 for a text of its own
+        (part, place * (len(parts) > 1)) for parts in split for place, part in enumerate(parts, 1)
+    }
+    recurring = Counter(part for part, _ in places) if strict else counts
+    several = [parts for parts in split if len(parts) > 1]
+    shared = [parts for parts in several if most(recurring[part] > 1 for part in parts)]
+    return 2 * len(shared) > len(several) and len(counts) <= len(texts) + 1
+
+
+@lru_cache(maxsize=4096)
+def _read_brackets(text: str) -> Any:
+    """Read a text in brackets; None if it is a list or an object that cannot be read."""
+    for parse in (json.loads, _parse_python):
+        try:
+            value = parse(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            continue
+        return _said(value) if isinstance(value, _NESTED) else text
+    inner = text[1:-1].strip()
+    if text[0] == "(":
+        return text
+    if re.search(r"[\[\]{}]|^'|['\"]\s*:", inner):
+        return None
+    if re.fullmatch(r"[\d.\s]+", inner):  # as NumPy prints numbers
+        return [number.removesuffix(".") for number in inner.split()]
+    mark = next((mark for mark in ",;|" if mark in inner), ",")
+    return _said(next(csv.reader([inner], delimiter=mark, skipinitialspace=True), []))
+
+
+def _parse_python(text: str) -> Any:
+    return ast.literal_eval(_BETWEEN_TEXTS.sub(", ", text))
+
+
+def _said(value: Any) -> Any:
+    """Read a value of JSON or Python, as `read_cell` does; None if it is nested in other ways."""
+    if isinstance(value, dict):
+        return _said_by_object(value)
+    if not isinstance(value, _NESTED):
+        return value
+    if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+        return _said_by_object(dict(value))  # as Parquet's maps are read
+    parts: list[Any] = []
+    for item in value:
+        said = _said(item) if isinstance(item, dict) else item
+        parts += said if isinstance(item, dict) and isinstance(said, list) else [said]
+    if len(parts) == 1 and isinstance(parts[0], dict | float):
+        return parts[0]
+    if any(isinstance(part, _NESTED) or _is_fraction(part) for part in parts):
+        return None
+    parts = [int(part) if isinstance(part, bool) else part for part in parts]
+    return [label_text(part) for part in parts if not is_missing(part)]
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, float) and value == value and not value.is_integer()
+
+
+def _said_by_object(value: Mapping[Any, Any]) -> Any:
+    parts = {str(key): part for key, part in value.items()}
+    keys = {key.lower(): key for key in parts}
+    if named := next((keys[key] for key in _LABEL_KEYS if key in keys), None):
+        return _said(parts[named])
+    plain = [part for part in parts.values() if not isinstance(part, _NESTED)]
+    marks = [part for part in plain if mark_of(part) is not None or label_text(part) == NO_LABEL]
+    if len(marks) == len(parts) and not (len(parts) == 1 and isinstance(marks[0], str)):
+        return {name: label_text(mark) for name, mark in parts.items()}
+    lists = [part for part in parts.values() if isinstance(part, list)]
+    named = next((keys[key] for key in _NAME_KEYS if key in keys), None)
+    if named and not lists:
+        return _said(parts[named])
+    only = lists or [*parts.values()]
+    return _said(only[0]) if len(only) == 1 else None
