@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import disk, hub_errors
-from finetune.data import checkpoints, hub_access
+from finetune.data import catalog, checkpoints, hub_access
 from finetune.data.large_files import fetch_large_files
 from finetune.errors import FinetuneError, ModelError
 from finetune.hub_errors import Cause
@@ -86,7 +86,7 @@ def fetch(
         ConfigError, ModelError: as `checkpoints.resolve_checkpoint` and `open_files`.
     """
     place = checkpoints.resolve_checkpoint(checkpoint)
-    if os.path.isdir(place):
+    if catalog.is_folder(place):
         return Path(place)
     with explaining(checkpoint):
         folder = _snapshot(place, [CONFIG, _ADAPTER, INDEX, *_CHECKS, *ENCODER_FILES])

@@ -82,8 +82,8 @@ def local_folder(checkpoint: str) -> Path | None:
     policy = owners.policy()
     if catalog.checkpoint_problem(checkpoint, policy):
         return None
-    if os.path.isdir(folder := Path(checkpoint)):
-        return folder
+    if catalog.is_folder(checkpoint):
+        return Path(checkpoint)
     _name, path = _cached(checkpoint)
     if path is None:
         return None
