@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from finetune import owners
+from finetune.environment import child_process
 from finetune.errors import PublishError, TooMany
 from finetune.hub import client
 from finetune.owners import Identities, Visitor
@@ -76,7 +77,9 @@ def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> st
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:
     """Return the store as seen by the sender of a request, Gradio's or Starlette's."""
-    return store.for_visitor(request_visitor(store, request))
+    visitor = request_visitor(store, request)
+    child_process.asker.set(visitor.name)
+    return store.for_visitor(visitor)
 
 
 def request_visitor(store: RunStore, request: Any) -> Visitor:
