@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
 import tempfile
 import threading
@@ -312,7 +311,7 @@ def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, A
         most = next((most for name, most in _COUNTS.items() if name.fullmatch(key)), math.inf)
         if isinstance(value, int) and value > most:
             raise ModelError(
-                "{file} in the checkpoint {name} has {value:,} as {key}; at most {most:,} are built.",
+                "{file} in the checkpoint {name} has {value:,} as {key}; at most {most:,} can be.",
                 "Choose another checkpoint.",
                 file=file,
                 name=name,

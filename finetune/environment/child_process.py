@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -135,9 +134,7 @@ def main() -> None:
     os.dup2(2, 1)  # keeps prints of libraries out of the answer
     signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process
     signal.setitimer(signal.ITIMER_PROF, busy)
-    with contextlib.suppress(ValueError, OSError):  # if the system has stricter limits
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    confined.limit_memory(memory)
     if confinement:
         Confinement.from_json(confinement).enter()  # while there is one thread
     threading.Thread(target=_exit_with_app, daemon=True).start()

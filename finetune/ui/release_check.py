@@ -15,6 +15,7 @@ from finetune.evaluation import gate_report, release
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.jobs import compare
 from finetune.jobs.compare import ComparisonJob
+from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.ui import elements, feedback, upload_limits
@@ -110,6 +111,8 @@ class ReleaseCheck:
 
 def progress(state: JobState) -> Markup:
     """Draw a job that has no judgement yet."""
+    if state.status == "waiting":
+        return feedback.note(gettext(Phase.WAIT.text))
     if state.running:
         return feedback.note(gettext("Both models answer the golden file …"))
     return feedback.show_errors(
