@@ -136,7 +136,7 @@ def most_tokens(values: Mapping[str, Any]) -> int | None:
     """The most tokens, special ones included, that a checkpoint with this `config.json` reads; None
     if there is no limit."""
     positions = values.get("max_position_embeddings") or values.get("n_positions")
-    kind = values.get("model_type")
+    kind = str(values.get("model_type"))
     if not isinstance(positions, int) or positions < 1 or kind in _RELATIVE_POSITIONS:
         return None
     if kind not in _OFFSET_POSITIONS:
