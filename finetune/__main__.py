@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 
 from finetune import disk
-from finetune.environment import caches
+from finetune.environment import caches, logs
 from finetune.errors import FinetuneError
 
 COMMANDS = {  # modules of `cli`
@@ -44,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (FinetuneError, OSError) as error:
         told = (disk.explained(error) if isinstance(error, OSError) else None) or error
         print(f"{parser.prog} {words[0]}: error: {told}", file=sys.stderr)
+        return 2
+    except Exception:  # a bug: 1 is an answer of some commands
+        logs.print_traceback()
         return 2
     return status
 

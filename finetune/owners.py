@@ -105,7 +105,9 @@ class Limits:
     run_minutes: int = _limit("RUN_MINUTES", 240)  # of work on a run
     run_steps: int = _limit("RUN_STEPS", 100_000)
     queue: int = _limit("QUEUE", 40)  # places in the queue, of all visitors together
-    at_once: int = 1  # files that are predicted
+    at_once: int = 1  # jobs of a kind; others wait
+    job_minutes: int = _limit("JOB_MINUTES", 30)  # of work on another job
+    worker_bytes: int = _limit("WORKER_MB", 0, _MEGABYTE)  # of a worker's memory; 0 for 3/4 of all
 
     @property
     def folds(self) -> int:

@@ -71,10 +71,17 @@ def repo_and_config(config: RunConfig) -> tuple[str, str]:
 
 
 def is_local_path(name: str) -> bool:
-    """True if a name is a path on this machine's disk."""
+    """True if a name is a path on this machine's disk. In a shared app its spelling decides: a
+    visitor must not learn what lies there."""
     if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or is_upload(name):
         return False
-    return name.startswith(("/", "~", ".")) or "\\" in name or ".." in name or os.path.exists(name)
+    spelled = name.startswith(("/", "~", ".")) or "\\" in name or ".." in name
+    return spelled or (owners.policy().owner_asks and os.path.exists(name))
+
+
+def is_folder(name: str) -> bool:
+    """True if a checkpoint is a folder on this machine's disk."""
+    return is_local_path(name) and os.path.isdir(name)
 
 
 def check_dataset(name: str) -> None:
@@ -129,13 +136,16 @@ def checkpoint_problem(name: str, policy: owners.Policy) -> str | None:
 
 def needs_hub(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -> bool:
     """True if a run of this dataset and checkpoint may have to download something."""
-    local = checkpoint == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint)
+    local = checkpoint == BUNDLED_CHECKPOINT or is_folder(checkpoint)
     modules = any(not os.path.exists(name) for name in metrics)
     return is_hub_dataset(dataset) or not local or modules
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Make the paths of a configuration absolute, for workers that run in another folder."""
+    """Make the paths of a configuration absolute, for workers that run in another folder. Those of
+    a visitor of a shared app stay as they are: errors quote them."""
+    if not owners.policy().owner_asks:
+        return config
     paths = {"accelerate_config": config.accelerate_config}
     if is_local_path(config.checkpoint):
         paths["checkpoint"] = config.checkpoint

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import math
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import disk, hub_errors
-from finetune.data import checkpoints, hub_access
+from finetune.data import catalog, checkpoints, hub_access
 from finetune.data.large_files import fetch_large_files
 from finetune.errors import FinetuneError, ModelError
 from finetune.hub_errors import Cause
@@ -35,7 +36,13 @@ _VOCABULARIES = (
     "sentencepiece.bpe.model", "sentencepiece.model", "spm.model", "tokenizer.model",
     "entity_vocab.json", "prophetnet.tokenizer",
 )  # fmt: skip
-_LARGEST_JSON = 64 * 2**20  # bytes
+_LARGEST_JSON, _LARGEST_VOCABULARY = 64 * 2**20, 128 * 2**20  # bytes
+# A model may have so many times the parameters of its file, because shared ones count each time
+# that they are built, and a new head.
+_SHARED, _OF_HEAD = 4, 2**21
+_TENSORS_OF_HEAD = 1000
+# Numbers in a configuration by which lists are made, and their limits.
+_COUNTS = {re.compile(r"\w*layers?"): 1000, re.compile(r"num_labels"): 100_000}
 _SHARD = re.compile(r"[\w.-]+\.safetensors")
 # Settings of a tokenizer that are kept, besides its tokens.
 _SETTINGS = {
@@ -86,7 +93,7 @@ def fetch(
         ConfigError, ModelError: as `checkpoints.resolve_checkpoint` and `open_files`.
     """
     place = checkpoints.resolve_checkpoint(checkpoint)
-    if os.path.isdir(place):
+    if catalog.is_folder(place):
         return Path(place)
     with explaining(checkpoint):
         folder = _snapshot(place, [CONFIG, _ADAPTER, INDEX, *_CHECKS, *ENCODER_FILES])
@@ -133,6 +140,15 @@ def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
                 (checked / file).write_text(json.dumps(content), encoding="utf-8")
         for file in [*_VOCABULARIES, *_shards(contents)]:
             if (path := _inside(folder, file, name)) is not None:
+                if file in _VOCABULARIES and path.stat().st_size > _LARGEST_VOCABULARY:
+                    raise ModelError(
+                        "{file} of the checkpoint {name} has more than {n} MiB, which no tokenizer "
+                        "has.",
+                        "Choose another checkpoint.",
+                        file=file,
+                        name=name,
+                        n=_LARGEST_VOCABULARY // 2**20,
+                    )
                 (checked / file).symlink_to(path)
         yield CheckedFiles(checked, name, contents)
 
@@ -146,16 +162,49 @@ class CheckedFiles:
     contents: Mapping[str, Any]  # file name -> the object in it
 
     def load(self, auto: Any, **options: Any) -> Any:
-        """Load an object by an `Auto` class of transformers; `options` go to `from_pretrained`."""
-        loaded = auto.from_pretrained(
-            self.folder, trust_remote_code=False, local_files_only=True, **options
-        )
+        """Load an object by an `Auto` class of transformers; `options` go to `from_pretrained`.
+        ModelError if it is a model and far larger than its weights."""
+        with self._bounded() if "use_safetensors" in options else contextlib.nullcontext():
+            loaded = auto.from_pretrained(
+                self.folder, trust_remote_code=False, local_files_only=True, **options
+            )
         main = loaded[0] if isinstance(loaded, tuple) else loaded
         parts: list[Any] = [main, getattr(main, "config", None)]
         for part in parts:
             if hasattr(part, "name_or_path"):
                 part.name_or_path = self.checkpoint  # saved with the model
         return loaded
+
+    @contextlib.contextmanager
+    def _bounded(self) -> Iterator[None]:
+        """End the building of a model in this thread that becomes far larger than its weights."""
+        from safetensors import safe_open
+        from torch.nn.modules.module import register_module_parameter_registration_hook
+
+        sizes = []
+        for path in self.folder.glob("*.safetensors"):
+            with safe_open(path, framework="np") as file:
+                sizes += [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+        left = [_SHARED * sum(sizes) + _OF_HEAD, _SHARED * len(sizes) + _TENSORS_OF_HEAD]
+        thread = threading.get_ident()
+
+        def count(module: object, name: str, parameter: Any) -> None:
+            if threading.get_ident() == thread and parameter is not None and parameter.is_meta:
+                left[:] = left[0] - parameter.numel(), left[1] - 1
+            if min(left) < 0:
+                raise ModelError(
+                    "config.json of the checkpoint {name} asks for a model that is far larger than "
+                    "its weights, which have {n:,} parameters.",
+                    "Choose another checkpoint.",
+                    name=self.checkpoint,
+                    n=sum(sizes),
+                )
+
+        hook = register_module_parameter_registration_hook(count)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 @contextlib.contextmanager
@@ -259,6 +308,17 @@ def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, A
     repository or code."""
     kept = {}
     for key, value in config.items():
+        most = next((most for name, most in _COUNTS.items() if name.fullmatch(key)), math.inf)
+        if isinstance(value, int) and value > most:
+            raise ModelError(
+                "{file} in the checkpoint {name} has {value:,} as {key}; at most {most:,} can be.",
+                "Choose another checkpoint.",
+                file=file,
+                name=name,
+                value=value,
+                key=key,
+                most=most,
+            )
         if key in _UNUSED or (key in ("dtype", "torch_dtype") and value not in _DTYPES):
             continue
         if isinstance(value, dict) and key not in _NAMES:

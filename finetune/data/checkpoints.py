@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,8 +81,8 @@ def local_folder(checkpoint: str) -> Path | None:
     policy = owners.policy()
     if catalog.checkpoint_problem(checkpoint, policy):
         return None
-    if os.path.isdir(folder := Path(checkpoint)):
-        return folder
+    if catalog.is_folder(checkpoint):
+        return Path(checkpoint)
     _name, path = _cached(checkpoint)
     if path is None:
         return None
@@ -137,7 +136,7 @@ def most_tokens(values: Mapping[str, Any]) -> int | None:
     """The most tokens, special ones included, that a checkpoint with this `config.json` reads; None
     if there is no limit."""
     positions = values.get("max_position_embeddings") or values.get("n_positions")
-    kind = values.get("model_type")
+    kind = str(values.get("model_type"))
     if not isinstance(positions, int) or positions < 1 or kind in _RELATIVE_POSITIONS:
         return None
     if kind not in _OFFSET_POSITIONS:

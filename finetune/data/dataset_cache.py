@@ -237,7 +237,10 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
 
 
 def _read(config: str, root: str) -> None:
-    read_dataset(RunConfig.from_json(config), Path(root))
+    """Call `read_dataset` in an empty folder, so that no name refers to a file."""
+    place = Path(root).resolve()
+    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+        read_dataset(RunConfig.from_json(config), place)
 
 
 def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:

@@ -171,7 +171,7 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
         sizes = _file_sizes("model", checkpoint, "")
         return sum(n for path, n in sizes.items() if path.endswith(endings) and "/" not in path)
 
-    local = checkpoint == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint)
+    local = checkpoint == BUNDLED_CHECKPOINT or catalog.is_folder(checkpoint)
     name = checkpoint if weights else f"{checkpoint} (tokenizer)"
     if not local and (problem := _count(root, owner, name, size)):
         raise ModelError(problem, "Choose a smaller one.")

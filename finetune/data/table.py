@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Literal, cast
 import pyarrow as pa
 from pydantic.dataclasses import dataclass
 
+from finetune import owners
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.errors import DataError
 from finetune.messages import Text
@@ -26,7 +27,8 @@ Rows = Iterator[tuple[int, dict[str, Any]]]  # line from 1, and cells by their c
 
 MAX_FIELD = 1_000_000  # characters of a cell
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
-MAX_UNPACKED = 8 * 2**30  # bytes
+MAX_UNPACKED = 8 * 2**30  # bytes; for visitors as many as they may upload
+MAX_COLUMNS = 4096
 TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
 
 
@@ -140,8 +142,16 @@ class _BoundedGzip(gzip.GzipFile):
 
 
 def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
-    """Raise DataError if a file unpacks to far more than text does."""
-    if unpacked > min(MAX_UNPACKED, max(64 * 2**20, MAX_RATIO * packed)):
+    """Raise DataError if a file unpacks to far more than text does, or to more than is read."""
+    most = min(MAX_UNPACKED, owners.policy().limits.upload_bytes)
+    if unpacked > most:
+        raise DataError(
+            "{name} unpacks to more than {most:,} MiB.",
+            "Upload a part of it.",
+            name=name,
+            most=most // 2**20,
+        )
+    if unpacked > max(64 * 2**20, MAX_RATIO * packed):
         raise DataError(
             "{name} unpacks to more than {unpacked} MiB from {packed:.1f} MiB, which no table of "
             "text does.",
@@ -149,6 +159,18 @@ def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
             name=name,
             unpacked=unpacked // 2**20,
             packed=packed / 2**20,
+        )
+
+
+def check_width(name: str, columns: int) -> None:
+    """Raise DataError if a file has more columns than are read."""
+    if columns > MAX_COLUMNS:
+        raise DataError(
+            "{name} has {columns:,} columns; at most {most:,} are read.",
+            "Leave out what is no text and no label, or choose another delimiter.",
+            name=name,
+            columns=columns,
+            most=MAX_COLUMNS,
         )
 
 

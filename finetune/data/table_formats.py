@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from finetune import messages
-from finetune.data import delimited, json_tables, parquet_tables, workbooks
+from finetune.data import delimited, json_tables, parquet_tables, table, workbooks
 from finetune.data.table import ReadOptions, Table, open_bytes
 from finetune.errors import DataError
 from finetune.messages import message as _
@@ -20,8 +20,14 @@ from finetune.messages import message as _
 
 def open_table(path: Path, name: str = "", options: ReadOptions | None = None) -> Table:
     """Open a file as a table, by its contents and the ending of its path. DataError, which calls
-    the file `name`, if it is empty, not a table, or unpacks to too much."""
-    name, options = name or path.name, options or ReadOptions()
+    the file `name`, if it is empty, not a table, too wide, or unpacks to too much."""
+    name = name or path.name
+    opened = _open(path, name, options or ReadOptions())
+    table.check_width(name, len(opened.columns))
+    return opened
+
+
+def _open(path: Path, name: str, options: ReadOptions) -> Table:
     ending = path.name.lower().removesuffix(".gz")
     try:
         with open_bytes(path, name) as file:
@@ -47,9 +53,9 @@ def usable_columns(
     """Return the columns of a file that can be sentences or labels, a workbook's sheets, and the
     question to answer before reading (a `messages.encode`d text). Raises as `open_table`. `options`
     are the fields of `ReadOptions`."""
-    table = open_table(Path(path), name, ReadOptions(**options))
-    unusable = table.unusable.keys() - table.nested
-    usable = [column for column in table.columns if column not in unusable]
-    asked = [remark for remark in table.remarks if remark.severity == "blocks"]
+    opened = open_table(Path(path), name, ReadOptions(**options))
+    unusable = opened.unusable.keys() - opened.nested
+    usable = [column for column in opened.columns if column not in unusable]
+    asked = [remark for remark in opened.remarks if remark.severity == "blocks"]
     text = _("{fact} {remedy}", fact=asked[0].title, remedy=asked[0].action) if asked else ""
-    return usable, table.sheets, messages.encode(text)
+    return usable, opened.sheets, messages.encode(text)

@@ -6,6 +6,9 @@ limits opens the file first, and this process reads only what has fitted there.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 
 from python_calamine import (
     CalamineError,
+    CalamineSheet,
     CalamineWorkbook,
     PasswordError,
     SheetTypeEnum,
@@ -29,6 +33,7 @@ from finetune.messages import message as _
 
 STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")  # of zip files and of old Excel's
 _FIRST = 1000  # rows in which the header is searched
+_FEW = 10_000  # rows that are read whatever the size of the file
 _SHOWN = 8  # sheets offered
 
 
@@ -112,6 +117,9 @@ def read_layout(path: str, name: str, requested: str, header: str) -> dict[str, 
     Raises:
         DataError: if the file cannot be read, or has no table.
     """
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as packed:
+        unpacked = sum(part.file_size for part in packed.infolist())
+        table.check_unpacked_size(name, unpacked, os.path.getsize(path))
     try:
         return _find_table(CalamineWorkbook.from_path(path), name, requested, header)
     except PasswordError as error:
@@ -178,4 +186,20 @@ def _find_table(
 
 
 def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[list[str]]:
-    return map(_texts, workbook.get_sheet_by_name(sheet).iter_rows())
+    opened = workbook.get_sheet_by_name(sheet)
+    _check_size(opened, os.path.getsize(str(workbook.path)))
+    return map(_texts, opened.iter_rows())
+
+
+def _check_size(sheet: CalamineSheet, size: int) -> None:
+    """Raise DataError if a sheet has more rows than its file of `size` bytes can hold, because one
+    is stored with a number of repeats, or too many columns."""
+    table.check_width(sheet.name, sheet.width)
+    if sheet.height > max(size, _FEW):
+        raise DataError(
+            "The sheet {sheet!r} has {rows:,} rows in a file of {size:,} bytes: rows are repeated.",
+            "Delete the repeated rows, or save it as CSV.",
+            sheet=sheet.name,
+            rows=sheet.height,
+            size=size,
+        )

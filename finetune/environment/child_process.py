@@ -3,7 +3,7 @@
 Uploaded files are parsed this way: a file that unpacks to too much data, or that makes a parser
 hang or crash, takes down the child and not the app. The child first confines itself to the files it
 is given, then imports only the function's module. It exits after one call, when its time is up, or
-when the app exits.
+when the app exits. Visitors take turns: each has one child at a time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import contextlib
 import importlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from finetune import messages
@@ -27,14 +28,28 @@ from finetune.errors import DataError, FinetuneError
 from finetune.messages import message
 
 _LARGEST_RESULT = 2**24  # bytes
-_turn = threading.BoundedSemaphore(2)  # children at once; others wait
+_SECONDS = 60.0
+_BUSY, _BUSY_PER_BYTE = 10.0, 2 / 2**20  # seconds of a processor's time for reading files
+asker: ContextVar[str] = ContextVar("asker", default="")  # the visitor that this thread works for
+
+
+class _Line:
+    """The calls for one visitor, which are carried out one after the other."""
+
+    def __init__(self) -> None:
+        self.turn, self.places = threading.Lock(), threading.BoundedSemaphore(3)
+
+
+# Children at once; others wait. Those that may take long are no others' obstacle.
+_quick, _long = threading.BoundedSemaphore(2), threading.BoundedSemaphore(1)
+_lines: dict[str, _Line] = {}
 
 
 def call(
     function: str,
     *arguments: Any,
     about: str,
-    seconds: float = 60,
+    seconds: float = _SECONDS,
     memory: int = 2**30,
     confinement: Confinement | None = None,
 ) -> Any:
@@ -43,6 +58,8 @@ def call(
     Args:
         function: `module:name`. Its arguments and result must be JSON values.
         about: what the function reads, for errors.
+        seconds: limit. Of a processor's time less, if `confinement` names only files to read: ten
+            and two a megabyte.
         memory: limit in bytes.
         confinement: the files that the child may use; None for those that this process may use.
             Ignored if this process is itself confined, because its children inherit that.
@@ -52,6 +69,9 @@ def call(
     """
     # Arrow's own pools, and the stacks of many threads, reserve more than they use.
     variables = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
+    files, busy = confinement.reads if confinement else (), seconds
+    if files and all(map(os.path.isfile, files)):
+        busy = min(seconds, _BUSY + _BUSY_PER_BYTE * sum(map(os.path.getsize, files)))
     with contextlib.ExitStack() as stack:
         if confinement is None or confined.is_entered():
             confinement = None
@@ -59,8 +79,9 @@ def call(
         else:
             confinement = stack.enter_context(with_temporary_folder(confinement))
             variables = visible_environment() | confinement.prepare() | variables
-        request = [function, arguments, seconds, memory, confinement and confinement.to_json()]
-        stack.enter_context(_turn)
+        limits = seconds, busy, memory
+        request = [function, arguments, limits, confinement and confinement.to_json()]
+        stack.enter_context(_turn(_long if seconds > _SECONDS else _quick))
         child = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", "finetune.environment.child_process", json.dumps(request)],
@@ -83,20 +104,37 @@ def call(
         name=about,
         mib=memory / 2**20,
     )
-    if child.returncode == -signal.SIGALRM:
-        fact = message("{name} took more than {seconds:g} s to read.", name=about, seconds=seconds)
+    spent = {-signal.SIGALRM: seconds, -signal.SIGPROF: busy}.get(child.returncode)
+    if spent is not None:
+        fact = message("{name} took more than {seconds:.0f} s to read.", name=about, seconds=spent)
     raise DataError(fact, "Upload a part of it, or save it as CSV or JSONL.")
+
+
+@contextlib.contextmanager
+def _turn(places: threading.BoundedSemaphore) -> Iterator[None]:
+    """Wait for the visitor's turn and a free place. DataError if several of their calls wait."""
+    if not (owner := asker.get()):
+        with places:
+            yield
+        return
+    line = _lines.setdefault(owner, _Line())
+    if not line.places.acquire(blocking=False):
+        raise DataError("Several of your files are being read.", "Try again in a moment.")
+    try:
+        with line.turn, places:
+            yield
+    finally:
+        line.places.release()
 
 
 def main() -> None:
     """Run the requested function in the child, and write the result as JSON to standard output."""
-    function, arguments, seconds, memory, confinement = json.loads(sys.argv[1])
+    function, arguments, (seconds, busy, memory), confinement = json.loads(sys.argv[1])
     output = os.dup(1)
     os.dup2(2, 1)  # keeps prints of libraries out of the answer
     signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process
-    with contextlib.suppress(ValueError, OSError):  # if the system has stricter limits
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    signal.setitimer(signal.ITIMER_PROF, busy)
+    confined.limit_memory(memory)
     if confinement:
         Confinement.from_json(confinement).enter()  # while there is one thread
     threading.Thread(target=_exit_with_app, daemon=True).start()

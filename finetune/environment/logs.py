@@ -8,11 +8,12 @@ import sys
 import traceback
 from typing import Any
 
-_QUERY = re.compile(r"(https?://[^\s'\"<>?]+)\?[^\s'\"<>)]+")
+# An address and its query. Addresses without one match too, so that the search never goes back.
+_QUERY = re.compile(r"(https?://[^\s'\"<>?]++)(\?[^\s'\"<>)]+)?")
 
 
 # Colours and moves of the cursor (ECMA-48), and what a bar in a terminal has written over.
-_FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n]*\r(?!\n)")
+_FOR_TERMINALS = re.compile(r"^[^\n]*\r(?!\n)|\x1b\[[0-?]*[ -/]*[@-~]", re.MULTILINE)
 
 
 def without_codes(text: str) -> str:
@@ -22,7 +23,7 @@ def without_codes(text: str) -> str:
 
 def unsigned(text: str) -> str:
     """Remove the queries of addresses in a text, because they contain signatures."""
-    return _QUERY.sub("\\1?\u2026", text)
+    return _QUERY.sub(lambda found: found[1] + ("?\u2026" if found[2] else ""), text)
 
 
 class _UnsignedRecord(logging.LogRecord):

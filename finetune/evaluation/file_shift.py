@@ -136,16 +136,9 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
 
     It has `changed` if one of the tests rejects; together they do so for at most 5% of files like
     the reference (Holm). It is to be trained anew if then the estimated accuracy is surely lower.
-    With labels the accuracy that they show decides instead.
-
-    Raises:
-        DataError: if the counts are of another model.
+    With labels the accuracy that they show decides instead. Both counts are of one model.
     """
     before = reference.counts
-    if file.model != before.model:
-        raise DataError(
-            "The counts are of another model: {model}.", "Count the file again.", model=file.model
-        )
     names = sorted({*before.answers, *file.answers}, key=lambda name: (len(name), name))
     if not reference.names:
         names.sort(key=int)

@@ -11,13 +11,14 @@ words differ is tested while the texts are at hand, and only the result is kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoint_files
@@ -46,6 +47,7 @@ SCORE_BINS = 20  # of a score's scale; one more on either side
 _CHARACTERS = 20_000  # of a sentence
 _COMPARED = 1000  # rows of each sample whose words are compared
 _MOST_COUNTS = 2**20  # bytes of a file of counts
+_FEWEST_FIELDS = 4  # by which counts are told from rows
 _WORD = r"(?u)[\u3040-\u9fff]|\w+"
 
 
@@ -238,29 +240,58 @@ class Monitor:
         return replace(counts, words=words), self.spell(values), bins
 
 
-def check_counts(counts: Aggregates) -> None:
-    """Raise DataError if counts that were read from a file cannot be of a sample."""
-    bins = {"confidence": label_free.CONFIDENCE_BINS, "lengths": LENGTH_BINS, "unknown": 2}
-    wrong = [
-        name
-        for name, size in bins.items()
-        if (found := getattr(counts, name))
-        and (len(found) != size or min(found) < 0 or sum(found) != counts.rows)
-    ]
-    if min(counts.answers.values(), default=0) < 0:
+def read_counts(path: Path) -> Aggregates | None:
+    """Read a file of counts; None if it is a file of rows. DataError if a value is damaged."""
+    if path.suffix != ".json" or path.stat().st_size >= _MOST_COUNTS:
+        return None
+    values = disk.read_json(path)
+    if len(values.keys() & {field.name for field in fields(Aggregates)}) < _FEWEST_FIELDS:
+        return None
+    try:
+        return Aggregates(**values)
+    except ValidationError as error:
+        raise _no_counts({str(entry["loc"][0]) for entry in error.errors()}) from error
+
+
+def check_counts(counts: Aggregates, reference: Reference) -> None:
+    """Raise DataError if counts that were read from a file cannot be of a sample that the model of
+    `reference` answered."""
+    before = reference.counts
+    if counts.model != before.model:
+        raise DataError(
+            "The counts are of another model: {model}.", "Count the file again.", model=counts.model
+        )
+    wrong = [] if counts.rows <= MOST else ["rows"]
+    for name in ("confidence", "lengths", "unknown"):
+        found, expected = getattr(counts, name), getattr(before, name)
+        if len(found) != len(expected) or (found and not _adds_up(found, counts.rows)):
+            wrong.append(name)
+    known = {*(reference.names or map(str, range(-1, SCORE_BINS + 1)))}
+    answers = {*counts.answers}
+    if reference.names and not reference.confusion:  # several labels are joined
+        known, answers = ({"", *", ".join(texts).split(", ")} for texts in (known, answers))
+    if not answers <= known or not _adds_up(counts.answers.values(), counts.rows):
         wrong.append("answers")
     if counts.words and not all(0 <= number <= 1 for number in counts.words):
         wrong.append("words")
-    if wrong or not counts.lengths:
-        raise DataError(
-            "These are no counts of a file: {wrong} cannot be right.", "Count the file again.",
-            wrong=some(wrong or ["lengths"], 3),
-        )  # fmt: skip
+    if wrong:
+        raise _no_counts(wrong)
     if counts.rows < FEWEST:
         raise DataError(
             "The counts are of {n} rows, too few to compare.",
             "Bring at least {least} of them.", n=counts.rows, least=FEWEST,
         )  # fmt: skip
+
+
+def _adds_up(counts: Collection[int], rows: int) -> bool:
+    return min(counts, default=0) >= 0 and sum(counts) == rows
+
+
+def _no_counts(wrong: Collection[str]) -> DataError:
+    return DataError(
+        "These are no counts of a file: {wrong} cannot be right.", "Count the file again.",
+        wrong=some(sorted(wrong), 3),
+    )  # fmt: skip
 
 
 def compare_words(
@@ -333,13 +364,11 @@ def monitor_file(
         asked = replace(request, file=file.name)
         return file_request.check_columns(asked, file, run.state().columns, run.config().encoding)
 
-    is_small = path.suffix == ".json" and path.stat().st_size < _MOST_COUNTS
-    counts = disk.read_as(Aggregates, path) if is_small else None
-    if counts is not None:
-        check_counts(counts)
-    scorer = files.LocalScorer(run)
+    counts, scorer = read_counts(path), files.LocalScorer(run)
     monitor, labelled = Monitor(run, scorer, request.options), None
-    if counts is None:
+    if counts is not None:
+        check_counts(counts, monitor.reference)
+    else:
         sample = Sample(run)
         for window in files.read_windows(path, checked(path)):
             sample.add(window)

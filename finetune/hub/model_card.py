@@ -122,7 +122,8 @@ def _code(value: object) -> str:
 def _cell(value: object) -> str:
     """Format a value for a table. An odd number of backslashes escapes a pipe, so those before it
     are doubled."""
-    return re.sub(r"(\\*)\|", r"\1\1\\|", _code(value)) if isinstance(value, str) else str(value)
+    escaped = re.sub(r"(?<!\\)(\\*)\|", r"\1\1\\|", _code(value))
+    return escaped if isinstance(value, str) else str(value)
 
 
 def _plain(value: str) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from finetune import disk
+from finetune import disk, owners
 from finetune.data import catalog
 from finetune.environment import hub_connection
-from finetune.errors import JobError, StoreError
+from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import worker_files, workers
 from finetune.messages import message as _
 from finetune.runs import events
@@ -24,6 +27,7 @@ from finetune.runs.events import Event, Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState
 
 
 @contextlib.contextmanager
@@ -44,8 +48,8 @@ class BackgroundJob(JobFolder):
 
     name: ClassVar[str]  # name of the kind in `job.json`
     folders: ClassVar[str]  # glob pattern of such jobs' folders below the store
-    limit: ClassVar[int]  # most jobs running at a time, for all visitors
-    busy: ClassVar[str]  # message if `n` of them run and no more may
+    limit: ClassVar[int]  # most jobs running at a time, for all visitors; others wait
+    minutes: ClassVar[float] = math.inf  # most time of its work
     phase: ClassVar[Phase]  # phase in which its work begins
     remedy: ClassVar[str] = ""  # for an unexpected error
 
@@ -53,6 +57,12 @@ class BackgroundJob(JobFolder):
     def run(self) -> Run:
         """The run in whose folder the job lies."""
         return Run(self.folder.parent.parent)
+
+    def state(self) -> JobState:
+        state = super().state()
+        if state.status == "interrupted" and self.folder in _waiting:
+            return JobState("waiting", phase=Phase.WAIT)
+        return state
 
     def work(self) -> Event | None:
         """Do the job in this process. Return its last event, or None for `Finished`."""
@@ -68,46 +78,124 @@ class BackgroundJob(JobFolder):
             self.append(events.failure_event(error, _("A file of the job"), self.remedy))
             return 1
 
+    def end_in_time(self) -> None:
+        """Request a stop when the job has reached its time limit, and end this process soon after,
+        because a hanging download must not hold a place for ever."""
+        minutes = min(self.minutes, owners.policy().limits.job_minutes)
+        if minutes == math.inf:
+            return
+        reason = _("It was worked on for {n} minutes, as long as a job may be.", n=minutes)
+        stop = threading.Timer(60 * minutes, self.request_stop, kwargs={"reason": reason})
+        stop.daemon = True
+        stop.start()
+        signal.alarm(math.ceil(60 * minutes) + _PATIENCE)
+
     def begin(
         self,
         store: RunStore,
         request: dict[str, Any] | None = None,
         files: Mapping[str, Path] | None = None,
-        admit: Callable[[list[JobFolder]], None] = lambda running: None,
+        admit: Callable[[], None] = lambda: None,
         stdin: bytes = b"",
     ) -> None:
-        """Start the job in an empty folder, unless it is already running.
+        """Start the job in an empty folder, or let it wait for a place, unless it has been begun.
 
         Args:
             request: what is asked for, as `work` reads it.
             files: name in the folder -> a file to copy there.
-            admit: called with the jobs of this kind that are at work; raises if no more may be.
+            admit: called before the job gets its folder; raises if it may not.
             stdin: what the worker can read once; a secret.
+
+        Raises:
+            JobError: if the visitor has too many jobs that wait.
         """
         new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
+        owner = store.visitor.name
         try:
             with disk.writing(self.folder):  # outside the lock: a large file may be copied
                 new.folder.mkdir(parents=True)
-                new.describe_job(self.name, store.visitor.name, request)
+                new.describe_job(self.name, owner, request)
                 for name, path in (files or {}).items():
                     shutil.copyfile(path, new.folder / name)
             with store_lock(store):
                 if self.state().running:
                     return
                 workers.kill_worker(self)  # it has written its last event and is ending
-                jobs = map(JobFolder, store.root.glob(f"{self.folders}/"))
-                running = [job for job in jobs if job.is_alive()]
-                if len(running) >= self.limit:
-                    raise JobError(self.busy, "Try again in a minute.", n=len(running))
-                admit(running)
+                _check_share(store)
+                admit()
                 with disk.writing(self.folder):
                     self.folder.parent.mkdir(parents=True, exist_ok=True)
                     disk.remove_folder(self.folder)  # by renaming: its worker's parent may write
                     new.folder.rename(self.folder)
-                confinement = worker_files.of_job(self.name, store.root, self, request or {})
-                workers.spawn_worker(self, stdin=stdin, confinement=confinement)
+                _waiting[self.folder] = _Waiting(self, owner, request or {}, stdin)
+                _start_waiting(store)
         finally:
             shutil.rmtree(new.folder, ignore_errors=True)
+
+
+class _Waiting(NamedTuple):
+    """A job that waits for a place. Its request is kept here and not read from its folder, where a
+    worker of the same run may write."""
+
+    job: BackgroundJob
+    owner: str
+    request: dict[str, Any]
+    stdin: bytes
+
+
+_PATIENCE = 30  # seconds from the time limit of a job to the end of its process
+_waiting: dict[Path, _Waiting] = {}  # by folder, in the order of their requests
+_served: dict[tuple[str, str], float] = {}  # kind and owner -> when their latest job began
+
+
+def start_waiting(store: RunStore) -> None:
+    """Start jobs that wait and have a place by now."""
+    if _waiting:
+        with store_lock(store):
+            _start_waiting(store)
+
+
+def _start_waiting(store: RunStore) -> None:
+    while (chosen := _next(store)) is not None:
+        job = chosen.job
+        _served[job.name, chosen.owner] = time.monotonic()
+        confinement = worker_files.of_job(job.name, store.root, job, chosen.request)
+        try:
+            workers.spawn_worker(job, stdin=chosen.stdin, confinement=confinement)
+        except FinetuneError as error:
+            with contextlib.suppress(StoreError):
+                job.append(events.Failed(error=error.fact, remedy=error.remedy))
+        finally:
+            _waiting.pop(job.folder, None)
+
+
+def _next(store: RunStore) -> _Waiting | None:
+    """Return the job to start now: that of the owner who was served least recently. In a shared app
+    an owner has one place of a kind."""
+    waiting = [one for one in list(_waiting.values()) if one.job.folder.is_relative_to(store.root)]
+    for one in sorted(waiting, key=lambda one: _served.get((one.job.name, one.owner), 0.0)):
+        if one.job.stop_requested():
+            _waiting.pop(one.job.folder)
+            continue
+        jobs = map(JobFolder, store.root.glob(f"{one.job.folders}/"))
+        at_work = [job.owner for job in jobs if job.is_alive()]
+        at_most = owners.policy().limits.at_once
+        if len(at_work) < one.job.limit and at_work.count(one.owner) < at_most:
+            return one
+    return None
+
+
+def _check_share(store: RunStore) -> None:
+    """Check that the visitor may have one more job that waits."""
+    limits, waiting = store.visitor.policy.limits, [one.owner for one in list(_waiting.values())]
+    own = waiting.count(store.visitor.name)
+    if own >= limits.waiting or len(waiting) >= limits.queue:
+        raise JobError(
+            "{n} jobs wait already, {own} of them yours.",
+            "Try again when one has ended.",
+            n=len(waiting),
+            own=own,
+        )
 
 
 def keep_newest(folder: Path, count: int) -> None:
@@ -118,7 +206,7 @@ def keep_newest(folder: Path, count: int) -> None:
             if (path / "job.json").is_file():
                 written[path] = path.stat().st_mtime
     for old in sorted(written, key=written.__getitem__)[:-count]:
-        if not JobFolder(old).is_alive():
+        if not JobFolder(old).is_alive() and old not in _waiting:
             shutil.rmtree(old, ignore_errors=True)
 
 

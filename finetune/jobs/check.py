@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +25,6 @@ from finetune.jobs import background, workers
 from finetune.jobs.background import BackgroundJob
 from finetune.messages import message as _
 from finetune.runs.events import Phase
-from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.tasks.registry import find_task
@@ -47,7 +45,7 @@ class CheckJob(BackgroundJob):
     """The check of one configuration's pairs."""
 
     name, folders, limit = "check", "checks/*", 3
-    busy = _("{n} data checks are running.")
+    minutes = 30
     phase = Phase.START
     remedy = _("Try another format of the same data; the log has the details.")
 
@@ -69,7 +67,6 @@ class CheckJob(BackgroundJob):
         return report or read_report(self.folder / "partial.json")
 
     def work(self) -> None:
-        signal.alarm(1800)  # ends the process: a hanging download must not hold a place for ever
         root, config = self.folder.parent.parent, self.config()
 
         def write(name: str, report: CheckReport) -> None:
@@ -107,9 +104,9 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
     return job
 
 
-def abandon_check(job: JobFolder) -> None:
+def abandon_check(job: CheckJob) -> None:
     """End a check nobody waits for, and remove its files."""
-    if job.is_alive():
+    if job.state().running:
         workers.kill_worker(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 

@@ -21,7 +21,6 @@ from finetune.evaluation.gate import Judgement, Limits
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import background, evaluate
 from finetune.jobs.background import BackgroundJob
-from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -33,7 +32,6 @@ class ComparisonJob(BackgroundJob):
     """The measuring of runs' speeds, or a release check by a golden file."""
 
     name, folders, limit = "compare", "*/comparisons/*", 2
-    busy = _("{n} comparisons are being made.")
     phase = Phase.EVALUATE
 
     @classmethod

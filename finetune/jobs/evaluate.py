@@ -9,7 +9,6 @@ from finetune.errors import JobError
 from finetune.evaluation import abstention
 from finetune.inference import decision_rule
 from finetune.jobs.background import BackgroundJob, choose_offline
-from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -23,7 +22,6 @@ class EvaluationJob(BackgroundJob):
     """The scoring of a run's model, in both orders or on its test set."""
 
     name, folders, limit = "evaluate", "*/evaluations/*", 2
-    busy = _("{n} models are being scored.")
     phase = Phase.EVALUATE
 
     @classmethod

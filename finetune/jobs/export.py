@@ -15,7 +15,6 @@ from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import QuantizationReport
 from finetune.jobs.background import BackgroundJob
 from finetune.jobs.evaluate import check_has_ended
-from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -38,7 +37,6 @@ class ExportJob(BackgroundJob):
     """The export of a run's model."""
 
     name, folders, limit = "export", "*/exports/*", 2
-    busy = _("{n} models are being exported.")
     phase = Phase.EXPORT
 
     @classmethod

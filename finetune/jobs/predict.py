@@ -31,10 +31,8 @@ from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.inference.result_files import PREDICTION, SUFFIXES
 from finetune.jobs import background, workers
 from finetune.jobs.background import BackgroundJob
-from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
@@ -64,7 +62,6 @@ class PredictionJob(BackgroundJob):
     """The prediction of one file."""
 
     name, folders, limit = "predict", "batches/*", 2
-    busy = _("{n} files are being predicted.")
     phase = Phase.PREDICT
 
     def prediction_request(self) -> PredictionRequest:
@@ -146,7 +143,9 @@ class PredictionJob(BackgroundJob):
                 told = {"reason": error.fact, "remedy": error.remedy}
                 seen = {name: messages.encode(text, True) for name, text in told.items()}
             write("monitoring.json", seen)
-        return None if complete else events.Stopped(step=0, seconds=seconds)
+        if complete:
+            return None
+        return events.Stopped(step=0, seconds=seconds, reason=self.stop_reason())
 
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
@@ -167,18 +166,15 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
 
-    def admit(running: list[JobFolder]) -> None:
-        theirs = sum(store.visitor.owns(job.owner) for job in running)
-        if theirs >= store.visitor.policy.limits.at_once:
-            raise JobError("Your last file is still being predicted.", "Wait, or cancel it.")
-        # The visitor's oldest files are removed until this one fits.
+    def admit() -> None:
+        """Remove the visitor's oldest files until this one fits."""
         size, limit = path.stat().st_size, store.visitor.policy.limits.upload_bytes
         upload_bytes = store.uploads.make_room(size)
         oldest_first = newest_predictions(store)[::-1]
         for index, old in enumerate(oldest_first):
             full = upload_bytes + store.batch_input_bytes() + size > limit
             crowded = len(oldest_first) - index >= KEPT
-            if (crowded or full) and not old.is_alive():
+            if (crowded or full) and not old.state().running:
                 shutil.rmtree(old.folder, ignore_errors=True)
 
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import re
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,6 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 MOST = 8  # checkpoints of a probe
-_LONGEST = 2 * 3600  # seconds, downloads included
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -46,7 +44,7 @@ class ProbeJob(BackgroundJob):
     """The comparison of some checkpoints on one configuration's pairs."""
 
     name, folders, limit = "probe", "probes/*", 1
-    busy = _("Checkpoints are being compared.")
+    minutes = 120
     phase = Phase.START
     remedy = _("The log has the details.")
 
@@ -58,7 +56,6 @@ class ProbeJob(BackgroundJob):
         return state
 
     def work(self) -> Event | None:
-        signal.alarm(_LONGEST)  # ends the process: a hanging download must not hold the only place
         progress = background.EventProgress(self, Phase.PROBE)
         report = probe_checkpoints(
             RunConfig(**self.request["config"]),
@@ -69,7 +66,9 @@ class ProbeJob(BackgroundJob):
             self.owner,
         )
         disk.write_atomically(self.folder / "report.json", report.to_json())
-        return events.Stopped(step=0, seconds=report.seconds) if self.stop_requested() else None
+        if not self.stop_requested():
+            return None
+        return events.Stopped(step=0, seconds=report.seconds, reason=self.stop_reason())
 
 
 def probe_checkpoints(

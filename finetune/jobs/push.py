@@ -59,7 +59,6 @@ class PushJob(BackgroundJob):
     """The latest push of a run."""
 
     name, folders, limit = "push", "*/pushes/*", 4
-    busy = _("{n} pushes are running.")
     phase = Phase.CHECK_HUB
 
     @classmethod

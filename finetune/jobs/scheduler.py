@@ -20,7 +20,7 @@ from finetune.engines.registry import engine_of, is_remote
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.evaluation import cross_validation
-from finetune.jobs import tokens, webhook, worker_files, workers
+from finetune.jobs import background, tokens, webhook, worker_files, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message
 from finetune.runs import events
@@ -272,6 +272,7 @@ class Scheduler(threading.Thread):
             self._release()
         _stop_overdue(store)
         _dispatch(store)
+        background.start_waiting(store)
         for look in self._periodic:
             look(store)
         if os.environ.get(webhook.VARIABLE):

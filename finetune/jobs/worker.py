@@ -17,9 +17,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import cast
 
-from finetune import disk
+from finetune import disk, owners
 from finetune.environment import caches, devices, pace
-from finetune.environment.confinement import Confinement
+from finetune.environment.confinement import Confinement, limit_memory
 from finetune.jobs import workers
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
@@ -40,7 +40,9 @@ def _train(folder: Path) -> int:
 
 
 def _carry_out(job: str, folder: Path) -> int:
-    return cast(int, resolve_name(f"finetune.jobs.{job}")(folder).carry_out())
+    background_job = resolve_name(f"finetune.jobs.{job}")(folder)
+    background_job.end_in_time()
+    return cast(int, background_job.carry_out())
 
 
 # Kind of job -> the function that carries out a folder's job, and imports the kind's modules.
@@ -61,6 +63,8 @@ def main(folder: str) -> int:
     caches.ensure_cache_folder()
     job, text = JobFolder(Path(folder)), os.environ.pop(workers.CONFINED, "")
     confinement = Confinement.from_json(text) if text else None
+    if confinement is not None:
+        limit_memory(owners.policy().limits.worker_bytes)
     if job.id != workers.WARM_FOLDER:
         if confinement is not None:
             confinement.enter()  # before it reads a visitor's files

@@ -50,7 +50,8 @@ class JobState:
 
     @property
     def running(self) -> bool:
-        return self.status == "running"
+        """True from the request to the end, also while it waits for a place."""
+        return self.status in ("running", "waiting")
 
     def fold(self, stream: Iterable[Event]) -> Self:
         """Apply a stream of events; returns this state."""

@@ -251,11 +251,11 @@ def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTr
             model, loading = files.load(
                 AutoModelForSequenceClassification, use_safetensors=True, output_loading_info=True
             )
+            checkpoints.check_tokenizer("this model", tokenizer)
     except ModelError as error:
         raise ModelError(
             "The saved model cannot be loaded: {error}", "Train it again.", error=error.fact
         ) from error
-    checkpoints.check_tokenizer("this model", tokenizer)
     if missing := sorted(loading["missing_keys"]):
         raise ModelError(
             "The saved model cannot be loaded: its file has no weights for {missing}.",

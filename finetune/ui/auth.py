@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from finetune import owners
+from finetune.environment import child_process
 from finetune.errors import PublishError, TooMany
 from finetune.hub import client
 from finetune.owners import Identities, Visitor
@@ -81,7 +82,9 @@ def hub_token(
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:
     """Return the store as seen by the sender of a request, Gradio's or Starlette's."""
-    return store.for_visitor(request_visitor(store, request))
+    visitor = request_visitor(store, request)
+    child_process.asker.set(visitor.name)
+    return store.for_visitor(visitor)
 
 
 def request_visitor(store: RunStore, request: Any) -> Visitor:
@@ -89,13 +92,19 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
     if not owners.policy().several_people:
         return owners.LOCAL_USER
     request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
-    headers, scope = request.headers, getattr(request, "scope", {})
-    token = _cookie(headers, scope) or headers.get(HEADER, "")
+    scope = getattr(request, "scope", {})
     sign_in = (scope.get("session") or {}).get("oauth_info") or {}
     name = (sign_in.get("userinfo") or {}).get("preferred_username") or ""
     if sign_in.get("expires_at") and sign_in["expires_at"] < time.time():
         name = ""
-    return owners.policy().identify(str(name), identities(store).owner(token))
+    return owners.policy().identify(str(name), _proven_owner(store, request.headers, scope))
+
+
+def _proven_owner(store: RunStore, headers: Any, scope: Scope) -> str:
+    """The owner that a program's header proves, or else a browser's cookie; empty if neither
+    does."""
+    issued = identities(store)
+    return issued.owner(headers.get(HEADER, "")) or issued.owner(_cookie(headers, scope))
 
 
 def identities(store: RunStore) -> Identities:
@@ -113,7 +122,7 @@ def _cookie(headers: Any, scope: Scope) -> str:
 
 
 class VisitorCookie:
-    """ASGI middleware that gives a browser its identity as it opens the page."""
+    """ASGI middleware that gives a browser its identity if it opens the page without one."""
 
     def __init__(self, app: ASGIApp, store: RunStore) -> None:
         self._app = app
@@ -122,11 +131,11 @@ class VisitorCookie:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         token = ""  # a new one, for a browser that opens the page without one
         if scope["type"] == "http" and scope["path"] == "/" and owners.policy().several_people:
-            headers, issued = Headers(scope=scope), identities(self._store)
+            headers = Headers(scope=scope)
             opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
-            if opened and not issued.owner(_cookie(headers, scope)):
+            if opened and not _proven_owner(self._store, headers, scope):
                 with contextlib.suppress(TooMany):  # the page can still be read
-                    token = issued.issue(client_address(scope))
+                    token = identities(self._store).issue(client_address(scope))
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":

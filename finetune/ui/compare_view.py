@@ -20,6 +20,7 @@ from finetune.jobs.compare import ComparisonJob
 from finetune.jobs.run_table import RunRow
 from finetune.metrics.catalog import LOSS
 from finetune.runs.run import Run
+from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 from finetune.ui import charts, elements, evaluation_view, feedback, run_view, upload_limits
@@ -253,6 +254,8 @@ class ReleaseCheck(Panel):
 
 def progress(state: JobState) -> Markup:
     """Draw a job that has no judgement yet."""
+    if state.status == "waiting":
+        return feedback.note(gettext(Phase.WAIT.text))
     if state.running:
         return feedback.note(gettext("Both models answer the golden file …"))
     return feedback.show_errors(

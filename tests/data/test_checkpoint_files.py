@@ -95,6 +95,18 @@ def is_damaged(toy: Path, secret: Path) -> None:
     (toy / "config.json").write_text('{"model_type": "bert"')
 
 
+LARGER = "asks for a model that is far larger than its weights, which have 2"
+
+
+def changes(**values: Any) -> Callable[[Path, Path], None]:
+    return lambda toy, secret: change(toy, "config.json", **values)
+
+
+def has_a_large_tokenizer(toy: Path, secret: Path) -> None:
+    with (toy / "tokenizer.json").open("ab") as file:
+        file.truncate(200 * 2**20)
+
+
 HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
     (names_the_secret, "points outside the checkpoint: vocab is"),
     (links_to_the_secret, "vocab.txt in the checkpoint .* is a link to a place outside its folder"),
@@ -106,6 +118,17 @@ HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
     (maps_its_tokens, "points outside the checkpoint: mecab_kwargs is"),
     (is_quantized, "are quantized, so they cannot be fine-tuned"),
     (is_damaged, "config.json of the checkpoint .* is damaged"),
+    *(
+        (changes(**sizes), words)
+        for sizes, words in (
+            ({"num_hidden_layers": 40, "hidden_size": 768, "num_attention_heads": 12}, LARGER),
+            ({"num_hidden_layers": 900}, LARGER),  # small ones, but many
+            ({"max_position_embeddings": 10**9}, LARGER),
+            ({"num_hidden_layers": 10_000, "hidden_size": 10**6}, "10,000 as num_hidden_layers"),
+            ({"id2label": None, "num_labels": 10**9}, "1,000,000,000 as num_labels"),
+        )
+    ),
+    (has_a_large_tokenizer, "tokenizer.json of the checkpoint .* has more than 128 MiB"),
 ]
 
 

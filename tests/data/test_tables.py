@@ -57,16 +57,42 @@ def far_cell() -> bytes:
     return buffer.getvalue()
 
 
+def open_document(manifest: str, **files: str) -> bytes:
+    """Make an OpenDocument sheet of parts of its XML, without their namespaces."""
+    buffer = io.BytesIO()
+    urn = "urn:oasis:names:tc:opendocument:xmlns"
+    spaces = " ".join(
+        f'xmlns:{name}="{urn}:{name}:1.0"' for name in ("manifest", "office", "table", "text")
+    )
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        whole = f"<manifest:manifest {spaces}>{manifest}</manifest:manifest>"
+        packed.writestr("META-INF/manifest.xml", whole)
+        for name, body in files.items():
+            root = "office:document-content"
+            packed.writestr(f"{name}.xml", f"<{root} {spaces}>{body}</{root}>")
+    return buffer.getvalue()
+
+
 def locked() -> bytes:
     """An OpenDocument file whose manifest says that it is encrypted."""
-    buffer = io.BytesIO()
-    spaces = 'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
-    entry = "<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>"
-    with zipfile.ZipFile(buffer, "w") as packed:
-        packed.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
-        manifest = f"<manifest:manifest {spaces}>{entry}</manifest:manifest>"
-        packed.writestr("META-INF/manifest.xml", manifest)
-    return buffer.getvalue()
+    return open_document("<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>")
+
+
+def repeated(rows: int = 1, cells: int = 1) -> bytes:
+    """A sheet that stores a row, or a cell of each row, with the number of its repeats."""
+
+    def row(texts: tuple[str, ...], repeats: int) -> str:
+        columns = [f"<text:p>{text}</text:p></table:table-cell>" for text in texts]
+        start = '<table:table-cell office:value-type="string"'
+        last = f'{start} table:number-columns-repeated="{cells}">{columns.pop()}'
+        body = "".join(f"{start}>{column}" for column in columns) + last
+        return f'<table:table-row table:number-rows-repeated="{repeats}">{body}</table:table-row>'
+
+    body = row(("sentence1", "label"), 1) + row(("the cat", "1"), rows)
+    sheet = f'<table:table table:name="A">{body}</table:table>'
+    spreadsheet = f"<office:spreadsheet>{sheet}</office:spreadsheet>"
+    return open_document("", content=f"<office:body>{spreadsheet}</office:body>")
 
 
 FIRST, SECOND, LABELS = map(list, zip(*toys.rows(40), strict=True))
@@ -88,6 +114,9 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "half a workbook": ("a.xlsx", workbook(Pairs=COLUMNS)[:-400], "is no workbook"),
     "a workbook of nothing": ("a.xlsx", workbook(), "no row of Cover has two cells"),
     "a locked workbook": ("a.ods", locked(), "protected by a password"),
+    "a repeated row": ("a.ods", repeated(rows=1_048_575), "1,048,576 rows in a file of"),
+    "a repeated cell": ("a.ods", repeated(cells=5000), "has 5,001 columns; at most 4,096"),
+    "a wide table": ("a.csv", f"{'a,' * 5000}\n".encode() * 3, "5,001 columns; at most 4,096"),
     "a cell far away": ("a.xlsx", far_cell(), "could not be read with 1,024 MiB"),
     "an image": ("a.csv", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is not text"),
     "no text": ("a.csv", bytes(range(1, 30)) * 50, "is not text"),
@@ -182,6 +211,18 @@ def test_what_cannot_be_trained_on_is_said(tmp_path: Path, kind: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         splits.load_pairs(upload_file(tmp_path, name, contents), tmp_path)
     assert caught.value.remedy
+
+
+def test_a_visitor_brings_no_more_by_packing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(GOOD.encode() + b"the cat,a cat,1\n" * 100_000))
+    table_formats.open_table(path)
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
+    with pytest.raises(DataError, match="unpacks to more than 1 MiB"):
+        table_formats.open_table(path)
 
 
 @pytest.mark.parametrize("kind", READ)

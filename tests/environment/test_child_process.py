@@ -6,6 +6,7 @@ import gzip
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import dataset_cache, splits, table_formats
 from finetune.environment import child_process
+from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
 from finetune.inference import file_request
 from finetune.runs.store import RunStore
@@ -57,6 +59,40 @@ def test_beyond_a_limit_the_child_ends_and_the_app_does_not(
     assert caught.value.remedy.startswith(remedy)
     assert psutil.Process().memory_info().rss - before < FLAT
     assert set(psutil.Process().children()) <= set(children)
+
+
+def test_a_reader_may_work_for_a_small_file_as_long_as_that_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("a")
+    monkeypatch.setattr(child_process, "_BUSY", 1.0)
+    files = Confinement((str(tmp_path / "a.csv"),))
+    with pytest.raises(DataError, match="took more than 1 s to read") as caught:
+        child_process.call("math:factorial", 10**8, about="a.csv", confinement=files)
+    assert caught.value.remedy
+
+
+def test_visitors_take_turns(processes: list[psutil.Process]) -> None:
+    """Two of Ada's files take long to read: Bob's is read beside the first of them."""
+
+    def read(visitor: str, function: str) -> object:
+        child_process.asker.set(visitor)
+        return child_process.call(f"{HERE}:{function}", *["a"][: function == "fine"], about="a")
+
+    def children() -> list[psutil.Process]:
+        return psutil.Process().children()
+
+    before = len(children())
+    with ThreadPoolExecutor(4) as pool:
+        hers = [pool.submit(read, "ada", "endless") for _ in range(3)]
+        until(lambda: len(children()) > before, 60)
+        assert pool.submit(read, "bob", "fine").result(60)
+        with pytest.raises(DataError, match="Several of your files are being read"):
+            pool.submit(read, "ada", "fine").result(60)
+        while not all(one.done() for one in hers):
+            for child in children()[before:]:
+                child.kill()
+    assert all(isinstance(one.exception(), DataError) for one in hers)
 
 
 def test_a_child_finds_the_project_from_another_folder(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tests.support import monitored, toys
 from tests.support.folded_runs import ROWS, finish, folded
 
 BINS = label_free.CONFIDENCE_BINS
+BINNED = ("confidence", "lengths", "unknown")
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_labels_of_some_rows_measure_the_accuracy(run: Run, tmp_path: Path) -> N
 
 
 def test_counts_that_cannot_be_are_refused(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
     file, counts = tmp_path / "new.csv", tmp_path / "counts.json"
@@ -100,16 +101,24 @@ def test_counts_that_cannot_be_are_refused(
     words = ["monitor", str(run.folder), str(file), "--aggregates", str(counts)]
     assert command.main(words) == 0
     values = json.loads(counts.read_text())
+
+    def many(rows: int) -> dict[str, Any]:
+        binned = {name: [rows, *[0] * (len(values[name]) - 1)] for name in BINNED}
+        return {"rows": rows, "answers": {"equivalent": rows}, **binned}
+
     wrong: list[dict[str, Any]] = [
         {"confidence": [1, 2, 3]}, {"lengths": [150]}, {"lengths": []}, {"unknown": [200, -50]},
         {"answers": {"equivalent": -1}}, {"words": [2.0, 0.5]}, {"rows": 10},
+        {"confidence": []}, {"answers": {"equivalent": 149}}, {"answers": {"something": 150}},
+        {"answers": {"equivalent": 10**40}}, {"rows": "many"}, {"answers": [150]}, {"model": None},
+        many(10**18), many(2001),
     ]  # fmt: skip
     for changed_values in wrong:
         counts.write_text(json.dumps(values | changed_values))
-        with pytest.raises(DataError, match="no counts of a file"):
-            finetune.still_holds(run, counts)
-    few = {"rows": 10, "confidence": [], "lengths": [10, *[0] * 127], "unknown": []}
-    counts.write_text(json.dumps(values | few | {"answers": {"equivalent": 10}}))
+        capsys.readouterr()
+        assert command.main(["monitor", str(run.folder), str(counts)]) == 2, changed_values
+        assert "error: These are no counts of a file" in capsys.readouterr().err
+    counts.write_text(json.dumps(values | many(10)))
     with pytest.raises(DataError, match="counts are of 10 rows"):
         finetune.still_holds(run, counts)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -15,6 +18,7 @@ from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, JobError
 from finetune.evaluation import baselines
 from finetune.jobs import background, check, service, workers
+from finetune.owners import Visitor
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.store import RunStore
 from finetune.tasks.single_label import SingleLabel
@@ -87,13 +91,75 @@ def test_a_check_of_pairs_that_are_nowhere_ends_with_a_remedy(store: RunStore) -
     assert state.remedy
 
 
-def test_only_so_many_go_on_at_once(store: RunStore, processes: list[psutil.Process]) -> None:
-    for seed in range(3):
-        _, worker = start(store, RunConfig(data_seed=seed))
-        processes.append(worker)
-        worker.suspend()
-    with pytest.raises(JobError, match="3 data checks are running"):
-        check.start_check(store, RunConfig(data_seed=9))
+@pytest.fixture
+def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Path, int]]:
+    """Folders of jobs whose workers do nothing; each ends once its handle is closed."""
+    handles: dict[Path, int] = {}
+
+    def spawn(job: JobFolder, **_options: object) -> None:
+        handle = hold_lock(job.lock_file)
+        assert handle is not None
+        handles[job.folder] = handle
+        job.process_file.write_text("{}")
+
+    monkeypatch.setattr(workers, "spawn_worker", spawn)
+    yield handles
+    for handle in handles.values():
+        os.close(handle)
+
+
+def test_only_so_many_go_on_at_once(store: RunStore, at_work: dict[Path, int]) -> None:
+    jobs = [check.start_check(store, RunConfig(data_seed=seed)) for seed in range(5)]
+    assert [job.state().status for job in jobs] == ["running"] * 3 + ["waiting"] * 2
+    assert str(jobs[4].state().phase) == "wait"
+    check.start_check(store, RunConfig(data_seed=3))  # asked for twice, it waits once
+    jobs[3].request_stop()
+    os.close(at_work.pop(jobs[0].folder))
+    background.start_waiting(store)
+    statuses = [job.state().status for job in jobs[1:]]
+    assert statuses == ["running", "running", "stopped", "running"]
+    check.abandon_check(jobs[4])
+
+
+def test_visitors_take_turns(
+    store: RunStore, at_work: dict[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has one place of a kind; the next is for whoever had none for the longest time."""
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    ada, bob, cy, dan = (store.for_visitor(Visitor(names=(name,))) for name in "abcd")
+    seeds = count()
+
+    def begin(visitor: RunStore) -> check.CheckJob:
+        return check.start_check(visitor, RunConfig(data_seed=next(seeds)))
+
+    hers, second, third = begin(ada), begin(ada), begin(ada)
+    his, theirs, last = begin(bob), begin(cy), begin(dan)
+    assert set(at_work) == {job.folder for job in (hers, his, theirs)}
+    for ended, begun in ((hers, last), (last, second), (second, third)):
+        os.close(at_work.pop(ended.folder))
+        background.start_waiting(store)
+        assert begun.folder in at_work
+        assert len(at_work) == 3
+    waiting = [begin(ada) for _ in range(4)]
+    with pytest.raises(JobError, match="4 jobs wait already, 4 of them yours"):
+        begin(ada)
+    for job in waiting:
+        check.abandon_check(job)
+
+
+@pytest.mark.parametrize("minutes", [0, 1])
+def test_a_job_ends_in_time(store: RunStore, monkeypatch: pytest.MonkeyPatch, minutes: int) -> None:
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_JOB_MINUTES", str(minutes))
+    job = check.start_check(store, RunConfig())
+    job.end_in_time()
+    assert signal.alarm(0) == pytest.approx(60 * minutes + 30, abs=1)
+    if not minutes:
+        until(job.stop_requested, 10)
+        job.process_file.write_text("{}")  # its worker was killed then
+        assert job.state().status == "stopped"
+        assert job.state().error == "It was worked on for 0 minutes, as long as a job may be."
 
 
 def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Path) -> None:

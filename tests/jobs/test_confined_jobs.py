@@ -208,9 +208,10 @@ def try_checkpoints(store: RunStore, run: Run) -> JobFolder:
 )  # fmt: skip
 def test_a_worker_reads_nothing_of_others(
     ada: RunStore, hers: Run, probing: dict[str, Path], kind: str,
-    start: Callable[[RunStore, Run], JobFolder],
+    start: Callable[[RunStore, Run], JobFolder], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     assert is_upload(hers.config().dataset)
+    monkeypatch.setenv("FINETUNE_MAX_WORKER_MB", "5000")
     found = seen(start(ada, hers))
     assert found["kind"] == kind
     expected = dict.fromkeys(probing, "PermissionError") | {"own": "done"}
@@ -218,6 +219,7 @@ def test_a_worker_reads_nothing_of_others(
         expected["what was spent"] = "done"  # it notes there what its job may cost
     assert found["seen"] == expected
     assert found["env"] == []
+    assert found["memory"] == 5000 * 2**20
 
 
 @needs_landlock

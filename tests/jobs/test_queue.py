@@ -38,7 +38,7 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENDLESS = 100_000
-PLACES = ("/etc", ".", "~", "../x", "tests")
+PLACES = ("/etc", ".", "~", "../x")
 
 
 @pytest.fixture
@@ -447,6 +447,9 @@ def test_a_visitor_has_so_many_runs_and_places(
         ({"accelerate_config": "/etc/passwd"}, "cannot be named here"),
         *[({"checkpoint": place}, "is on this machine's disk") for place in PLACES],
         *[({"dataset": place}, "no path is read as a|There is no dataset") for place in PLACES],
+        # What exists here is not told, nor where.
+        *[({"checkpoint": name}, "is not offered in this") for name in ("tests", "tests/nothing")],
+        *[({"metrics": f"{name}/x"}, f"names {name}/x, which is") for name in ("~", "tests", ".")],
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,15 @@ SEEN = "seen.json"  # in the job's folder: name -> "done", or the error's name
 
 
 def probe(kind: str, folder: Path) -> int:
-    """Write what can be read, and which variables there are."""
+    """Write what can be read, which variables there are, and the limit of memory."""
     job = JobFolder(folder)
     names = json.loads((Path(__file__).parent / NAMES).read_text())
     seen = {name: _read(path.format(parent=os.getppid())) for name, path in names.items()}
     seen["own"] = _read(str(job.folder / "job.json"))
     variables = [value for value in os.environ.values() if "canary" in value]
-    (job.folder / SEEN).write_text(json.dumps({"kind": kind, "seen": seen, "env": variables}))
+    memory = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    told = {"kind": kind, "seen": seen, "env": variables, "memory": memory}
+    (job.folder / SEEN).write_text(json.dumps(told))
     job.append(events.Finished(step=0, seconds=0.0))
     return 0
 

@@ -240,6 +240,8 @@ def test_the_page_gives_each_browser_an_identity_of_its_own(
         assert auth.identities(store).owner(identity)
         assert "set-cookie" not in first.get("/").headers  # once
         assert identity not in page.text
+    program = httpx.get(server.url, headers={auth.HEADER: identity})
+    assert "set-cookie" not in program.headers  # it is somebody already
     monkeypatch.setenv("SPACE_ID", "ada/x")
     framed = httpx.get(server.url).headers["set-cookie"]
     assert framed.startswith("__Host-finetune-visitor=")
@@ -400,7 +402,8 @@ def test_a_program_is_a_visitor_too(
     with pytest.raises(AppError, match="is on this machine's disk"):  # it may start what may be
         program.predict({"checkpoint": str(hers.best)}, api_name="/start_run")
     program.close()
-    with server.client() as mine, server.client() as his, server.client() as nobody:
+    # The header counts, not a cookie that the page has set before it was sent.
+    with server.client(bob) as mine, server.client() as his, server.client() as nobody:
         for who, identity in ((mine, ada), (his, bob), (nobody, secrets.token_urlsafe(32))):
             who.headers[auth.HEADER] = identity
         (row,), status = call(mine, "list_runs"), call(mine, "run_status", hers.id)
