@@ -26,13 +26,8 @@ def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> st
         hub.create_space(plan.demo, hardware)
     files = demo_files(plan.full, paired, plan.licence)
     additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
-    hub.call(
-        _("Sending the demo to {demo}", demo=plan.demo),
-        lambda: hub.api.create_commit(
-            plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
-        ),
-        stoppable=False,
-    )
+    action = _("Sending the demo to {demo}", demo=plan.demo)
+    hub.commit(action, plan.demo, additions, f"A demo of {plan.full}", "space")
     return f"{hub.api.endpoint}/spaces/{plan.demo}"
 
 

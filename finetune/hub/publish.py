@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from finetune.data import checkpoints
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub import demo, model_card
-from finetune.hub.client import HubClient, NoAnswer
+from finetune.hub.client import HubClient
 from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
 from finetune.messages import Text
 from finetune.messages import message as _
@@ -175,10 +175,10 @@ def _upload(
         hub.beat = bytes_sent
         if not plan.exists:
             tell(Phase.CREATE_REPOSITORY, 0)
-            hub.call(
+            hub.change(
                 _("Creating {full}", full=plan.full),
                 lambda: hub.api.create_repo(plan.full, private=plan.private),
-                stoppable=False,
+                lambda: hub.exists(plan.full),
             )
         tell(Phase.UPLOAD, 0)
         hub.call(
@@ -189,30 +189,11 @@ def _upload(
         )
         tell(Phase.COMMIT, plan.size)
         hub.check_stopped()  # the last moment: a commit cannot be taken back
-        sha = _commit(hub, plan, operations)
+        operations += map(CommitOperationDelete, plan.removed)  # the files of an earlier model
+        action, parent = _("The push to {full}", full=plan.full), plan.head or None
+        sha = hub.commit(action, plan.full, operations, "Fine-tuned with Finetune", parent=parent)
     tell(Phase.COMMITTED, plan.size)
     return sha
-
-
-def _commit(hub: HubClient, plan: PushPlan, additions: list[Any]) -> str:
-    """Commit the additions, and remove the files of an earlier model; returns the commit's sha."""
-    operations = [*additions, *map(CommitOperationDelete, plan.removed)]
-    message, parent = "Fine-tuned with Finetune", plan.head or None
-    try:
-        commit = hub.call(
-            _("The push to {full}", full=plan.full),
-            lambda: hub.api.create_commit(
-                plan.full, operations, commit_message=message, parent_commit=parent
-            ),
-            stoppable=False,
-        )
-    except NoAnswer as error:
-        raise PublishError(
-            "{fact} The commit may still arrive.",
-            "Look into the repository in a minute, and push again if it has not arrived.",
-            fact=error.fact,
-        ) from None
-    return str(commit.oid)
 
 
 def score_model(folder: Path, paired: bool, max_length: int) -> NDArray[np.float32]:

@@ -46,6 +46,7 @@ class Phase(StrEnum):
         return phase
 
     SUBMIT = "submit", message("Sending the run")  # to another engine
+    LOOK = "look", message("No answer; checking whether it has begun")
     WAIT = "wait", message("Waiting for the machine")
     FETCH = "fetch", message("Fetching what was saved")
     START = "start", message("loading PyTorch")
