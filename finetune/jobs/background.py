@@ -104,6 +104,8 @@ class BackgroundJob(JobFolder):
                     self.folder.parent.mkdir(parents=True, exist_ok=True)
                     disk.remove_folder(self.folder)  # by renaming: its worker's parent may write
                     new.folder.rename(self.folder)
+                    others = self.folder.parent.glob("*/job.json")
+                    disk.make_newest(self.folder / "job.json", others)
                 confinement = worker_files.of_job(self.name, store.root, self, request or {})
                 workers.spawn_worker(self, stdin=stdin, confinement=confinement)
         finally:
@@ -112,12 +114,11 @@ class BackgroundJob(JobFolder):
 
 def keep_newest(folder: Path, count: int) -> None:
     """Remove the oldest jobs of a folder beyond a count, except those at work."""
-    written: dict[Path, float] = {}
-    for path in folder.glob("*/"):
+    begun: dict[Path, float] = {}
+    for path in folder.glob("*/job.json"):
         with contextlib.suppress(OSError):  # another one has just been removed
-            if (path / "job.json").is_file():
-                written[path] = path.stat().st_mtime
-    for old in sorted(written, key=written.__getitem__)[:-count]:
+            begun[path.parent] = path.stat().st_mtime
+    for old in sorted(begun, key=begun.__getitem__)[:-count]:
         if not JobFolder(old).is_alive():
             shutil.rmtree(old, ignore_errors=True)
 

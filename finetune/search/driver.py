@@ -340,10 +340,8 @@ def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
     known = {trial.user_attrs.get(RUN) for trial in study.trials()}
     for run in store.runs():
         with contextlib.suppress(StoreError):  # another, damaged run
-            about = run.about()
-            if about.created < study.settings.created:
-                break
-            if about.study in ("", study.id) and run.id not in known and run.config().name == name:
+            ours = run.id not in known and run.about().study in ("", study.id)
+            if ours and run.config().name == name:
                 return run
     return None
 

@@ -263,7 +263,8 @@ def create_study(
         token: of the Hub, for an engine that asks it.
         options: further values of `Settings`.
     """
-    study = Study(store.root / "studies" / new_id())
+    folder = store.root / "studies"
+    study = Study(folder / new_id(folder))
     values = config.to_dict()
     taken = {study.title for study in studies(store)} | store.taken_names()
     settings = Settings(
