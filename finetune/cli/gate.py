@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from finetune import api, disk
+from finetune import api
 from finetune.arguments import add_arguments
+from finetune.cli.outputs import check_outputs, write_output
 from finetune.config import READING_FIELDS
 from finetune.data.table import ReadOptions
 from finetune.evaluation import gate_report, release
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.add_argument(f"--{name}_column", default="", help=named)
     add_arguments(parser, READING_FIELDS, absent=False)
     args = parser.parse_args(arguments)
+    check_outputs(parser, {"json": args.json, "markdown": args.markdown}, [args.golden])
     new, request = named_run(args.new, args.runs), None
     old = release.named_model(args.old, args.runs)
     if args.golden is not None:
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(gate_report.as_text(judged))
     if args.json:
         values = asdict(judged) | {"status": judged.status}
-        disk.write_atomically(args.json, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+        write_output(args.json, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     if args.markdown:
-        disk.write_atomically(args.markdown, gate_report.as_markdown(judged))
+        write_output(args.markdown, gate_report.as_markdown(judged))
     return judged.status

@@ -9,8 +9,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from finetune import disk
 from finetune.arguments import add_arguments
+from finetune.cli.outputs import check_outputs, write_output
 from finetune.config import READING_FIELDS
 from finetune.data.table import ReadOptions
 from finetune.evaluation import file_shift, monitoring
@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.add_argument(f"--{name}_column", default="", help=named)
     add_arguments(parser, READING_FIELDS, absent=False)
     args = parser.parse_args(arguments)
+    check_outputs(parser, {"aggregates": args.aggregates}, [args.file, args.labels])
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
     request = PredictionRequest(
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     judged, found = monitoring.monitor_file(run, args.file, request, args.labels)
     if args.aggregates:
-        disk.write_atomically(args.aggregates, json.dumps(asdict(found), ensure_ascii=False) + "\n")
+        write_output(args.aggregates, json.dumps(asdict(found), ensure_ascii=False) + "\n")
     print(file_shift.sentence(judged), file=sys.stderr)
     print(json.dumps(asdict(judged), indent=2, ensure_ascii=False))
     return 0 if judged.verdict == "as before" else 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from finetune.arguments import add_arguments
 from finetune.cli import engine_arguments
+from finetune.cli.outputs import check_outputs
 from finetune.config import READING_FIELDS
 from finetune.data.table import ReadOptions
 from finetune.inference.file_request import PredictionRequest, check_columns
@@ -54,13 +55,11 @@ def main(arguments: list[str] | None = None) -> int:
     from finetune.inference.files import predict_file
     from finetune.inference.result_files import ERROR, SUFFIXES
 
-    for name, path in {"out": args.out, "review": args.review}.items():
+    outputs = {"out": args.out, "review": args.review}
+    for name, path in outputs.items():
         if path and path.suffix.lower() not in SUFFIXES:
             parser.error(f"--{name} is {path}: end its name in one of {', '.join(SUFFIXES)}")
-        if path and path.resolve() == args.file.resolve():
-            parser.error(f"--{name} is {path}, the file to predict: name another one")
-    if args.review and args.review.resolve() == args.out.resolve():
-        parser.error(f"--review is {args.review}, as --out is: name another one")
+    check_outputs(parser, outputs, [args.file])
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
     request = PredictionRequest(
