@@ -14,7 +14,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -157,6 +158,18 @@ def remove_partial_line(path: Path) -> None:
         if file.read(1) not in (b"", b"\n"):
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def make_newest(path: Path, others: Iterable[Path]) -> None:
+    """Set the time of a file or folder to now, or just after the newest of some others: the clock
+    may have been set back."""
+    newest = 0
+    for other in others:
+        with contextlib.suppress(OSError):  # it has just gone
+            newest = max(newest, other.stat().st_mtime_ns)
+    moment = max(time.time_ns(), newest + 1000)
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(moment, moment))
 
 
 def sync(path: Path) -> None:

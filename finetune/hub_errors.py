@@ -67,8 +67,8 @@ _SENDING = {
     "silent": _("Check the network and try again."),
 }
 _OF_STATUS = {
-    401: "token", 402: "unpaid", 403: "forbidden", 404: "missing", 409: "behind", 412: "behind",
-    429: "pause",
+    401: "token", 402: "unpaid", 403: "forbidden", 404: "missing", 408: "fault", 409: "behind",
+    412: "behind", 425: "pause", 429: "pause",
 }  # fmt: skip
 _OF_ERROR = {
     GatedRepoError: "gated",  # a subclass of the next one

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
-_DIRECTION = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+_DIRECTION = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_OF_TERMINALS = {*range(9), *range(14, 28), *range(127, 160)} - {0x85}  # which is white space
+_CONTROLS = dict.fromkeys((*_DIRECTION, *_OF_TERMINALS))
 _EDGES = " \t.,;:!?\u2026'\"\u201c\u201d\u2018\u2019\u00ab\u00bb()[]"
 
 
@@ -34,8 +36,8 @@ def replace_surrogates(text: str) -> str:
 
 def without_direction(text: str) -> str:
     """Remove the controls that reorder the text around them, because a name could imitate another
-    one (https://trojansource.codes)."""
-    return text.translate(_DIRECTION)
+    one (https://trojansource.codes), and those that a terminal obeys."""
+    return text.translate(_CONTROLS)
 
 
 def normalize(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -70,8 +69,7 @@ class Uploads:
         folder = self.root / digest.hexdigest()[:24]
         if not (folder / "upload.json").is_file():
             self._store(folder, {stored_names[split]: files[split] for split in files}, file_names)
-        with contextlib.suppress(OSError):  # uploaded again: now the newest
-            os.utime(folder)
+        disk.make_newest(folder, self.root.glob("*/"))  # also if it is uploaded again
         return UPLOAD_PREFIX + folder.name
 
     def _store(self, folder: Path, files: dict[str, Path], file_names: dict[str, str]) -> None:

@@ -34,8 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # names every missing package
     run, to = named_run(args.run, args.runs) if args.run else None, args.to
-    if run and run.best.resolve() in to.resolve().parents:
-        raise ModelError("{to} is in the folder of the run's model.", "Name another file.", to=to)
+    folder = (run.best if run else args.model).resolve()
+    if folder in to.resolve().parents and (run or to.suffix != ".onnx"):
+        raise ModelError("{to} is in the folder of the model.", "Name another file.", to=to)
     from finetune.hub.onnx import export_onnx
 
     step = run.best_step() if run else 0

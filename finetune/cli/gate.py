@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from finetune import api, disk
+from finetune import api
 from finetune.cli import file_arguments
+from finetune.cli.outputs import check_outputs, write_output
 from finetune.evaluation import gate_report, release
 from finetune.runs.store import default_root, named_run
 
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path, help=comment)
     file_arguments.add_columns(parser, "of the golden file; ")
     args = parser.parse_args(arguments)
+    check_outputs(parser, {"json": args.json, "markdown": args.markdown}, [args.golden])
     new, request = named_run(args.new, args.runs), None
     old = release.named_model(args.old, args.runs)
     if args.golden is not None:
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(gate_report.as_text(judged))
     if args.json:
         values = asdict(judged) | {"status": judged.status}
-        disk.write_atomically(args.json, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+        write_output(args.json, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     if args.markdown:
-        disk.write_atomically(args.markdown, gate_report.as_markdown(judged))
+        write_output(args.markdown, gate_report.as_markdown(judged))
     return judged.status

@@ -9,8 +9,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from finetune import disk
 from finetune.cli import file_arguments
+from finetune.cli.outputs import check_outputs, write_output
 from finetune.evaluation import file_shift, monitoring
 from finetune.runs.store import default_root, named_run
 
@@ -35,12 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--labels", type=Path, help=labels)
     file_arguments.add_columns(parser)
     args = parser.parse_args(arguments)
+    check_outputs(parser, {"aggregates": args.aggregates}, [args.file, args.labels])
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
     request = file_arguments.request_from_arguments(args, run, args.file)
     judged, found = monitoring.monitor_file(run, args.file, request, args.labels)
     if args.aggregates:
-        disk.write_atomically(args.aggregates, json.dumps(asdict(found), ensure_ascii=False) + "\n")
+        write_output(args.aggregates, json.dumps(asdict(found), ensure_ascii=False) + "\n")
     print(file_shift.sentence(judged), file=sys.stderr)
     print(json.dumps(asdict(judged), indent=2, ensure_ascii=False))
     return 0 if judged.verdict == "as before" else 1

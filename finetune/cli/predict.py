@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from finetune.cli import engine_arguments, file_arguments
+from finetune.cli.outputs import check_outputs
 from finetune.inference.file_request import check_columns
 from finetune.runs.store import default_root, named_run
 
@@ -44,13 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
     from finetune.inference.files import predict_file
     from finetune.inference.result_files import ERROR, SUFFIXES
 
-    for name, path in {"out": args.out, "review": args.review}.items():
+    outputs = {"out": args.out, "review": args.review}
+    for name, path in outputs.items():
         if path and path.suffix.lower() not in SUFFIXES:
             parser.error(f"--{name} is {path}: end its name in one of {', '.join(SUFFIXES)}")
-        if path and path.resolve() == args.file.resolve():
-            parser.error(f"--{name} is {path}, the file to predict: name another one")
-    if args.review and args.review.resolve() == args.out.resolve():
-        parser.error(f"--review is {args.review}, as --out is: name another one")
+    check_outputs(parser, outputs, [args.file])
     os.environ["HF_HUB_OFFLINE"] = "1"
     run = named_run(args.run, args.runs)
     request = file_arguments.request_from_arguments(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from finetune import api, disk
+from finetune import api
+from finetune.cli.outputs import check_outputs, write_output
 from finetune.evaluation import ranking
 from finetune.metrics.catalog import metric_title
 from finetune.runs.store import RunStore, default_root, named_run
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--csv", type=Path, help="a file to write the table to")
     args = parser.parse_args(arguments)
+    check_outputs(parser, {"csv": args.csv}, [])
     runs = [named_run(name, args.runs) for name in args.names]
     ranked = api.rank(runs, args.measure, RunStore(args.runs))
     title, width = metric_title(ranked.metric.name, ranked.classes), 16
@@ -40,5 +42,5 @@ def main(arguments: list[str] | None = None) -> int:
     if ranked.others:
         print(f"Runs that have not finished, or have other validation pairs: {ranked.others}")
     if args.csv:
-        disk.write_atomically(args.csv, ranking.ranking_csv(ranked))
+        write_output(args.csv, ranking.ranking_csv(ranked))
     return 0

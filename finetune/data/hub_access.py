@@ -101,7 +101,7 @@ def search(kind: Kind, text: str, most: int = 10) -> list[tuple[str, int]] | Non
 def refusal(kind: Kind, repo: str) -> Cause | None:
     """The reason why the caller cannot read a repository now, or None; for pages, cached for ten
     minutes."""
-    return _refusal(kind, repo, int(time.time() // _ANSWER_SECONDS))
+    return _refusal(kind, repo, int(time.monotonic() // _ANSWER_SECONDS))
 
 
 @lru_cache(maxsize=256)

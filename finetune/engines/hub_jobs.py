@@ -6,6 +6,7 @@ token is an argument here and a secret of the job; it stands in no file.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 import time
@@ -25,6 +26,8 @@ from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
 from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer
 from finetune.messages import message as _
+from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.run import Run
 
 T = TypeVar("T")
@@ -106,18 +109,16 @@ class HubJobs(BilledEngine):
         return sorted(machines, key=lambda machine: machine.price)
 
     def submit(self, run: Run, spec: EngineSpec) -> str:
-        options = _options(spec)
-        namespace = options.namespace or self._client.account().name
-        for job in self._jobs(run, namespace):
-            if _attempt(job) == spec.attempt:  # it was started without being recorded
-                spending.note(run, spec.attempt, options.most)
-                return f"{namespace}/{job.id}"  # and may have ended
-            if _is_live(job):
-                raise JobError(
-                    "A former job of this run, {job}, is still at work.",
-                    "Wait for its end, or end it with `hf jobs cancel {job}`.",
-                    job=job.id,
-                )
+        namespace = _options(spec).namespace or self._client.account().name
+        # A former worker may have been killed while the Hub began the attempt.
+        asked = spending.spent_in(run, spec.attempt) > 0
+        places = {namespace, *spec.kept_in} if asked else {namespace}
+
+        def find() -> str | None:
+            return self._begun(run, spec, places)
+
+        if job := self._look_for(run, find) if asked else find():
+            return job
         self.reserve(run, spec)
         try:
             bucket = self._send(run, spec, namespace)
@@ -126,8 +127,16 @@ class HubJobs(BilledEngine):
             raise
         try:
             return self._start(run, spec, namespace, bucket)
-        except NoAnswer:  # it may have been started anyway
-            raise
+        except NoAnswer as error:
+            with contextlib.suppress(PublishError):
+                if job := self._look_for(run, find):
+                    return job
+            raise JobError(
+                "{fact} It is not known whether the job has begun.",
+                "Resume to look for it again; a new one begins only if there is none. To end it, "
+                "delete the run.",
+                fact=error.fact,
+            ) from None
         except PublishError:
             spending.note(run, spec.attempt, 0.0)
             raise
@@ -163,6 +172,30 @@ class HubJobs(BilledEngine):
             stoppable=False,
         )
         return f"{namespace}/{info.id}"
+
+    def _begun(self, run: Run, spec: EngineSpec, places: set[str]) -> str | None:
+        """Return the name of the attempt's job, which may have ended; None if there is none.
+
+        Raises:
+            JobError: if a job of a former attempt is at work.
+        """
+        for namespace in sorted(places):
+            for job in self._jobs(run, namespace):
+                if _attempt(job) == spec.attempt:  # it was started without being recorded
+                    spending.note(run, spec.attempt, _options(spec).most)
+                    return f"{namespace}/{job.id}"
+                if _is_live(job):
+                    raise JobError(
+                        "A former job of this run, {job}, is still at work.",
+                        "Wait for its end, or end it with `hf jobs cancel {job}`.",
+                        job=job.id,
+                    )
+        return None
+
+    def _look_for(self, run: Run, find: Callable[[], str | None]) -> str | None:
+        """Look for a job whose start was not answered. Returns its name, or None."""
+        run.append(events.PhaseStarted(phase=Phase.LOOK))
+        return self._client.look_for(find)
 
     def _jobs(self, run: Run, namespace: str) -> list[JobInfo]:
         """Return all jobs of the run that the Hub still lists."""

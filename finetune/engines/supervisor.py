@@ -62,7 +62,7 @@ def supervise(
     if not summary.end_recorded:
         last: events.Event = events.Failed(error=_reason(ended), remedy=_RESUME)
         if run.stop_requested():
-            seconds = summary.worked_by(time.time())
+            seconds = summary.worked_until_now
             discarded = run.discard_requested()
             last = events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=discarded)
         show(last)

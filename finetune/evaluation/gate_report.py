@@ -112,7 +112,8 @@ def rows_table(kind: str, rows: Sequence[ChangedAnswer], judged: Judgement, room
 
 def _escaped(text: str) -> str:
     """Escape a text for a line or a cell. A character by its number is no markup; a joiner keeps
-    GitHub from making links of addresses and names."""
+    GitHub from making links of addresses and names, and pictures of words."""
     plain = " ".join(without_direction(shorten(text, _CHARACTERS)).split())
-    marked = re.sub(r"[@#](?=\w)|:(?=//)|\bwww(?=\.)", "\\g<0>\u2060", plain)
+    linked = r"[@#](?=\w)|:(?=//|[\w+-]+:)|\bwww(?=\.)|\bGH(?=-\d)"
+    marked = re.sub(linked, "\\g<0>\u2060", plain)
     return re.sub(r"[&<>@#\[\]`*_|~$\\]", lambda found: f"&#{ord(found[0])};", marked)

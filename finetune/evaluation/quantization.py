@@ -16,6 +16,7 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune import disk
 from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.evaluation import saved_predictions, test_set
@@ -61,16 +62,18 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     if report and (report.kind not in get_args(Kind) or (report.step, report.processor) != before):
         report = None
     kinds: list[Kind] = [kind for kind in get_args(Kind) if report is None or kind == report.kind]
-    folder = run.best / Path(quantized.MODEL).parent
-    folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
+    kept = run.best / quantized.MODEL
+    # Beside the source: a killed process may leave it, and nothing may be left in the model.
+    with tempfile.TemporaryDirectory(dir=source.parent, prefix=".onnx-") as temporary:
         files = {kind: Path(temporary) / f"{kind}.onnx" for kind in kinds}
         for kind, file in files.items():
             quantized.quantize(source, file, kind, calibration)
         report = report or _measure(run, plain, files, rows, labels)
         plain.free()
+        kept.parent.mkdir(exist_ok=True)
         if report.kept:
-            shutil.move(files[cast(Kind, report.kind)], run.best / quantized.MODEL)
+            with disk.replacing(kept) as new:
+                shutil.move(files[cast(Kind, report.kind)], new)
         report = replace(report, step=step)
         quantized.write_report(run.best, report)
     return report

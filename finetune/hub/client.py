@@ -6,13 +6,16 @@ A token is an argument of one `HubClient`; it reaches no file, log, event or err
 
 from __future__ import annotations
 
+import contextlib
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HFValidationError
@@ -25,6 +28,11 @@ from finetune.messages import message as _
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, until a call is abandoned
+# After a lost answer: seconds between two looks, seconds until a change that the Hub does not show
+# is given up, and seconds without any answer until that is reported.
+PAUSE, APPEARS, SILENCE = 3.0, 120.0, 600.0
+# Causes of an error answer, as in `hub_errors`, that leave open whether a change was made.
+_OPEN = frozenset({"fault", "pause"})
 
 
 @dataclass(frozen=True)
@@ -150,14 +158,74 @@ class HubClient:
         """Create a Gradio Space with its hardware in one call, because the Hub refuses free
         accounts a Gradio Space on free hardware. Billed hardware sleeps when nobody uses it."""
         sleep_time = default_sleep_time(hardware)
-        self.call(
+        self.change(
             _("Creating the Space {name}", name=name),
             lambda: self.api.create_repo(
                 name, repo_type="space", space_sdk="gradio", private=private or None,
                 space_hardware=hardware, space_sleep_time=sleep_time,
             ),
-            stoppable=False,
+            lambda: self.exists(name, "space"),
         )  # fmt: skip
+
+    def exists(self, name: str, kind: str = "model") -> Literal[True] | None:
+        """True if there is such a repository, None otherwise."""
+        action = _("Looking for {full}", full=name)
+        ask = partial(self.api.repo_exists, name, repo_type=kind)
+        return self.call(action, ask, stoppable=False) or None
+
+    def commit(
+        self, action: str, name: str, operations: list[Any], message: str, kind: str = "model",
+        parent: str | None = None,
+    ) -> str:  # fmt: skip
+        """Make one commit; returns its sha. A mark in its description tells it from others."""
+        mark = f"Commit {secrets.token_hex(8)}"
+
+        def find() -> str | None:
+            ask = partial(self.api.list_repo_commits, name, repo_type=kind)
+            commits = self.call(action, ask, stoppable=False)
+            return next((one.commit_id for one in commits if mark in one.message), None)
+
+        def send() -> str:
+            return self.api.create_commit(
+                name, operations, commit_message=message, commit_description=mark,
+                repo_type=kind, parent_commit=parent,
+            ).oid  # fmt: skip
+
+        return self.change(action, send, find)
+
+    def change(self, action: str, ask: Callable[[], T], find: Callable[[], T | None]) -> T:
+        """Ask the Hub once to change something, and return its answer; see `call`. If the answer is
+        lost, return what `find` finds instead.
+
+        Raises:
+            NoAnswer: if it is not known whether the change was made.
+            PublishError: if it was refused.
+        """
+        try:
+            return self.call(action, ask, stoppable=False)
+        except NoAnswer as error:
+            print(f"{error.fact} Checking whether the Hub has done it.", flush=True)
+            with contextlib.suppress(PublishError):
+                if (found := self.look_for(find)) is not None:
+                    return found
+            raise NoAnswer(
+                "{fact} The Hub may carry it out all the same.",
+                "Look there in a minute, and try again if it has not.",
+                fact=error.fact,
+            ) from None
+
+    def look_for(self, find: Callable[[], T | None]) -> T | None:
+        """Call `find` until it finds a change whose answer was lost. Returns None if the Hub does
+        not show the change in time; raises if it gives no answer."""
+        since = time.monotonic()
+        while True:
+            try:
+                if (found := find()) is not None or time.monotonic() - since > APPEARS:
+                    return found
+            except (NoAnswer, Absent):
+                if time.monotonic() - since > SILENCE:
+                    raise
+            time.sleep(PAUSE)
 
     def check_stopped(self) -> None:
         """Raise Cancelled if the person has cancelled."""
@@ -223,9 +291,11 @@ class HubClient:
                 "new name, or paste a token with write access."
             )
         if status := cause.status:
+            if cause.name in _OPEN:
+                fact = _("{action} failed with status {status}.", action=action, status=status)
+                return NoAnswer(fact, remedy)
             fact = _("{action} was refused with status {status}.", action=action, status=status)
-            kind = Absent if status == 404 else PublishError if status < 500 else NoAnswer
-            return kind(fact, remedy)
+            return (Absent if status == 404 else PublishError)(fact, remedy)
         if cause.name == "silent":
             endpoint = hub_connection.hub_endpoint()
             fact = _("{action} failed: the Hub at {endpoint} does not answer.", action=action,

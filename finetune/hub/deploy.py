@@ -61,11 +61,7 @@ def deploy_space(
     account = hub.account()
     name, bucket = account.repo_id(name), bucket and account.repo_id(bucket)
     present = hub.space_files(name, _MARK)
-    former, former_sleep_time = "", 0
-    if present is not None:
-        runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
-        former = str(runtime.requested_hardware or runtime.hardware or FREE)
-        former_sleep_time = max(0, runtime.sleep_time or 0)  # below 0 it never sleeps
+    former, former_sleep_time = ("", 0) if present is None else _hardware_of(hub, name)
     hardware = hardware or former or FREE
     price = f"{hardware}: {hub.price(hardware)}"
     print(f"Signed in as {account.name}. {price}.")
@@ -84,15 +80,25 @@ def deploy_space(
         hub.call(f"Mounting {bucket}", lambda: _mount(hub, name, bucket))
         print(f"Runs are kept in the bucket {bucket}, mounted at {MOUNT}.")
     gone = sorted((present or set()) - set(files))
-    hub.call(f"Sending the files to {name}", lambda: _send(hub, name, files, gone))
+    _send(hub, name, files, gone)
     sleep_time = sleep_time and (former_sleep_time or sleep_time)
     if former:
         kind: Any = hardware
-        hub.call(
+        hub.change(
             f"Asking for {hardware}",
             lambda: hub.api.request_space_hardware(name, kind, sleep_time=sleep_time),
+            lambda: _hardware_of(hub, name) == (hardware, sleep_time or 0) or None,
         )
     return f"{hub.api.endpoint}/spaces/{name}"
+
+
+def _hardware_of(hub: HubClient, name: str) -> tuple[str, int]:
+    """Return the hardware of a Space, and its sleep time in seconds; 0 if it never sleeps or is not
+    billed."""
+    runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
+    hardware = str(runtime.requested_hardware or runtime.hardware or FREE)
+    sleeps = default_sleep_time(hardware) and runtime.sleep_time
+    return hardware, max(0, sleeps or 0)
 
 
 def _mount(hub: HubClient, name: str, bucket: str) -> None:
@@ -108,11 +114,13 @@ def _mount(hub: HubClient, name: str, bucket: str) -> None:
 
 def _send(hub: HubClient, name: str, files: dict[str, Path], gone: list[str]) -> None:
     """Commit all files with `parent_commit` set, so that concurrent deploys cannot both succeed."""
+    action, message = f"Sending the files to {name}", "Finetune, by python -m finetune deploy"
     additions = [CommitOperationAdd(path, file) for path, file in files.items()]
-    hub.api.create_commit(
-        name,
-        [*additions, *map(CommitOperationDelete, gone)],
-        commit_message="Finetune, by python -m finetune deploy",
-        repo_type="space",
-        parent_commit=hub.api.repo_info(name, repo_type="space").sha,
+    head = hub.call(action, lambda: hub.api.repo_info(name, repo_type="space").sha)
+    hub.call(
+        action,
+        lambda: hub.api.preupload_lfs_files(name, additions, repo_type="space", free_memory=False),
+    )
+    hub.commit(
+        action, name, [*additions, *map(CommitOperationDelete, gone)], message, "space", head
     )

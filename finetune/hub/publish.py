@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from finetune.data import checkpoints
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub import model_card
-from finetune.hub.client import HubClient, NoAnswer
+from finetune.hub.client import HubClient
 from finetune.hub.push_plan import DEMO_CONFIG, Files, PushPlan, PushRequest, prepare_push
 from finetune.hub.script_bundle import pinned
 from finetune.messages import Text
@@ -183,10 +183,10 @@ def _upload(
         hub.beat = bytes_sent
         if not plan.exists:
             tell(Phase.CREATE_REPOSITORY, 0)
-            hub.call(
+            hub.change(
                 _("Creating {full}", full=plan.full),
                 lambda: hub.api.create_repo(plan.full, private=plan.private),
-                stoppable=False,
+                lambda: hub.exists(plan.full),
             )
         tell(Phase.UPLOAD, 0)
         hub.call(
@@ -197,30 +197,11 @@ def _upload(
         )
         tell(Phase.COMMIT, plan.size)
         hub.check_stopped()  # the last moment: a commit cannot be taken back
-        sha = _commit(hub, plan, operations)
+        operations += map(CommitOperationDelete, plan.removed)  # the files of an earlier model
+        action, parent = _("The push to {full}", full=plan.full), plan.head or None
+        sha = hub.commit(action, plan.full, operations, "Fine-tuned with Finetune", parent=parent)
     tell(Phase.COMMITTED, plan.size)
     return sha
-
-
-def _commit(hub: HubClient, plan: PushPlan, additions: list[Any]) -> str:
-    """Commit the additions, and remove the files of an earlier model; returns the commit's sha."""
-    operations = [*additions, *map(CommitOperationDelete, plan.removed)]
-    message, parent = "Fine-tuned with Finetune", plan.head or None
-    try:
-        commit = hub.call(
-            _("The push to {full}", full=plan.full),
-            lambda: hub.api.create_commit(
-                plan.full, operations, commit_message=message, parent_commit=parent
-            ),
-            stoppable=False,
-        )
-    except NoAnswer as error:
-        raise PublishError(
-            "{fact} The commit may still arrive.",
-            "Look into the repository in a minute, and push again if it has not arrived.",
-            fact=error.fact,
-        ) from None
-    return str(commit.oid)
 
 
 def score_model(folder: Path, paired: bool, max_length: int) -> NDArray[np.float32]:
@@ -275,13 +256,8 @@ def _push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> s
         hub.create_space(plan.demo, hardware)
     files = demo_files(plan.full, paired, plan.licence)
     additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
-    hub.call(
-        _("Sending the demo to {demo}", demo=plan.demo),
-        lambda: hub.api.create_commit(
-            plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
-        ),
-        stoppable=False,
-    )
+    action = _("Sending the demo to {demo}", demo=plan.demo)
+    hub.commit(action, plan.demo, additions, f"A demo of {plan.full}", "space")
     return f"{hub.api.endpoint}/spaces/{plan.demo}"
 
 

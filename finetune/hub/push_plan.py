@@ -115,7 +115,8 @@ def prepare_push(
     base, licence = _licences(run, request, hub)
     card = model_card.card_text(run, summary, full, licence)
     hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
-    files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
+    # Not what begins with a dot: a killed process may leave it half-written.
+    files: Files = {path.name: path for path in sorted(run.best.glob("[!.]*")) if path.is_file()}
     if quantized.is_enabled(run.best):
         files[quantized.MODEL] = run.best / quantized.MODEL
     files["README.md"] = card.encode()

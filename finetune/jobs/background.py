@@ -127,6 +127,8 @@ class BackgroundJob(JobFolder):
                     self.folder.parent.mkdir(parents=True, exist_ok=True)
                     disk.remove_folder(self.folder)  # by renaming: its worker's parent may write
                     new.folder.rename(self.folder)
+                    others = self.folder.parent.glob("*/job.json")
+                    disk.make_newest(self.folder / "job.json", others)
                 _waiting[self.folder] = _Waiting(self, owner, request or {}, stdin)
                 _start_waiting(store)
         finally:
@@ -200,12 +202,11 @@ def _check_share(store: RunStore) -> None:
 
 def keep_newest(folder: Path, count: int) -> None:
     """Remove the oldest jobs of a folder beyond a count, except those at work."""
-    written: dict[Path, float] = {}
-    for path in folder.glob("*/"):
+    begun: dict[Path, float] = {}
+    for path in folder.glob("*/job.json"):
         with contextlib.suppress(OSError):  # another one has just been removed
-            if (path / "job.json").is_file():
-                written[path] = path.stat().st_mtime
-    for old in sorted(written, key=written.__getitem__)[:-count]:
+            begun[path.parent] = path.stat().st_mtime
+    for old in sorted(begun, key=begun.__getitem__)[:-count]:
         if not JobFolder(old).is_alive() and old not in _waiting:
             shutil.rmtree(old, ignore_errors=True)
 

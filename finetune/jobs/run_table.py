@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -223,7 +222,7 @@ def training_seconds(summary: RunSummary) -> float | None:
     """Return the seconds worked on a run; None before it began."""
     if not summary.began:
         return None
-    return summary.worked_by(time.time()) if summary.status == "running" else summary.worked
+    return summary.worked_until_now if summary.status == "running" else summary.worked
 
 
 def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:

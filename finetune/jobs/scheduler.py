@@ -158,7 +158,7 @@ def _stop_overdue(store: RunStore) -> None:
         summary = run.state()
         if not run.owner or run.stop_requested() or summary.end_recorded:
             continue
-        if not engine_of(run).is_billed and summary.worked_by(time.time()) > 60 * limit:
+        if not engine_of(run).is_billed and summary.worked_until_now > 60 * limit:
             run.request_stop(reason=reason)
             if not is_remote(run):  # otherwise its worker passes it on
                 workers.end_worker(run)
@@ -175,7 +175,7 @@ def remove_leftovers(store: RunStore) -> None:
     for (root, pattern), age in ages.items():
         for folder in root.glob(pattern):
             with contextlib.suppress(OSError):  # it has just gone
-                if folder.is_dir() and folder.stat().st_mtime < time.time() - age:
+                if folder.is_dir() and (not age or folder.stat().st_mtime < time.time() - age):
                     shutil.rmtree(folder, ignore_errors=True)
 
 

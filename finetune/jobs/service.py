@@ -58,7 +58,7 @@ def start_runs(
         _check_share(store, len(configs), len(configs))
         runs, shared = [], ""
         for config, one in zip(configs, planned, strict=True):
-            run_id = new_id()
+            run_id = new_id(store.root)
             if not (shared and one.member):
                 shared = store.new_name(config, one.stem)
             # Before the folder exists, or a reader would see a run that nothing will start.

@@ -58,7 +58,7 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
                     _clean_up(run, event)
         return 0
     except Terminated:
-        seconds = run.state().worked_by(time.time())
+        seconds = run.state().worked_until_now
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
         several = attempt.is_attempt() or not distributed.is_single_process()
         if several and not run.stop_requested():

@@ -182,7 +182,7 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
         if isinstance(job, Run) and job.discard_requested() and not job.is_alive():
             summary = job.state()
             if not summary.end_recorded:  # it was killed before it could discard the run
-                step, seconds = job.checkpoint_step(), summary.worked_by(time.time())
+                step, seconds = job.checkpoint_step(), summary.worked_until_now
                 job.append(events.Stopped(step=step, seconds=seconds, discarded=True))
                 job.discard()
 

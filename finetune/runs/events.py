@@ -46,6 +46,7 @@ class Phase(StrEnum):
         return phase
 
     SUBMIT = "submit", message("Sending the run")  # to another engine
+    LOOK = "look", message("No answer; checking whether it has begun")
     WAIT = "wait", message("Waiting for the machine")
     FETCH = "fetch", message("Fetching what was saved")
     START = "start", message("loading PyTorch")
@@ -85,12 +86,23 @@ def _without_nulls(scores: Any) -> Any:
 Scores = Annotated[dict[str, float], BeforeValidator(_without_nulls)]
 
 
+_ahead = 0.0  # seconds by which the time of day was most ahead of the monotonic clock
+
+
+def now() -> float:
+    """Return the seconds since the epoch. In one process they never decrease, though somebody may
+    set the clock back."""
+    global _ahead
+    _ahead = max(_ahead, time.time() - time.monotonic())
+    return _ahead + time.monotonic()
+
+
 class Event(BaseModel):
     """The base of all events."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    time: float = Field(default_factory=time.time)
+    time: float = Field(default_factory=now)
 
 
 class Started(Event):

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from finetune.runs import names
 from finetune.runs.job_folder import JobFolder, forget_state
 from finetune.runs.run import SPEC, Run, RunMetadata
 
+_TIME = "%Y%m%d-%H%M%S-%f"  # begins an id
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
 _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwise
 
@@ -83,9 +84,14 @@ def as_run(run: Run | Path | str) -> Run:
     return named_run(Path(run), default_root())
 
 
-def new_id() -> str:
-    """Make an id that nobody can guess. Ids sort by the time they were made."""
-    return f"{datetime.now():%Y%m%d-%H%M%S-%f}{secrets.token_urlsafe(9)}"
+def new_id(root: Path) -> str:
+    """Make an id that nobody can guess, for a folder in `root`. It sorts behind those that are
+    there, even if the clock was set back."""
+    now, names = datetime.now(), os.listdir(root) if root.is_dir() else []
+    newest = max(filter(_ID.fullmatch, names), default="")[:22]
+    with contextlib.suppress(ValueError):  # there is none
+        now = max(now, datetime.strptime(newest, _TIME) + timedelta(microseconds=1))
+    return f"{now:{_TIME}}{secrets.token_urlsafe(9)}"
 
 
 class RunStore:
@@ -162,7 +168,7 @@ class RunStore:
             spec: the contents of its `engine.json`; "" for none.
             title: its name, which is free; "" for `new_name`.
         """
-        run = Run(self.root / (run_id or new_id()))
+        run = Run(self.root / (run_id or new_id(self.root)))
         about = RunMetadata(
             group=group, created=time.time(), pairs=self._file_names(config),
             title=title or self.new_name(config),

@@ -161,13 +161,13 @@ class RunSummary(JobState):
 
     @property
     def worked(self) -> float:
-        """Seconds that the run was worked on, according to its events."""
-        return self.worked_by(self.latest)
+        """Seconds that the run was worked on, without pauses, according to its events."""
+        return self.trained + (max(0.0, self.latest - self.since) if self.since else 0.0)
 
-    def worked_by(self, moment: float) -> float:
-        """Seconds that the run was worked on at a moment (seconds since the epoch), without
-        pauses."""
-        return self.trained + (max(0.0, moment - self.since) if self.since else 0.0)
+    @property
+    def worked_until_now(self) -> float:
+        """Seconds that a run whose worker is alive was worked on, without pauses."""
+        return max(self.worked, self.trained + events.now() - self.since if self.since else 0.0)
 
     @property
     def samples_per_second(self) -> float:

@@ -16,7 +16,7 @@ from filelock import Timeout
 
 from finetune.config import RunConfig
 from finetune.data import catalog
-from finetune.engines import registry
+from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, read_spec
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
 from finetune.jobs import cost, service, tokens
@@ -217,11 +217,11 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
 def _take_up(
     store: RunStore, study: Study, trial: FrozenTrial, run: Run, summary: RunSummary
 ) -> bool:
-    """Reattach to a trial's job, which may still run and be billed. Returns True if it did. Never
-    starts a job."""
-    times = trial.user_attrs.get(TAKEN_UP, 0)
-    broke_off = summary.status in ("failed", "interrupted") and read_spec(run).job
-    if not broke_off or times >= _FOLLOWED:
+    """Reattach to a trial's job, which may still run and be billed. Returns True if it did. If it
+    is not known whether the job began, the run's worker looks for the job first."""
+    times, spec = trial.user_attrs.get(TAKEN_UP, 0), read_spec(run)
+    may_cost = spec.job or (spec.is_unheard and spending.spent_in(run, spec.attempt))
+    if summary.status not in ("failed", "interrupted") or not may_cost or times >= _FOLLOWED:
         return False
     study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
     service.resume_run(store, run, token=tokens.kept(study.id))
@@ -339,10 +339,8 @@ def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
     known = {trial.user_attrs.get(RUN) for trial in study.trials()}
     for run in store.runs():
         with contextlib.suppress(StoreError):  # another, damaged run
-            about = run.about()
-            if about.created < study.settings.created:
-                break
-            if about.study in ("", study.id) and run.id not in known and run.config().name == name:
+            ours = run.id not in known and run.about().study in ("", study.id)
+            if ours and run.config().name == name:
                 return run
     return None
 

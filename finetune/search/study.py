@@ -191,7 +191,9 @@ class Study:
         states = optuna.trial.TrialState
         trials, apart = self.trials(), bool(self.outside)
         forms = [trial for trial in trials if FORM in trial.user_attrs or not trial.number]
-        if len(forms) < 2 and all(form.state == states.FAIL for form in forms):
+        # Not those that a killed process has only half drawn.
+        tried = [form for form in forms if {RUN, ERROR} & form.user_attrs.keys()]
+        if len(tried) < 2 and all(form.state == states.FAIL for form in forms):
             values = self.settings.config
             form = {} if apart else {name: values[name] for name in self.settings.space}
             self.optuna_study.enqueue_trial(form, user_attrs={FORM: True})
@@ -263,7 +265,8 @@ def create_study(
         token: of the Hub, for an engine that asks it.
         options: further values of `Settings`.
     """
-    study = Study(store.root / "studies" / new_id())
+    folder = store.root / "studies"
+    study = Study(folder / new_id(folder))
     values = config.to_dict()
     taken = {study.title for study in studies(store)} | store.taken_names()
     settings = Settings(

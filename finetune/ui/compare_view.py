@@ -19,8 +19,8 @@ from finetune.jobs import compare, run_table
 from finetune.jobs.compare import ComparisonJob
 from finetune.jobs.run_table import RunRow
 from finetune.metrics.catalog import LOSS
-from finetune.runs.run import Run
 from finetune.runs.events import Phase
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 from finetune.ui import charts, elements, evaluation_view, feedback, run_view, upload_limits

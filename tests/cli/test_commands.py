@@ -45,6 +45,41 @@ def test_what_cannot_be_used_is_said(
     assert not list((tmp_path / "runs").glob("*"))
 
 
+GATE = ["gate", "--new=a", "--old=b", "--golden={rows}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*GATE, "--json={rows}"], "--json is {rows}, which another option names"),
+        ([*GATE, "--markdown={link}"], "--markdown is {link}, which another option names"),
+        ([*GATE, "--json={new}", "--markdown={new}"], "--markdown is {new}, which another option"),
+        ([*GATE, "--markdown={folder}"], "--markdown is {folder}, a folder: name a file"),
+        ([*GATE, "--json={folder}/no/g.json"], "and there is no folder {folder}/no"),
+        (["rank", "--csv={folder}"], "--csv is {folder}, a folder"),
+        (["monitor", "a", "{rows}", "--aggregates={rows}"], "--aggregates is {rows}, which"),
+        (
+            ["monitor", "a", "b.csv", "--labels={rows}", "--aggregates={rows}"],
+            "--aggregates is {rows}, which another option names",
+        ),
+        (["predict", "--run=a", "--file={rows}", "--out={link}"], "--out is {link}, which another"),
+    ],
+)
+def test_a_result_that_would_replace_another_file_is_refused_first(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {name: str(tmp_path / name) for name in ("rows", "link", "new", "folder")}
+    names |= {name: f"{names[name]}.csv" for name in ("rows", "link", "new")}
+    Path(names["rows"]).write_text("a person's")
+    Path(names["link"]).symlink_to(names["rows"])
+    Path(names["folder"]).mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main([word.format(**names) for word in words])
+    assert ended.value.code == 2
+    assert said.format(**names) in capsys.readouterr().err
+    assert Path(names["rows"]).read_text() == "a person's"
+
+
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EACCES, errno.ENOTDIR])
 def test_what_the_system_refuses_has_a_remedy(code: int) -> None:
     told = disk.explained(OSError(code, "as the system says it", "/a/file"))

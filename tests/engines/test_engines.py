@@ -25,6 +25,7 @@ from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.registry import check_config, make_spec
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
+from finetune.hub import client
 from finetune.jobs import scheduler, service, tokens, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
@@ -457,12 +458,19 @@ def sleeping_job(hub: LoopbackHub, job: EngineSpec) -> EngineSpec:
 @pytest.mark.usefixtures("nothing_begins")
 @pytest.mark.parametrize("started", [True, False])
 def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or_goes(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: EngineSpec, started: bool
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    sleeping_job: EngineSpec,
+    started: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(client, "SILENCE", 0.0)
     most = HubJobOptions(**sleeping_job.options).most
     for move in (True, False):
-        fault: dict[str, Any] = {"cut": True, "after": 20} if started else {"status": 503}
-        hub.fail(method="POST", path=r"/api/jobs/ada$", **fault)
+        hub.fail("POST", r"/api/jobs/ada$", 503, done=started)
+        hub.fail("GET", r"/api/jobs/ada$", 200, body=b"[]")
+        hub.fail("GET", r"/api/jobs/ada$", 520)
         run = store.create(config)
         assert begun_by(run, sleeping_job).status == "failed"
         assert spending.spent_on(run) == pytest.approx(most)

@@ -19,6 +19,7 @@ from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.log_lines import LogLine
 from finetune.engines.run_bucket import SAVED, RunBucket
 from finetune.errors import PublishError
+from finetune.hub import client
 from finetune.hub.client import Absent
 from finetune.jobs import service, terminal, workers
 from finetune.runs import events
@@ -96,9 +97,13 @@ def test_that_there_is_no_such_job_is_believed_after_several_answers(
 
 
 def test_no_second_job_begins_and_no_run_goes_while_the_jobs_cannot_be_listed(
-    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine], store: RunStore
+    hub: LoopbackHub,
+    sleeping: tuple[Run, EngineSpec, Engine],
+    store: RunStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, spec, engine = sleeping
+    monkeypatch.setattr(client, "SILENCE", 0.0)
     hub.fail("GET", r"/api/jobs/ada$", 404, times=2)
     with pytest.raises(Absent):
         engine.submit(run, spec)

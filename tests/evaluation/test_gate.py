@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -170,15 +171,17 @@ def test_a_kind_of_row_that_got_worse_is_named() -> None:
 def test_markdown_of_any_text_makes_no_markup_and_fits_a_comment() -> None:
     truth = np.arange(3000) % 2
     found = judged(truth, 1 - truth, truth)
-    evil = "a|b <img src=x> `c` @ada #1 [x](y) _d_ https://x.y www.x.y \n# head\u202e" + "*" * 300
+    evil = "a|b <img src=x> `c` @ada #1 GH-2 :x: [x](y) _d_ https://x.y www.x.y \n# head\u202e\x1b[2J"
+    evil += "*" * 300
     rows = [replace(row, sentence1=evil) for row in found.lost_rows]
     text = gate_report.as_markdown(replace(found, lost_rows=rows, new=evil, reasons=[evil]))
     assert len(text) < 65_536
     assert re.search(r"\n2,9\d\d more\n", text)  # the rows for which there is no room
-    for mark in ("<img", "`c`", "[x]", "_d_", "\u202e", "***", "\n# head", "a|b"):
+    for mark in ("<img", "`c`", "[x]", "_d_", "\u202e", "\x1b", "***", "\n# head", "a|b"):
         assert mark not in text
+    assert "\x1b" not in gate_report.as_text(replace(found, lost_rows=rows, new=evil))
     shown = html.unescape(text)  # GitHub looks for addresses and names in what it shows
-    for mark in ("@ada", "#1", "https://", "www."):
+    for mark in ("@ada", "#1", "GH-2", ":x:", "https://", "www."):
         assert mark not in shown
     table = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
     assert {line.count("|") for line in table} == {7}
@@ -219,6 +222,15 @@ def test_the_command_compares_the_validation_pairs(
     written = json.loads((tmp_path / "g.json").read_text())
     found = finetune.gate(good, poor)
     assert (written["verdict"], written["status"], written["gained"]) == ("passed", 0, found.gained)
+    assert (tmp_path / "g.md").read_text().startswith("### Release check passed")
+    link, (read, write) = tmp_path / "link.md", os.pipe()
+    link.symlink_to(tmp_path / "g.md")
+    (tmp_path / "g.md").write_text("")
+    assert command(good, poor.id, f"--json=/dev/fd/{write}", f"--markdown={link}") == 0
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert json.loads(pipe.read()) == written
+    assert link.is_symlink()
     assert (tmp_path / "g.md").read_text().startswith("### Release check passed")
     assert command(poor, good.id) == 1
     assert command(poor, good.id, "--max_lost=99", "--min_gain=-0.9") == 0

@@ -268,8 +268,10 @@ def test_an_export_writes_files_of_its_own_name_alone(
     assert {path.name: path.read_text() for path in tmp_path.glob("*.*")} | {
         name: (tmp_path / name).read_text()
     } == expected
-    with pytest.raises(ModelError, match="is in the folder of the run's model"):
-        export.main(["--run", str(run.folder), "--to", str(run.best / quantized.MODEL)])
+    model = str(run.best / "model.safetensors")
+    for words in (["--run", str(run.folder)], ["--model", str(run.best)]):
+        with pytest.raises(ModelError, match="is in the folder of the model"):
+            export.main([*words, "--to", model])
 
 
 @pytest.mark.long

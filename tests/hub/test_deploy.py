@@ -13,7 +13,7 @@ import pytest
 from finetune.__main__ import main as command_line
 from finetune.cli import deploy as deploy_command
 from finetune.errors import PublishError
-from finetune.hub import deploy
+from finetune.hub import client, deploy
 from tests.support.hub import TOKEN, LoopbackHub, Space
 
 NAME, GPU = "ada/finetune", "t4-small"
@@ -101,13 +101,55 @@ def test_again_is_an_update_that_removes_missing_files(
         assert space(hub, name).hardware == "cpu-basic"
 
 
-@pytest.mark.parametrize("sleeps", [None, -1, 600])
-def test_a_billed_space_always_sleeps(hub: LoopbackHub, send: Send, sleeps: int | None) -> None:
+@pytest.mark.parametrize(
+    ("former", "asked", "sleeps", "kept"),
+    [
+        *((GPU, asked, sleeps, 3600) for asked in (GPU, "") for sleeps in (None, -1)),
+        *((GPU, asked, 600, 600) for asked in (GPU, "")),
+        ("cpu-basic", GPU, 172_800, 3600),  # nobody has chosen the two days of free hardware
+    ],
+)
+def test_a_billed_space_always_sleeps(
+    hub: LoopbackHub, send: Send, former: str, asked: str, sleeps: int | None, kept: int
+) -> None:
     hub.add_repo(NAME, "space", {"README.md": b""})
-    for hardware in (GPU, ""):  # asked for, and what it has
-        space(hub).sleep_time = sleeps
-        send(NAME, hardware)
-        assert space(hub).sleep_time == (600 if sleeps == 600 else 3600)
+    space(hub).hardware, space(hub).sleep_time = former, sleeps
+    send(NAME, asked)
+    assert space(hub) == Space("gradio", GPU, sleep_time=kept)
+
+
+@pytest.mark.parametrize("path", ["/api/repos/create$", "/commit/", "/hardware$"])
+@pytest.mark.parametrize(
+    "lost",
+    [{"status": 504, "done": True}, {"cut": True, "after": 20}, {"body": b"<", "done": True}],
+)
+def test_what_was_done_though_its_answer_was_lost_is_done_once(
+    hub: LoopbackHub, send: Send, path: str, lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    if path == "/hardware$":
+        hub.add_repo(NAME, "space", {"README.md": b""})
+    fault = hub.fail("POST", path, **lost)
+    assert send(NAME, GPU) == f"{hub.url}/spaces/{NAME}"
+    assert not fault.times
+    repo = hub.repos["space", NAME]
+    assert len(repo.commits) == (2 if path == "/hardware$" else 1)
+    assert set(repo.files) >= OWN
+    assert space(hub) == Space("gradio", GPU, sleep_time=3600)
+
+
+@pytest.mark.parametrize("path", ["/api/repos/create$", "/commit/", "/hardware$"])
+def test_what_may_have_been_done_is_said(
+    hub: LoopbackHub, send: Send, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "APPEARS", 0.1)
+    if path == "/hardware$":
+        hub.add_repo(NAME, "space", {"README.md": b""})
+    fault = hub.fail("POST", path, 504)
+    with pytest.raises(PublishError, match=r"status 504\. The Hub may carry it out all the same"):
+        send(NAME, GPU)
+    assert not fault.times
 
 
 def test_nothing_is_billed_without_a_yes_to_its_price(

@@ -33,6 +33,14 @@ from tests.support.hub import TOKEN, LoopbackHub
 ALWAYS = 99
 WHO, PREUPLOAD = "/whoami", "/preupload/"
 BATCH, PUT, COMMIT = "/lfs/objects/batch", "^/lfs/[0-9a-f]+$", "/commit/"
+CREATE = "/api/repos/create$"
+# Answers that do not say whether something was done.
+LOST: tuple[dict[str, Any], ...] = (
+    *({"status": status, "done": True} for status in (408, 429, 500, 502, 503, 504)),
+    {"cut": True, "after": 20},
+    {"status": 200, "body": b"<html>", "done": True},
+    {"gate": threading.Event(), "done": True},
+)
 PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 
 
@@ -45,6 +53,7 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client retry without waiting."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(client, "APPEARS", 0.1)
 
 
 def push(
@@ -170,12 +179,12 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", WHO, 500, "The sign-in was refused with status 500.*a fault"),
+        ("GET", WHO, 500, "The sign-in failed with status 500.*a fault"),
         ("POST", PREUPLOAD, 404, "status 404.*no such repository"),
         ("POST", BATCH, 429, "status 429.*after it"),
-        ("PUT", PUT, 503, r"Sending .* to ada/pairs was refused with status 503"),
+        ("PUT", PUT, 503, r"Sending .* to ada/pairs failed with status 503"),
         ("POST", COMMIT, 401, "status 401.*make a new one"),
-        ("POST", COMMIT, 500, "status 500.*may still arrive"),
+        ("POST", COMMIT, 500, "status 500.*may carry it out.*Look there in a minute"),
     ],
 )
 def test_a_refusal_names_its_remedy_and_the_next_try_works(
@@ -190,6 +199,36 @@ def test_a_refusal_names_its_remedy_and_the_next_try_works(
     hub.faults.clear()
     assert push(run).created == (left is None)
     assert len(hub.repos["model", "ada/pairs"].commits) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("path", [CREATE, COMMIT])
+@pytest.mark.parametrize("lost", LOST, ids=str)
+def test_what_was_done_though_its_answer_was_lost_is_done_once(
+    run: Run, hub: LoopbackHub, path: str, lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "gate" in lost:
+        monkeypatch.setattr(client, "PATIENCE", 0.5)
+    hub.fail("POST", path, **lost)
+    hub.fail("GET", "/commits/main$", 520)  # the first look
+    pushed = push(run)
+    repo = hub.repos["model", "ada/pairs"]
+    assert (pushed.commit, pushed.created, len(repo.commits)) == (repo.head, True, 1)
+    assert pushed.verified is not None
+    assert pushed.verified.problem == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_commit_of_others_is_not_taken_for_the_one_whose_answer_was_lost(
+    run: Run, hub: LoopbackHub
+) -> None:
+    push(run)
+    repo = hub.repos["model", "ada/pairs"]
+    (run.best / "vocab.json").write_text("{}")
+    hub.fail("POST", COMMIT, 504)
+    with pytest.raises(PublishError, match="may carry it out"):
+        push(run, UPDATE)
+    assert len(repo.commits) == 1
 
 
 @pytest.mark.usefixtures("impatient")

@@ -306,6 +306,22 @@ def test_a_batch_is_nobody_elses(
             predict.get_prediction(store, wrong)
 
 
+def test_the_latest_predictions_stay_though_the_clock_was_set_back(
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
+    path = write_csv(tmp_path / "mine.csv", [SIDES, ("a", "b")])
+    jobs: list[str] = []
+    for _ in range(predict.KEPT + 2):
+        request = PredictionRequest(run.id, path.name, "")
+        jobs.insert(0, predict.start_prediction(store, request, path).id)
+        found = predict.newest_predictions(store)
+        assert [job.id for job in found] == jobs[: predict.KEPT]
+        for job in found:
+            ahead = job.created + 10**6
+            os.utime(job.folder / "job.json", (ahead, ahead))
+
+
 def test_what_is_judged_counts_with_what_is_uploaded(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,7 +485,7 @@ def test_a_terminal_writes_the_rows_to_review(
     assert command_line([*words, f"--review={review}"]) == 0
     assert json.loads(capsys.readouterr().out)["unsure"] == 3
     assert [row["decision"] for row in read_csv(review)] == ["unsure"] * 3
-    for wrong, said in ((out, "as --out is"), (path, "the file to predict")):
+    for wrong in (out, path):
         with pytest.raises(SystemExit):
             command_line([*words, f"--review={wrong}"])
-        assert said in capsys.readouterr().err
+        assert "which another option names" in capsys.readouterr().err

@@ -205,7 +205,7 @@ def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pairs.csv", "the file to predict: name another one"),
+        ("pairs.csv", "which another option names: name another file"),
         ("out.xlsx", "end its name in one of .csv, .tsv, .jsonl, .json, .parquet"),
         ("out", "end its name in one of .csv, .tsv, .jsonl, .json, .parquet"),
     ],

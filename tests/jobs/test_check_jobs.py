@@ -49,7 +49,7 @@ def test_the_newest_jobs_of_a_folder_stay(tmp_path: Path) -> None:
     handle = hold_lock(jobs[0].lock_file)  # it is at work
     assert handle is not None
     for job in jobs:
-        os.utime(job.folder, (int(job.id), int(job.id)))
+        os.utime(job.folder / "job.json", (int(job.id), int(job.id)))
     background.keep_newest(tmp_path, 2)
     os.close(handle)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3", "other"]

@@ -5,21 +5,26 @@ Workers that are killed while the app lives are in `test_queue`.
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import psutil
 import pytest
 from optuna.trial import TrialState
 
 from finetune.config import Range, RunConfig
-from finetune.evaluation import saved_predictions
-from finetune.jobs import service, workers
+from finetune.evaluation import cross_validation, saved_predictions
+from finetune.inference import quantized
+from finetune.jobs import probe, service, workers
 from finetune.jobs.evaluate import EvaluationJob
+from finetune.jobs.export import ExportJob
 from finetune.jobs.push import PushJob
 from finetune.runs import events
 from finetune.runs.grids import PlannedRun
@@ -101,14 +106,16 @@ def test_runs_that_an_app_takes_in_are_each_carried_out_once(store: RunStore, ki
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_search_has_every_trial_once(store: RunStore, kills: Kills) -> None:
+@pytest.mark.parametrize("program", ["scheduling", "stand_in_search"])
+def test_a_search_has_every_trial_once(store: RunStore, kills: Kills, program: str) -> None:
     form = RunConfig(max_steps=60, learning_rate=5e-4)
     rates = {"learning_rate": Range(1e-6, 1e-3, log=True), "weight_decay": Range(0.0, 0.3)}
     study = driver.begin_search(store, form, dict(rates), Budget(trials=10), parallel=2)
+    words = [study.id] if program == "stand_in_search" else []
     for number in range(10):
-        app = kills.start("scheduling")
+        app = kills.start(program, *words)
         kills.at_random(app, 2.0, with_workers=number % 2 == 0)
-    kills.start("scheduling")
+    kills.start(program, *words)
     until(lambda: study.is_over)
     rows, trials = results.list_trials(store, study), study.trials()
     assert [trial.number for trial in trials] == list(range(len(trials)))
@@ -120,9 +127,12 @@ def test_a_search_has_every_trial_once(store: RunStore, kills: Kills) -> None:
     assert sorted(begun) == sorted(run.id for run in store.runs())
     assert {run.about().study for run in store.runs()} == {study.id}
     assert set(told(study).values()) == {1}
-    forms = [trial for trial in trials if trial.params.get("learning_rate") == 5e-4]
-    assert forms[0].number == 0  # if it was killed, it was tried once more
-    assert len(forms) == 1 + (forms[0].state == TrialState.FAIL)
+    assert trials[0].params.get("learning_rate", 5e-4) == 5e-4  # if its draw was not cut short
+    forms = [
+        trial for trial in trials
+        if trial.params.get("learning_rate") == 5e-4 and "run" in trial.user_attrs
+    ]  # fmt: skip
+    assert len(forms) == 1 + (forms[0].state == TrialState.FAIL)  # killed, it is tried once more
     for row, trial in zip(rows, trials, strict=True):
         if row.state == "finished":
             run = store.get(row.run_id)
@@ -238,3 +248,90 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         files = files or set(pushed.files)
         assert set(pushed.files) == files > {"model.safetensors", "config.json", "README.md"}
         assert pushed.files["model.safetensors"] == (run.best / "model.safetensors").read_bytes()
+
+
+def test_an_export_is_whole_or_made_again_and_leaves_nothing_in_the_model(
+    store: RunStore, kills: Kills, trained: RunConfig
+) -> None:
+    run = service.start_run(store, trained.changed(max_steps=4))
+    until(lambda: run.state().status == "finished" and not run.is_alive())
+    model, job = files_of(run.best), ExportJob.of(run)
+    for half_written in (".onnx-*/model.onnx", ".onnx-*/dynamic.onnx"):
+        app = kills.start("asking", run.id, "export")
+        until(lambda: any((job.folder / "files").glob(half_written)))  # noqa: B023
+        kills.at_random(app, 0.1, with_workers=True)
+        assert job.state().status == "interrupted"
+        assert job.state().file is None
+        assert files_of(run.best) == model
+    app = kills.start("asking", run.id, "export")
+    until(lambda: job.state().status == "finished")
+    zipped = zipfile.ZipFile(io.BytesIO(b"".join(job.zipped())))
+    assert zipped.testzip() is None
+    assert {name.partition("/")[2] for name in zipped.namelist()} == files_of(job.folder / "files")
+    onnxruntime.InferenceSession(job.folder / "files" / "model.onnx")
+    added = files_of(run.best) - model
+    assert {"onnx/quantization.json"} <= added <= {"onnx/quantization.json", quantized.MODEL}
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_comparison_of_checkpoints_is_whole_or_made_again(
+    store: RunStore, kills: Kills, trained: RunConfig, still_checkpoint: Path
+) -> None:
+    run, reports = store.create(trained), []
+    names = [trained.checkpoint, str(still_checkpoint)]
+    job = probe.probe_of(store, trained, names)
+    for number in range(2):
+        app = kills.start("asking", run.id, f"probe:{','.join(names)}")
+        kills.at_random(app, 10.0, with_workers=number % 2 == 0)
+        until(lambda: not job.is_alive())
+        state = job.state()
+        assert state.status in ("none", "interrupted", "finished")
+        assert state.status != "finished" or state.report is not None
+        reports += [state.report] if state.report is not None else []
+    job = probe.start_probe(store, trained, names)
+    until(lambda: job.state().status == "finished")
+    last = job.state().report
+    assert last is not None
+    assert last.complete
+    for report in reports:
+        assert [(one.checkpoint, one.score) for one in report.candidates] == [
+            (one.checkpoint, one.score) for one in last.candidates
+        ]
+
+
+def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
+    store: RunStore, kills: Kills, trained: RunConfig
+) -> None:
+    config = trained.changed(folds=2, max_steps=12, eval_steps=6, save_steps=3)
+    whole = service.start_run(store, config)
+    app = App(store.root)
+    for number in range(3):
+        kills.at_random(app.process, 10.0, with_workers=number != 1)
+        app.start()
+        go_on(store)
+    killed = store.runs()
+
+    def goes_on() -> bool:
+        """Resume the folds, then the run on all rows, which has not begun without them."""
+        if not go_on(store) and whole.state().status == "failed":
+            service.resume_run(store, whole)
+        return whole.state().status != "finished"
+
+    until(lambda: not goes_on())
+    again = service.start_run(store, config)
+    until(lambda: again.state().status == "finished")
+    app.kill()
+    for run, other in zip(killed, store.runs()[:3], strict=True):
+        check_ended(store, run, 12)
+        assert run.config().fold == other.config().fold
+        assert weights(run) == weights(other)
+        assert dict(steps(run)) == dict(steps(other))
+    assert cross_validation.read_folds(whole) == cross_validation.read_folds(again)
+    answers = [
+        saved_predictions.read_logits(run, 12, Target(("no", "yes"))) for run in (whole, again)
+    ]
+    assert np.array_equal(answers[0].logits, answers[1].logits)
+    assert np.array_equal(answers[0].labels, answers[1].labels)

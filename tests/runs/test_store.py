@@ -42,6 +42,12 @@ def test_a_run_is_its_folder(store: RunStore) -> None:
     assert [run.id for run in store.runs()] == [run.id]
 
 
+def test_a_new_run_is_the_newest_though_the_clock_was_set_back(store: RunStore) -> None:
+    ahead = store.create(RunConfig(), run_id=f"20991231-235959-999999{'x' * 12}")
+    created = [ahead, *(store.create(RunConfig()) for _ in range(3))]
+    assert [run.id for run in store.runs()] == [run.id for run in created[::-1]]
+
+
 def test_runs_of_one_configuration_have_titles_of_their_own(
     store: RunStore, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -114,7 +115,7 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(
     def seconds(
         stream: list[events.Event], now: float = 90_020.0, waits: bool = False
     ) -> float | None:
-        monkeypatch.setattr("finetune.jobs.run_table.time.time", lambda: now)
+        monkeypatch.setattr(events, "now", lambda: now)
         state = RunSummary().fold(stream)
         return run_table.training_seconds(replace(state, status="waiting") if waits else state)
 
@@ -133,4 +134,15 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(
         assert seconds(dead, waits=True) == 60.0
         assert seconds([*dead, resumed]) == 80.0
         assert seconds([*dead, *again]) == 75.0
-        assert seconds([*dead, *again], now=7.0) == 60.0  # the clock was set back
+        assert seconds([*dead, *again], now=7.0) == 65.0  # the clock was set back
+
+
+def test_events_of_a_process_are_in_order_though_the_clock_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, first = time.time, events.Started(device="CPU")
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    second = events.Resumed(step=0)
+    state = RunSummary().fold([first, second])
+    assert first.time <= second.time < first.time + 60
+    assert state.worked_until_now >= state.worked >= 0

@@ -21,6 +21,7 @@ from optuna.trial import TrialState
 from finetune import config as run_config
 from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
+from finetune.engines import spending
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.engines.registry import make_spec
 from finetune.errors import ConfigError, FinetuneError, JobError
@@ -595,15 +596,17 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
     assert [trial.state for trial in study.trials()] == [TrialState.RUNNING] * 2
 
 
+@pytest.mark.parametrize("known", [{"job": "ada/1"}, {"attempt": 1}], ids=str)
 def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
-    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
     spec = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
     study = driver.begin_search(store, BASE, dict(RATES), Budget(3), spec=spec, token=TOKEN)
     assert driver.advance(store, study)
     (run,) = store.runs()
-    write_spec(run, spec.model_copy(update={"job": "ada/1"}))
+    write_spec(run, spec.model_copy(update=known))
+    spending.note(run, 1, 0.01)
     for _ in range(5):
         Queue(store.root).remove(run.id)
         run.append(events.Failed(error="The Hub was silent.", remedy=""))

@@ -1,5 +1,5 @@
-"""What an app does when a person asks for a push or an evaluation: `python -m tests.support.asking
-ROOT RUN push:NAME|orders|test`.
+"""What an app does when a person asks for a push, an export, an evaluation or a comparison of
+checkpoints: `python -m tests.support.asking ROOT RUN push:NAME|export|orders|test|probe:NAME,NAME`.
 
 It says when it is about to begin and when it has, and ends when it is killed. A push has the token
 of HF_TOKEN.
@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 from finetune.hub.push_plan import PushRequest
-from finetune.jobs import push
+from finetune.jobs import probe, push
 from finetune.jobs.evaluate import EvaluationJob
+from finetune.jobs.export import ExportJob
 from finetune.jobs.push import PushJob
 from finetune.runs.store import RunStore
 
@@ -25,6 +26,10 @@ if __name__ == "__main__":
     if what == "push":
         request = PushRequest(name, update=True)
         PushJob.of(run).start(store, request, os.environ["HF_TOKEN"], push.Approvals())
+    elif what == "export":
+        ExportJob.of(run).start(store)
+    elif what == "probe":
+        probe.start_probe(store, run.config(), name.split(","))
     else:
         EvaluationJob.of(run, "test" if what == "test" else "orders").start(store)
     print("begun", flush=True)

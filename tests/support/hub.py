@@ -59,6 +59,7 @@ class Repo:
     downloads: int = 0  # of a month
     files: Files = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)  # the latest last
+    messages: dict[str, tuple[str, str]] = field(default_factory=dict)  # title and text by commit
     earlier: dict[str, Files] = field(default_factory=dict)  # by commit
     space: Space | None = None
 
@@ -71,13 +72,14 @@ class Repo:
         files = self.earlier.get(revision)
         return (self.head, self.files) if files is None else (revision, files)
 
-    def commit(self, message: str, changes: dict[str, bytes | None]) -> str:
+    def commit(self, message: str, changes: dict[str, bytes | None], text: str = "") -> str:
         if self.commits:
             self.earlier[self.head] = dict(self.files)
         changed = {**self.files, **changes}
         self.files = {path: content for path, content in changed.items() if content is not None}
-        text = json.dumps([self.head, message, sorted(changes), time.time()])
-        self.commits.append(hashlib.sha1(text.encode()).hexdigest())
+        facts = json.dumps([self.head, message, sorted(changes), time.time()])
+        self.commits.append(hashlib.sha1(facts.encode()).hexdigest())
+        self.messages[self.head] = message, text
         return self.head
 
 
@@ -135,6 +137,7 @@ class Fault:
     cut: bool = False  # whether the connection is cut
     after: int = 0  # bytes that pass before that: of an upload, or of the answer to others
     gate: threading.Event | None = None  # what the answer waits for
+    done: bool = False  # whether the request is carried out although its answer is another
 
 
 class Server(ThreadingHTTPServer):
@@ -256,18 +259,19 @@ class Handler(BaseHTTPRequestHandler):
         self.path_only = unquote(urlsplit(self.path).path)
         self.hub.targets.append(self.path)
         fault = self.hub.fault_for(self.command, self.path_only)
+        self.answer = fault if fault.done else None
         if fault.cut and re.match(r"PUT |POST /v1/", f"{self.command} {self.path_only}"):
             self.rfile.read(min(size, fault.after))
             return self._hang_up()
         self.body = self._read_body(size)
         try:
             time.sleep(fault.seconds)
-            if fault.gate is not None:
+            if fault.gate is not None and not fault.done:
                 fault.gate.wait(60)
             self.cut_after = fault.after
             if fault.cut and not fault.after:
                 self._hang_up()
-            elif fault.status:
+            elif fault.status and not fault.done:
                 self._send(fault.status, fault.body, fault.headers)
             else:
                 self.user = self._who()
@@ -313,6 +317,10 @@ class Handler(BaseHTTPRequestHandler):
         raise Refused(404, "", f"no route for {self.command} {self.path_only}")
 
     def _send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        if self.answer is not None:
+            status, body, headers = self.answer.status or status, self.answer.body, None
+            if self.answer.gate is not None:
+                self.answer.gate.wait(60)
         self.hub.requests.append((self.command, self.path_only, status))
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
@@ -520,13 +528,13 @@ class Handler(BaseHTTPRequestHandler):
     def commit(self, kind: str, repo: str, revision: str) -> None:
         target = self.hub.find(kind, repo, self.user)
         self._writer(repo)
-        message = ""
+        message = text = ""
         changes: dict[str, bytes | None] = {}
         for line in filter(None, self.body.splitlines()):
             entry = json.loads(line)
             value = entry["value"]
             if entry["key"] == "header":
-                message = value["summary"]
+                message, text = value["summary"], value.get("description", "")
                 if value.get("parentCommit") not in (None, target.head):
                     raise Refused(412, "", "A commit has happened since")
             elif entry["key"] == "file":
@@ -535,10 +543,21 @@ class Handler(BaseHTTPRequestHandler):
                 changes[value["path"]] = self.hub.uploads[value["oid"]]
             else:
                 changes[value["path"]] = None
-        commit = target.commit(message, changes)
+        commit = target.commit(message, changes, text)
         prefix = "" if kind == "model" else f"{kind}s/"
         url = f"{self.hub.url}/{prefix}{repo}/commit/{commit}"
         self._json({"success": True, "commitOid": commit, "commitUrl": url})
+
+    def commits(self, kind: str, repo: str, revision: str) -> None:
+        target = self._at(kind, repo, revision)
+        self._json(
+            [
+                {"id": commit, "authors": [{"user": repo.split("/")[0]}],
+                 "date": "2026-01-01T00:00:00.000Z", "title": target.messages[commit][0],
+                 "message": target.messages[commit][1]}
+                for commit in reversed(target.commits)
+            ]
+        )  # fmt: skip
 
     def info(self, kind: str, repo: str, revision: str = "main") -> None:
         target = self._at(kind, repo, revision)
@@ -678,6 +697,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_put),
     ("GET HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_get),
     ("POST", rf"/api/{_KIND}/{_REPO}/commit/{_REV}", Handler.commit),
+    ("GET", rf"/api/{_KIND}/{_REPO}/commits/{_REV}", Handler.commits),
     ("GET", rf"/api/{_KIND}", Handler.listing),
     ("GET", rf"/api/{_KIND}/{_REPO}/revision/{_REV}", Handler.info),
     ("GET", rf"/api/{_KIND}/{_REPO}/tree/{_REV}(?:/(?P<path>.+))?", Handler.tree),
