@@ -65,7 +65,7 @@ def looked(run: Run) -> bool:
         {"gate": threading.Event(), "done": True},  # no answer at all
         {"gate": threading.Event()},  # nor anything done for a while
     ],
-    ids=str,
+    ids=lambda fault: " ".join(fault) + str(fault.get("status", "")),
 )
 def test_a_job_whose_start_was_not_answered_is_followed(
     hub: LoopbackHub, run: Run, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -203,7 +203,7 @@ def test_a_refusal_names_its_remedy_and_the_next_try_works(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("path", [CREATE, COMMIT])
-@pytest.mark.parametrize("lost", LOST, ids=str)
+@pytest.mark.parametrize("lost", LOST, ids=range(len(LOST)))
 def test_what_was_done_though_its_answer_was_lost_is_done_once(
     run: Run, hub: LoopbackHub, path: str, lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
