@@ -311,7 +311,7 @@ def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, A
         most = next((most for name, most in _COUNTS.items() if name.fullmatch(key)), math.inf)
         if isinstance(value, int) and value > most:
             raise ModelError(
-                "{file} in the checkpoint {name} has {value:,} as {key}; at most {most:,} can be.",
+                "{file} of the checkpoint {name} says {value:,} for {key}; the most is {most:,}.",
                 "Choose another checkpoint.",
                 file=file,
                 name=name,

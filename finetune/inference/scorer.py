@@ -338,7 +338,8 @@ class Scorer:
         """Pad rows to tensors of shape (batch, longest) on the device, and make the mask on the
         CPU. `tokenizer.pad` would take twenty times as long. If batches are recorded, shapes are
         rounded up, the rows with copies of the first one."""
-        largest = max(itertools.chain.from_iterable(rows["input_ids"]), default=0)
+        padding = self._tokenizer.pad_token_id or 0
+        largest = max(itertools.chain([padding], *rows["input_ids"]))
         if largest >= self._vocabulary_size:  # a GPU would be unusable afterwards
             raise ModelError(
                 "The tokenizer of this model makes token {largest:,}, and its weights know "
@@ -360,8 +361,7 @@ class Scorer:
         mask = np.arange(width) < lengths[:, None]
         if self._tokenizer.padding_side == "left":
             mask = mask[:, ::-1].copy()
-        fill = {"input_ids": self._tokenizer.pad_token_id or 0}
-        fill["token_type_ids"] = self._tokenizer.pad_token_type_id
+        fill = {"input_ids": padding, "token_type_ids": self._tokenizer.pad_token_type_id}
         inputs = {}
         for name, column in rows.items():
             padded = np.full(mask.shape, fill.get(name, 0), np.int64)

@@ -113,7 +113,7 @@ class Study:
     @property
     def metric(self) -> str:
         """The validation score to optimize: that of the task, once a trial has read its pairs."""
-        task = find_task(disk.read_json(self.folder / "task.json").get("task", SINGLE_LABEL))
+        task = find_task(str(disk.read_json(self.folder / "task.json").get("task", SINGLE_LABEL)))
         return deciding_metric(self.config, task)
 
     def learn_task(self, summary: RunSummary) -> None:

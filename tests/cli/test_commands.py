@@ -9,13 +9,16 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from finetune import disk
 from finetune.__main__ import main
-from tests.support import toys
+from finetune.cli import monitor
+from finetune.runs.store import RunStore
+from tests.support import monitored, toys
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,39 @@ def test_a_result_that_would_replace_another_file_is_refused_first(
     assert ended.value.code == 2
     assert said.format(**names) in capsys.readouterr().err
     assert Path(names["rows"]).read_text() == "a person's"
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "said"),
+    [
+        ("config.json", {"model_type": {}}, "The saved model cannot be loaded"),
+        ("config.json", {"num_hidden_layers": 900}, "far larger than its weights"),
+        ("tokenizer_config.json", {"unk_token": ""}, "The saved model cannot be loaded"),
+        ("tokenizer_config.json", {"pad_token": "odd"}, "They do not belong together"),
+    ],
+)
+def test_a_damaged_model_is_said(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, file: str, values: dict[str, object], said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
+    run = monitored.monitored_run(store, toy_checkpoint)
+    path = run.best / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    rows = monitored.write_rows(tmp_path / "new.csv", monitored.rows(60, 2))
+    assert main(["monitor", str(run.folder), str(rows)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_bug_is_no_answer_of_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status 1 is one of `gate` and `monitor`."""
+    monkeypatch.setattr(monitor, "main", Mock(side_effect=KeyError("a bug")))
+    assert main(["monitor"]) == 2
+    assert "KeyError: 'a bug'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EACCES, errno.ENOTDIR])

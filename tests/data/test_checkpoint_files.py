@@ -124,8 +124,8 @@ HOSTILE: list[tuple[Callable[[Path, Path], None], str]] = [
             ({"num_hidden_layers": 40, "hidden_size": 768, "num_attention_heads": 12}, LARGER),
             ({"num_hidden_layers": 900}, LARGER),  # small ones, but many
             ({"max_position_embeddings": 10**9}, LARGER),
-            ({"num_hidden_layers": 10_000, "hidden_size": 10**6}, "10,000 as num_hidden_layers"),
-            ({"id2label": None, "num_labels": 10**9}, "1,000,000,000 as num_labels"),
+            ({"num_hidden_layers": 10_000, "hidden_size": 10**6}, "10,000 for num_hidden_layers"),
+            ({"id2label": None, "num_labels": 10**9}, "1,000,000,000 for num_labels"),
         )
     ),
     (has_a_large_tokenizer, "tokenizer.json of the checkpoint .* has more than 128 MiB"),
