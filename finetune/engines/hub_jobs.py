@@ -10,6 +10,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, TypeVar
 
 from huggingface_hub import JobInfo
@@ -112,9 +113,7 @@ class HubJobs(BilledEngine):
         asked = spending.spent_in(run, spec.attempt) > 0
         places = {namespace, *spec.kept_in} if asked else {namespace}
 
-        def find() -> str | None:
-            return self._begun(run, spec, places)
-
+        find = partial(self._begun, run, spec, places)
         if job := self._look_for(run, find) if asked else find():
             return job
         self.reserve(run, spec)
