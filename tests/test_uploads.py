@@ -32,7 +32,8 @@ def test_the_same_contents_under_another_name_are_another_upload(tmp_path: Path)
 
 
 def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> None:
-    uploads, path, names = Uploads(tmp_path / "uploads"), tmp_path / "mine.csv", []
+    uploads, path = Uploads(tmp_path / "uploads"), tmp_path / "mine.csv"
+    names: list[str] = []
     for text in (GOOD, GOOD + "a,b,1\n", GOOD):
         path.write_text(text)
         names.insert(0, uploads.add({"train": path}))

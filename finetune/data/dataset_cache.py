@@ -187,6 +187,8 @@ def read_dataset(
     with FileLock(folder / ".lock"):
         if (cached := _load_current(config, root)) is not None:
             return cached
+        for left in folder.glob(".*/"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         source = sources.open_source(config, root)
         columns = choose_columns(source.columns, source.name, config, sample_cells(source, config))
         name = message("What was read, in {root},", root=root)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Annotated, TypeVar
 
 from huggingface_hub import JobInfo
@@ -114,9 +113,7 @@ class HubJobs(BilledEngine):
         asked = spending.spent_in(run, spec.attempt) > 0
         places = {namespace, *spec.kept_in} if asked else {namespace}
 
-        def find() -> str | None:
-            return self._begun(run, spec, places)
-
+        find = partial(self._begun, run, spec, places)
         if job := self._look_for(run, find) if asked else find():
             return job
         self.reserve(run, spec)
@@ -231,10 +228,10 @@ class HubJobs(BilledEngine):
         def send() -> None:
             name = f"{namespace}/{_BUCKET}"
             self._api.create_bucket(name, private=True, exist_ok=True)
-            with tempfile.TemporaryDirectory() as folder:
-                packed = Path(folder) / run_bucket.RUN
-                run_bucket.pack_run(run, packed)
-                bucket.put({run_bucket.CODE: run_bucket.code_archive(), run_bucket.RUN: packed})
+            packed = run.folder / f".{run_bucket.RUN}"  # one that a killed worker left is replaced
+            run_bucket.pack_run(run, packed)
+            bucket.put({run_bucket.CODE: run_bucket.code_archive(), run_bucket.RUN: packed})
+            packed.unlink()
 
         self._client.call(_("Sending the run"), send, patience=_TRANSFER)
         return bucket

@@ -63,6 +63,13 @@ def _start_actors(ray: Any, nodes: list[Any]) -> list[Any]:
     return started
 
 
+def _gone() -> JobError:
+    return JobError(
+        "The machines of the Ray cluster have gone while they scored the file.",
+        "See `ray status`, and start again.",
+    )
+
+
 class RayScorer:
     """Scores windows by actors that have a run's model. Raises a `JobError` if none could load
     it."""
@@ -77,11 +84,17 @@ class RayScorer:
                 "Wait until its other work has ended (`ray status` shows it), or add a machine.",
                 n=int(_LOAD_LIMIT),
             )
-        self._actors = [loading[answer] for answer in loaded]
-        try:
-            models = ray.get(loaded)
-        except ray.exceptions.RayTaskError as error:  # an error of the model there
-            raise error.cause from None
+        models, self._actors = [], []
+        lost = ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError
+        for answer in loaded:
+            with contextlib.suppress(*lost):  # its machine has gone
+                try:
+                    models.append(ray.get(answer))
+                except ray.exceptions.RayTaskError as error:  # an error of the model there
+                    raise error.cause from None
+                self._actors.append(loading[answer])
+        if not models:
+            raise _gone()
         self.target: Target = models[0][0]
         self.precision = ", ".join(sorted({precision for _, precision in models}))
 
@@ -101,10 +114,7 @@ class RayScorer:
             except self._ray.exceptions.RayActorError as error:
                 self._actors = [other for other in self._actors if other is not actor]
                 if not self._actors:
-                    raise JobError(
-                        "The machines of the Ray cluster have gone while they scored the file.",
-                        "See `ray status`, and start again.",
-                    ) from error
+                    raise _gone() from error
                 sent.appendleft(self._send(window, sent))
                 continue
             yield window, scores

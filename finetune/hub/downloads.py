@@ -54,15 +54,13 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
     """
     buffer = _Buffer()
     with contextlib.ExitStack() as stack, zipfile.ZipFile(cast(IO[bytes], buffer), "w") as archive:
-        paths = {path: path.relative_to(folder) for path in sorted(folder.rglob("*"))}
-        files = [
-            (path, relative, stack.enter_context(path.open("rb")))
-            for path, relative in paths.items()
-            # A killed process may leave something hidden that is half written.
-            if path.is_file() and not any(part.startswith(".") for part in relative.parts)
-        ]
-        for path, relative, file in files:
-            info = zipfile.ZipInfo.from_file(path, f"{name}/{relative}")
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = [(path, stack.enter_context(path.open("rb"))) for path in paths]
+        for path, file in files:
+            inside = f"{name}/{path.relative_to(folder)}"
+            if "/." in inside:  # a killed process may have left it half written
+                continue
+            info = zipfile.ZipInfo.from_file(path, inside)
             with archive.open(info, "w", force_zip64=True) as entry:
                 while piece := file.read(_PIECE):
                     entry.write(piece)

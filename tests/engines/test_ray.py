@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -397,6 +398,29 @@ def test_a_files_rows_are_scored_in_order_though_a_node_is_killed(
     with connected(spec) as ray:  # which takes seconds to see that the machine is away
         until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
         ray.shutdown()
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_node_that_is_killed_before_it_has_the_model_scores_nothing(
+    cluster: Nodes, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, check_nodes = cluster.add(), ray_machines.check_nodes
+
+    def check_and_kill(*values: Any) -> None:
+        check_nodes(*values)
+        cluster.kill(node)
+
+    monkeypatch.setattr(ray_machines, "check_nodes", check_and_kill)
+    path = tmp_path / "pairs.csv"
+    path.write_text("sentence1,sentence2\nthe cat sees a dog .,a cat sees the dog .\n")
+    request = PredictionRequest(here.id, path.name, "sentence1", "sentence2")
+    with scorer_on_cluster(here, make_spec("ray", {"address": cluster.address})) as scorer:
+        report, complete = files.predict_file(
+            here, request, path, tmp_path / "out.csv", scorer=scorer
+        )
+    assert complete
+    assert (report["rows"], report["errors"]) == (1, 0)
 
 
 @pytest.mark.long

@@ -171,8 +171,8 @@ def test_a_kind_of_row_that_got_worse_is_named() -> None:
 def test_markdown_of_any_text_makes_no_markup_and_fits_a_comment() -> None:
     truth = np.arange(3000) % 2
     found = judged(truth, 1 - truth, truth)
-    evil = "a|b <img src=x> `c` @ada #1 GH-2 :x: [x](y) _d_ https://x.y www.x.y \n# head\u202e\x1b[2J"
-    evil += "*" * 300
+    evil = "a|b <img src=x> `c` @ada #1 GH-2 :x: [x](y) _d_ https://x.y www.x.y \n# head\u202e"
+    evil += "\x1b[2J" + "*" * 300
     rows = [replace(row, sentence1=evil) for row in found.lost_rows]
     text = gate_report.as_markdown(replace(found, lost_rows=rows, new=evil, reasons=[evil]))
     assert len(text) < 65_536

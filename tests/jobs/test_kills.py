@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -248,6 +249,32 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         files = files or set(pushed.files)
         assert set(pushed.files) == files > {"model.safetensors", "config.json", "README.md"}
         assert pushed.files["model.safetensors"] == (run.best / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("path", ["^/lfs/", "/commit/main$"])
+def test_a_push_that_is_killed_within_a_file_or_its_commit_says_so(
+    store: RunStore, kills: Kills, toy_checkpoint: Path, hub: LoopbackHub, path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    run, name = toys.finished_run(store, toy_checkpoint), "ada/pairs"
+    held = hub.fail(path=path, gate=threading.Event())
+    app = kills.start("asking", run.id, f"push:{name}")
+    until(lambda: not held.times)
+    kills.at_random(app, 0.1, with_workers=True)
+    state, committing = PushJob.of(run).state(), "commit" in path
+    assert state.status == "interrupted"
+    said = f"the commit to {name} may have arrived" if committing else "nothing was committed"
+    assert said in state.error
+    assert held.gate is not None
+    held.gate.set()  # what the Hub had of it
+    repo = hub.repos["model", name]
+    until(lambda: len(repo.commits) == committing)
+    app = kills.start("asking", run.id, f"push:{name}")
+    until(lambda: PushJob.of(run).state().status == "finished")
+    app.kill()
+    assert len(repo.commits) == 1
+    assert repo.files["model.safetensors"] == (run.best / "model.safetensors").read_bytes()
 
 
 def test_an_export_is_whole_or_made_again_and_leaves_nothing_in_the_model(
