@@ -41,8 +41,8 @@ _LARGEST_JSON, _LARGEST_VOCABULARY = 64 * 2**20, 128 * 2**20  # bytes
 # that they are built, and a new head.
 _SHARED, _OF_HEAD = 4, 2**21
 _TENSORS_OF_HEAD = 1000
-# Numbers in a configuration by which lists are made, and their limits.
-_COUNTS = {re.compile(r"\w*layers?"): 1000, re.compile(r"num_labels"): 100_000}
+# Last word of a number in a configuration by which lists are made -> its limit.
+_COUNTS = {"layer": 1000, "layers": 1000, "labels": 100_000}
 _SHARD = re.compile(r"[\w.-]+\.safetensors")
 # Settings of a tokenizer that are kept, besides its tokens.
 _SETTINGS = {
@@ -308,7 +308,7 @@ def _without_places(config: dict[str, Any], file: str, name: str) -> dict[str, A
     repository or code."""
     kept = {}
     for key, value in config.items():
-        most = next((most for name, most in _COUNTS.items() if name.fullmatch(key)), math.inf)
+        most = _COUNTS.get(key.rpartition("_")[2], math.inf)
         if isinstance(value, int) and value > most:
             raise ModelError(
                 "{file} of the checkpoint {name} says {value:,} for {key}; the most is {most:,}.",

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from filelock import FileLock, Timeout
 
@@ -51,7 +51,13 @@ class BackgroundJob(JobFolder):
     limit: ClassVar[int]  # most jobs running at a time, for all visitors; others wait
     minutes: ClassVar[float] = math.inf  # most time of its work
     phase: ClassVar[Phase]  # phase in which its work begins
+    id_in_run: ClassVar[str] = "latest"  # of a kind that a run has one job of
     remedy: ClassVar[str] = ""  # for an unexpected error
+
+    @classmethod
+    def of(cls, run: Run, id: str = "") -> Self:
+        """Return the job that lies in a run's folder."""
+        return cls(run.folder / cls.folders.split("/")[1] / (id or cls.id_in_run))
 
     @property
     def run(self) -> Run:

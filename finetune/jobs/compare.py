@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, Self
 
 from pydantic import TypeAdapter
 
@@ -25,19 +24,13 @@ from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
-ComparisonKind = Literal["speed", "release"]
-
 
 class ComparisonJob(BackgroundJob):
-    """The measuring of runs' speeds, or a release check by a golden file."""
+    """The measuring of runs' speeds (its id is `speed`), in the folder of the best of a ranking, or
+    a release check by a golden file (`release`), in that of the new run."""
 
     name, folders, limit = "compare", "*/comparisons/*", 2
     phase = Phase.EVALUATE
-
-    @classmethod
-    def of(cls, run: Run, comparison: ComparisonKind) -> Self:
-        """Return the job in a run's folder: that of the new run, or of the best of a ranking."""
-        return cls(run.folder / "comparisons" / comparison)
 
     @property
     def judgement(self) -> Judgement | None:

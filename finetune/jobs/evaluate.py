@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.errors import JobError
@@ -15,18 +15,13 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.tasks.base import SureRule
 
-EvaluationKind = Literal["orders", "test"]
-
 
 class EvaluationJob(BackgroundJob):
-    """The scoring of a run's model, in both orders or on its test set."""
+    """The scoring of a run's model, in both orders (its id is `orders`) or on its test set
+    (`test`)."""
 
     name, folders, limit = "evaluate", "*/evaluations/*", 2
     phase = Phase.EVALUATE
-
-    @classmethod
-    def of(cls, run: Run, evaluation: EvaluationKind) -> Self:
-        return cls(run.folder / "evaluations" / evaluation)
 
     def start(self, store: RunStore) -> None:
         """Score the model. Raises a `JobError` unless the run has ended with a model."""

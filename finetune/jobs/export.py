@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from finetune.errors import StoreError
 from finetune.hub import downloads
@@ -16,7 +16,6 @@ from finetune.inference.quantized import QuantizationReport
 from finetune.jobs.background import BackgroundJob
 from finetune.jobs.evaluate import check_has_ended
 from finetune.runs.events import Phase
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
@@ -37,11 +36,7 @@ class ExportJob(BackgroundJob):
     """The export of a run's model."""
 
     name, folders, limit = "export", "*/exports/*", 2
-    phase = Phase.EXPORT
-
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        return cls(run.folder / "exports" / "onnx")
+    phase, id_in_run = Phase.EXPORT, "onnx"
 
     def start(self, store: RunStore) -> None:
         """Export the model. Raises a `JobError` unless the run has ended with a model."""

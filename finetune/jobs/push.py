@@ -12,7 +12,6 @@ import shutil
 import sys
 import traceback
 from dataclasses import dataclass, field
-from typing import Self
 
 from finetune.disk import read_as, write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
@@ -60,10 +59,6 @@ class PushJob(BackgroundJob):
 
     name, folders, limit = "push", "*/pushes/*", 4
     phase = Phase.CHECK_HUB
-
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        return cls(run.folder / "pushes" / "latest")
 
     def start(
         self, store: RunStore, request: PushRequest, token: str | None, approvals: Approvals

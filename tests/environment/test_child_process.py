@@ -80,7 +80,7 @@ def test_visitors_take_turns(processes: list[psutil.Process]) -> None:
         return child_process.call(f"{HERE}:{function}", *["a"][: function == "fine"], about="a")
 
     def children() -> list[psutil.Process]:
-        return psutil.Process().children()
+        return list(psutil.Process().children())
 
     before = len(children())
     with ThreadPoolExecutor(4) as pool:
