@@ -216,7 +216,7 @@ def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[An
     usable = [name for name, reason in source.columns.items() if reason in ("", NESTED)]
     if all(choices_of(config).values()):
         return {}
-    rows = source.cells("train", usable, len(usable), lambda *_: None)
+    rows = source.cells("train", usable, lambda *_: None)
     first = enumerate(islice(rows, 10 * SAMPLE_ROWS))
     sample = [cells for n, (_, cells) in first if n < SAMPLE_ROWS or n % 10 == 0]
     columns = zip(usable, zip(*sample, strict=True), strict=False)  # no row, no column

@@ -40,42 +40,59 @@ class Source(ABC):
     def __init__(self, name: str) -> None:
         self.name = name  # as shown to the user
         self.revision = ""  # commit of a Hub dataset
+        self.file_names: dict[str, str] = {}  # split -> file, as shown to the user
         self.splits: dict[str, str] = {}  # `train`, ... -> the source's own name of the split
         self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
         self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
+        self.listed: dict[str, list[str]] = {}  # the same for columns of lists
         self.notes: list[str] = []  # facts for the user on how it is read
         self.remarks: dict[str, list[Remark]] = {}  # split -> remarks on how its file was read
         self.sheets: list[str] = []  # of a workbook
 
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
-        """Yield the cells of some columns of a split. The last cell is the label: None if the split
-        has no such column, and `Columns` if it stands for several.
+        """Yield the cells of some columns of a split. The last cell is the label: `Columns` if it
+        stands for several, of which there are none if the split has no labels.
 
         Raises:
-            DataError: as below.
+            DataError: as below, or if a needed column is missing.
         """
-        parts = label_columns.parts_of(label, self.columns)
-        rows = self.cells(split, [*sentences, *(parts or [label])], len(sentences), on_bad_row)
-        for line, cells in rows:
-            texts, labels = cells[: len(sentences)], cells[len(sentences) :]
+        parts = label_columns.parts_of(label, self.columns) or [label]
+        own = self.columns_of(split)
+        for column in [*sentences, *(parts if label and split != "test" else ())]:
+            if column not in own:
+                raise DataError(
+                    "{names} has no column {column!r}; it has {columns}.",
+                    "Give every file the same header.",
+                    names=self.file_names.get(split, self.name),
+                    column=column,
+                    columns=some(own),
+                )
+        labels = parts if all(part in own for part in parts) else []
+        for line, cells in self.cells(split, [*sentences, *labels], on_bad_row):
+            texts, given = cells[: len(sentences)], cells[len(sentences) :]
             if any(isinstance(cell, list | dict) for cell in texts):
                 reason = _("has a list or an object where a text or number is read")
                 on_bad_row(line, reason)
-                continue
-            yield line, [*texts, Columns(zip(parts, labels, strict=True)) if parts else labels[0]]
+            elif len(labels) == 1:
+                yield line, [*texts, self._named(label, given[0])]
+            else:
+                yield line, [*texts, Columns(zip(labels, given, strict=True))]
+
+    def _named(self, column: str, cell: Any) -> Any:
+        """Replace the numbers of classes in a label's cell by their names."""
+        if names := self.classes.get(column):  # GLUE's test splits have -1 for an unknown label
+            return None if cell is None or int(cell) < 0 else names[int(cell)]
+        if names := self.listed.get(column):
+            return [names[index] for index in cell or ()]
+        return cell
 
     @abstractmethod
-    def cells(
-        self, split: str, columns: list[str], sentences: int, on_bad_row: OnBadRow
-    ) -> CellRows:
-        """Yield the cells of some columns of a split, None for a label that it does not have.
+    def columns_of(self, split: str) -> list[str]:
+        """The columns of a split."""
 
-        Args:
-            sentences: how many of the columns hold sentences; the others hold labels.
-
-        Raises:
-            DataError: if a needed column is missing, or the split cannot be read to its end.
-        """
+    @abstractmethod
+    def cells(self, split: str, columns: list[str], on_bad_row: OnBadRow) -> CellRows:
+        """Yield the cells of some columns of a split. DataError if it cannot be read to its end."""
 
 
 class _FileSource(Source):
@@ -92,7 +109,7 @@ class _FileSource(Source):
             split: table_formats.open_table(path, names[split], options)
             for split, path in paths.items()
         }
-        self.splits = {split: split for split in paths}
+        self.splits, self.file_names = {split: split for split in paths}, names
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
         self.columns |= dict.fromkeys(train.nested, label_columns.NESTED)
@@ -100,27 +117,12 @@ class _FileSource(Source):
         self.notes = [note for table in self._tables.values() for note in table.notes]
         self.remarks = {split: table.remarks for split, table in self._tables.items()}
 
-    def cells(
-        self, split: str, columns: list[str], sentences: int, on_bad_row: OnBadRow
-    ) -> CellRows:
-        table = self._tables[split]
-        needed = columns[:sentences] if split == "test" else filter(None, columns)
-        for column in needed:
-            if column not in table.columns:
-                raise DataError(
-                    "{names} has no column {column!r}; it has {columns}.",
-                    "Give every file the same header.",
-                    names=table.name,
-                    column=column,
-                    columns=some(table.columns),
-                )
-        read = [column for column in columns if column in table.columns]
-        names = self.classes.get(columns[-1]) if len(columns) > sentences else None
-        for line, record in table.rows(on_bad_row, read):
-            cells = [to_plain_value(record.get(column)) for column in columns]
-            if names:
-                cells[-1] = names[int(cells[-1])]
-            yield line, cells
+    def columns_of(self, split: str) -> list[str]:
+        return self._tables[split].columns
+
+    def cells(self, split: str, columns: list[str], on_bad_row: OnBadRow) -> CellRows:
+        for line, record in self._tables[split].rows(on_bad_row, columns):
+            yield line, [*map(to_plain_value, record.values())]
 
 
 class _HubSource(Source):
@@ -129,7 +131,6 @@ class _HubSource(Source):
     def __init__(self, config: RunConfig) -> None:
         repo, name = catalog.repo_and_config(config)
         super().__init__(f"{repo} ({name})" if name else repo)
-        self._listed: dict[str, list[str]] = {}  # column of lists -> names of their classes
         self.revision = _commit(repo, config.dataset_revision)
         if self.revision:
             # `datasets` would fetch any URL and open any local file that the description names.
@@ -162,28 +163,17 @@ class _HubSource(Source):
             if isinstance(feature, ClassLabel):
                 self.classes[column] = list(feature.names)
             if isinstance(inner, ClassLabel):
-                self._listed[column] = list(inner.names)
+                self.listed[column] = list(inner.names)
 
-    def cells(
-        self, split: str, columns: list[str], sentences: int, on_bad_row: OnBadRow
-    ) -> CellRows:
+    def columns_of(self, split: str) -> list[str]:
+        names: list[str] = self._splits[self.splits[split]].column_names
+        return names
+
+    def cells(self, split: str, columns: list[str], on_bad_row: OnBadRow) -> CellRows:
         lines = count(1)
-        for batch in self._splits[self.splits[split]].iter(1000):
-            absent = [None] * len(next(iter(batch.values())))
-            read = [batch[column] for column in columns[:sentences]]
-            read += [batch.get(column, absent) for column in columns[sentences:]]
-            if len(columns) == sentences + 1:
-                read[-1] = [self._named(columns[-1], cell) for cell in read[-1]]
-            for row in zip(*read, strict=True):
+        for batch in self._splits[self.splits[split]].select_columns(columns).iter(1000):
+            for row in zip(*(batch[column] for column in columns), strict=True):
                 yield next(lines), list(row)
-
-    def _named(self, column: str, cell: Any) -> Any:
-        """Replace the numbers of classes in a label's cell by their names."""
-        if names := self.classes.get(column):  # GLUE's test splits have -1 for an unknown label
-            return names[cell] if cell is not None and cell >= 0 else None
-        if names := self._listed.get(column):
-            return [names[index] for index in cell or ()]
-        return cell
 
 
 def open_source(config: RunConfig, root: Path) -> Source:

@@ -417,7 +417,7 @@ def same_pairs(*models: tuple[Target, Targets, pa.Table | None]) -> bool:
     answers and, if they were kept, the texts. The range of a score is that of the training pairs,
     which may differ."""
     (target, truth, table), (other, other_truth, other_table) = models
-    if replace(target, low=other.low, high=other.high) != other:
+    if replace(target, low=other.low, high=other.high, decimal=other.decimal) != other:
         return False
     same = np.array_equal(truth, other_truth)
     return same and (table is None or other_table is None or table.equals(other_table))

@@ -64,6 +64,8 @@ class ShownRows:
 def shortened(row: ShownRow) -> ShownRow:
     """Shorten the cells of a row."""
     plain = {name: to_plain_value(cell) for name, cell in row["cells"].items()}
-    cells = {name: c[:_CELL] if isinstance(c, str) else c for name, c in plain.items()}
-    row["cells"] = cells
+    row["cells"] = {
+        name: cell if cell is None or isinstance(cell, int | float) else str(cell)[:_CELL]
+        for name, cell in plain.items()
+    }
     return row

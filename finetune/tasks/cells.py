@@ -30,7 +30,7 @@ _NO = {
 _WITHIN_NAMES = " -_."  # separators of labels that names of labels have, too
 _MOST_CHARACTERS = 10_000  # of a cell
 _MOST_TEXTS = 1000  # in which a separator is searched
-_ENDS = {"[": "]", "{": "}", "(": ")"}
+_BRACKETS = ("[]", "{}", "()")
 _NESTED = (list, tuple, set, dict)
 _LABEL_KEYS = ("choices", "labels", "label", "classes", "class", "categories", "category")
 _NAME_KEYS = ("name", "value", "title", "text")
@@ -84,16 +84,18 @@ def read_cell(cell: Any) -> Any:
         A list of texts; an object (name -> text) if all its values are marks; otherwise the cell
         itself, which is a value, or a list or object that cannot be read.
     """
-    if isinstance(cell, str):
-        text = cell.strip()
-        if len(text) < 2 or _ENDS.get(text[0]) != text[-1] or len(text) > _MOST_CHARACTERS:
-            return cell
-        said = _read_brackets(text)
-    elif isinstance(cell, list | tuple | dict) and not isinstance(cell, Columns):
-        said = _said(cell)
-    else:
-        return cell
-    return str(cell) if said is None else said
+    try:
+        if isinstance(cell, _NESTED) and not isinstance(cell, Columns):
+            return _said(cell)
+        if isinstance(cell, str):
+            text = cell.strip()
+            if text[:1] + text[-1:] in _BRACKETS and len(text) <= _MOST_CHARACTERS:
+                return _read_brackets(text)
+    except ValueError:
+        return str(cell)
+    except RecursionError:
+        return "{...}"
+    return cell
 
 
 def read_value(cell: Any) -> Any:
@@ -108,7 +110,7 @@ def read_value(cell: Any) -> Any:
 
 def is_nested(text: str) -> bool:
     """True for a list or an object that `read_cell` could not read."""
-    return _ENDS.get(text[:1]) == text[-1:] and text[:1] in ("[", "{")
+    return text[:1] + text[-1:] in _BRACKETS[:2]
 
 
 def are_places(lists: Sequence[Sequence[str]]) -> bool:
@@ -205,7 +207,7 @@ def _recur(
 
 @lru_cache(maxsize=4096)
 def _read_brackets(text: str) -> Any:
-    """Read a text in brackets; None if it is a list or an object that cannot be read."""
+    """Read a text in brackets. ValueError if it is a list or an object that cannot be read."""
     for parse in (json.loads, _parse_python):
         try:
             value = parse(text)
@@ -216,7 +218,7 @@ def _read_brackets(text: str) -> Any:
     if text[0] == "(":
         return text
     if re.search(r"[\[\]{}]|^'|['\"]\s*:", inner):
-        return None
+        raise ValueError(text)
     if re.fullmatch(r"[\d.\s]+", inner):  # as NumPy prints numbers
         return [number.removesuffix(".") for number in inner.split()]
     mark = next((mark for mark in ",;|" if mark in inner), ",")
@@ -228,7 +230,8 @@ def _parse_python(text: str) -> Any:
 
 
 def _said(value: Any) -> Any:
-    """Read a value of JSON or Python, as `read_cell` does; None if it is nested in other ways."""
+    """Read a value of JSON or Python as `read_cell` does. ValueError if it is nested otherwise than
+    labels are."""
     if isinstance(value, dict):
         return _said_by_object(value)
     if not isinstance(value, _NESTED):
@@ -241,28 +244,24 @@ def _said(value: Any) -> Any:
         parts += said if isinstance(item, dict) and isinstance(said, list) else [said]
     if len(parts) == 1 and isinstance(parts[0], dict | float):
         return parts[0]
-    if any(isinstance(part, _NESTED) or _is_fraction(part) for part in parts):
-        return None
+    if any(isinstance(part, _NESTED) or (isinstance(part, float) and part % 1) for part in parts):
+        raise ValueError(value)
     parts = [int(part) if isinstance(part, bool) else part for part in parts]
     return [label_text(part) for part in parts if not is_missing(part)]
 
 
-def _is_fraction(value: Any) -> bool:
-    return isinstance(value, float) and value == value and not value.is_integer()
-
-
 def _said_by_object(value: Mapping[Any, Any]) -> Any:
     parts = {str(key): part for key, part in value.items()}
-    keys = {key.lower(): key for key in parts}
-    if named := next((keys[key] for key in _LABEL_KEYS if key in keys), None):
-        return _said(parts[named])
+    keys = {key.lower(): key for key in reversed(parts)}
+    for key in _LABEL_KEYS:
+        if key in keys:
+            return _said(parts[keys[key]])
     plain = [part for part in parts.values() if not isinstance(part, _NESTED)]
     marks = [part for part in plain if mark_of(part) is not None or label_text(part) == NO_LABEL]
     if len(marks) == len(parts) and not (len(parts) == 1 and isinstance(marks[0], str)):
         return {name: label_text(mark) for name, mark in parts.items()}
-    lists = [part for part in parts.values() if isinstance(part, list)]
-    named = next((keys[key] for key in _NAME_KEYS if key in keys), None)
-    if named and not lists:
-        return _said(parts[named])
-    only = lists or [*parts.values()]
-    return _said(only[0]) if len(only) == 1 else None
+    only = [part for part in parts.values() if isinstance(part, list)]
+    only = only or [parts[keys[key]] for key in _NAME_KEYS if key in keys][:1] or [*parts.values()]
+    if len(only) > 1:
+        raise ValueError(value)
+    return _said(only[0])

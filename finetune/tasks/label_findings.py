@@ -84,7 +84,7 @@ def findings(
         undo = Remedy("label_map", "", _("Undo"))
         chosen = _("You chose it.")
         yield Finding("label-map", "notes", title, 0, chosen, remedies=[undo], done=True)
-    if labels.reading.by_share:
+    if labels.reading.notation == "shares":
         title = _("Numbers between 0 and 1 in the column {column!r}", column=column.name)
         action = _("A row has the label from 0.5 on. Write 0 and 1 for another limit.")
         yield Finding("shares", "warns", title, 0, action)
@@ -104,7 +104,7 @@ def _several_labels(config: RunConfig, labels: LabelledRows) -> Finding:
     if column.joined:
         title = _("Each of these columns is a label: {columns}", columns=column.name)
         action = _("A row has those in whose column it has 1, or a mark such as x; empty is 0.")
-        if reading.notation != "marks":
+        if reading.notation == "labels":
             title = _("These columns hold the labels of a row: {columns}", columns=column.name)
             action = _("A row has the label of each cell that is not empty.")
         return Finding(kind, "notes", title, 0, action)
@@ -143,7 +143,7 @@ def _names(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
     )
     action = _(
         "They are called by their places, from 1. Say their names as label_map, such as {names}.",
-        names="'1=first name' '2=second name'",
+        names="'1=first 2=second'",
     )
     yield Finding("label-names", "warns", title, 0, action)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.tasks import cells, classes
-from finetune.tasks.base import Targets
+from finetune.tasks.base import MISSING_LABEL, Targets
 from finetune.tasks.cells import MARKS, NO_LABEL, Columns, label_text
 from finetune.text_hashes import Integers
 
@@ -25,8 +25,9 @@ _SEPARATORS = {name: mark for mark, name in NAMES.items()} | {"list": "", "none"
 _MOST_CELLS = 100_000  # different ones
 _STRUCTURE = " "  # begins the spelling of a list or an object; no text begins with a blank
 
-# Texts, lists, objects of marks or of labels, or lists of marks that only their places name.
-Notation = Literal["text", "list", "marks", "labels", "places"]
+# Texts, lists, marks of names, numbers between 0 and 1 as marks, lists of marks, or several columns
+# of labels.
+Notation = Literal["text", "list", "marks", "shares", "places", "labels"]
 Said = list[str] | dict[str, str] | str  # what a cell says
 
 
@@ -41,7 +42,10 @@ class ListEncoder:
         self._codes = {name: code for code, name in enumerate(names)}
 
     def code(self, cell: Any) -> int:
-        """Return the number of a cell. DataError if there are too many different ones."""
+        """Return the number of a cell, or `MISSING_LABEL` if no column has it. DataError if there
+        are too many different ones."""
+        if isinstance(cell, Columns) and not cell:
+            return MISSING_LABEL
         text = _spell(cell)
         if text not in self._codes:
             if len(self.spellings) >= _MOST_CELLS:
@@ -94,7 +98,6 @@ class LabelLists:
     unknown: list[str]  # changed names that no label has
     example: str  # the cell with the most labels
     notation: Notation
-    by_share: bool  # True if some marks are numbers between 0 and 1
 
     def targets(self, codes: NDArray[Any]) -> Targets:
         """1 for each label of a row and 0 for the others, infinity for a row without a label, nan
@@ -102,12 +105,12 @@ class LabelLists:
         targets = np.zeros((len(codes), max(1, len(self.names))), np.float32)
         spellings, first, place = np.unique(codes, return_index=True, return_inverse=True)
         for number, spelling in enumerate(spellings.tolist()):
-            labels = self.members[spelling]
-            targets[first[number], slice(None) if labels is None else labels] = (
-                np.nan if labels is None else 1
-            )
-            if spelling in self.unlabelled:
+            if spelling in self.unlabelled or spelling == MISSING_LABEL:
                 targets[first[number]] = np.inf
+            elif (labels := self.members[spelling]) is None:
+                targets[first[number]] = np.nan
+            else:
+                targets[first[number], labels] = 1
         return targets[first[place]]
 
 
@@ -151,20 +154,16 @@ def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> L
         unknown=read.unknown,
         example="" if longest is None else shown(spellings[longest]),
         notation=_notation(said, marked, by_place),
-        by_share=any(
-            marked[name] and cells.is_share(cell)
-            for value in said
-            if isinstance(value, dict)
-            for name, cell in value.items()
-        ),
     )
 
 
 def _notation(said: Sequence[Said], marked: Mapping[str, bool], by_place: bool) -> Notation:
-    if by_place or not marked:
-        lists = any(isinstance(value, list) for value in said)
-        return "places" if by_place else "list" if lists else "text"
-    return "marks" if all(marked.values()) else "labels"
+    if not marked:
+        return "list" if any(isinstance(value, list) for value in said) else "text"
+    if by_place or not all(marked.values()):
+        return "places" if by_place else "labels"
+    marks = {mark for value in said if isinstance(value, dict) for mark in value.values()}
+    return "shares" if any(map(cells.is_share, marks)) else "marks"
 
 
 def _marked(said: Sequence[Said], rows: Integers) -> dict[str, bool]:

@@ -64,11 +64,11 @@ class MultiLabel:
         return ListEncoder(column, names)
 
     def cell(self, spellings: Sequence[str], code: Any) -> str:
-        return label_lists.shown(spellings[code])
+        return label_lists.shown(spellings[code]) if code >= 0 else ""
 
     def read(self, column: LabelColumn, config: RunConfig) -> LabelLists:
         codes = np.concatenate(list(column.codes.values()))
-        rows = np.bincount(codes, minlength=len(column.spellings))
+        rows = np.bincount(codes[codes >= 0], minlength=len(column.spellings))
         return label_lists.read_lists(column.spellings, rows, config)
 
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[LabelLists, bool]:

@@ -156,10 +156,12 @@ class Regression:
         return []
 
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
-        """A number that can be read in two ways is read as those that were trained on."""
+        """A number that can be read in two ways is read as those that were trained on, and -1 is no
+        score if these begin at 0 or above."""
         values = [numerals.to_number(read_value(cell), target.decimal) for cell in cells]
         numbers = np.array([np.nan if value is None else value for value in values], np.float32)
-        return numbers, np.isfinite(numbers)
+        no_score = (numbers == -1) & (0 <= target.low < target.high)
+        return numbers, np.isfinite(numbers) & ~no_score
 
     def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
         ends = ("prediction_low", "prediction_high") if rule.margin is not None else ()
