@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
+from finetune import arguments
 from finetune.messages import Text
 from finetune.text_hashes import Integers
 
@@ -33,6 +35,11 @@ class Remedy:
     field: str
     value: bool | str
     text: Text  # of its button
+
+    @property
+    def option(self) -> str:
+        """The option of the command line that sets the value, quoted for a shell."""
+        return shlex.join(arguments.option(self.field, self.value))
 
 
 @dataclass(frozen=True)

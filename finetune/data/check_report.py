@@ -143,7 +143,7 @@ def summarise(report: CheckReport) -> dict[str, Any]:
             (name -> rows) and `left_out` (reason -> rows); `unreadable`, a list of `split`, `line`
             and `reason`; `findings`, each with `kind`, `severity`, `title`, `action`, `rows` (their
             number), `lines` (split -> the first of them, from 1), `choices` (values of fields that
-            resolve it) and `done`; `blocks`, the reasons why training is impossible; `notes`, facts
+            resolve it, each with its `option` of the command line) and `done`; `blocks`, the reasons why training is impossible; `notes`, facts
             on how the source was read.
     """
     findings = []
@@ -160,7 +160,10 @@ def summarise(report: CheckReport) -> dict[str, Any]:
                 "action": finding.action,
                 "rows": finding.count,
                 "lines": lines,
-                "choices": [{"field": r.field, "value": r.value} for r in finding.remedies],
+                "choices": [
+                    {"field": remedy.field, "value": remedy.value, "option": remedy.option}
+                    for remedy in finding.remedies
+                ],
                 "done": finding.done,
             }
         )

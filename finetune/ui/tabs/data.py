@@ -39,13 +39,15 @@ from finetune.ui.panel import Panel, Updates, handler
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # Settings for the rows of one source; like its columns, they do not apply to another.
-ANSWERS = ("positive_label", "label_map", "rare_classes", "drop_leaked", "drop_duplicates", "folds")
+ANSWERS = (
+    "positive_label", "label_map", "label_separator", "rare_classes", "drop_leaked",
+    "drop_duplicates", "folds",
+)  # fmt: skip
 CLEARED_FIELDS = (*SOURCE_FIELDS[1:], *ANSWERS)
 CHOSEN_COLUMNS = (
     "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",
 )  # fmt: skip
-# Fields a finding can set.
-REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS, "sheet", *form.READING, "checkpoint")
+REMEDIES = (*DATA_FIELDS[1:], "checkpoint")  # fields a finding can set
 _TEMPLATE = "checks.html"
 
 Choices = list[tuple[str, str]]  # label, value
