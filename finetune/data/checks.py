@@ -19,7 +19,6 @@ from finetune.data import (
     reading_findings,
     splits,
     token_lengths,
-    tokenizer_fit,
 )
 from finetune.data.check_report import FEW_HELD_OUT, CheckReport, SplitSummary, TokenLengths
 from finetune.data.row_findings import described, rows_finding
@@ -81,8 +80,8 @@ def check_pairs(
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
     findings = list(report.findings)
     try:
-        lengths, fit = token_lengths.check_lengths(assigned, config)
-        findings += tokenizer_fit.findings(fit, config.checkpoint)
+        lengths, found = token_lengths.check_lengths(assigned, config)
+        findings += found
     except ModelError as error:
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
         lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
