@@ -38,8 +38,8 @@ class JsonTable(TextTable):
             header_rows = [[table.cell_text(cell) for cell in row] for row in lists]
             header = headers.find_header(header_rows, options.header)
             self.has_header = header.named
-            self._name_columns(header_rows[header.above])
-            self._names, self._above = self.columns, header.above + header.named
+            self._name_columns(header.names(header_rows))
+            self._names, self._above = self.columns, header.rows
             if header.named:
                 self._repeats = headers.Repeats(header_rows[header.above])
             if options.header == "auto":

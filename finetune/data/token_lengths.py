@@ -31,9 +31,7 @@ _LARGEST_TOKENIZER = 30 * 2**20  # bytes
 _estimates: dict[tuple[Path, Path], TokenLengths] = {}
 
 
-def check_lengths(
-    assigned: SplitRows, config: RunConfig
-) -> tuple[TokenLengths, Iterable[Finding]]:
+def check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, Iterable[Finding]]:
     """Measure the training rows, or a random sample, with the checkpoint's tokenizer, and report
     how well it knows their language.
 
