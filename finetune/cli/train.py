@@ -101,7 +101,7 @@ def _named(args: argparse.Namespace) -> Run:
     except NoSuchRun as error:
         raise StoreError(
             "There is no run {name!r} to go on with: --run resumes one.",
-            "Leave it out to begin a new run, and name that by {option}.",
+            "Leave it out to begin a new run, which gets its name by {option}",
             name=str(args.run),
             option=shlex.join(option("name", str(args.run))),
         ) from error

@@ -63,6 +63,7 @@ def check_pairs(
     all_rows = splits.assign_rows(dataset, kept)
     findings = [
         *reading_findings.findings(dataset.remarks),
+        *splits.half_lost(all_rows, config),
         *_rows_left_out(config, all_rows),
         *column_findings.single_text(config, all_rows),
         *_leaked_rows(config, all_rows),

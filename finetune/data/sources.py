@@ -17,7 +17,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access, label_columns, table_formats
+from finetune.data import catalog, hub_access, label_columns, review, table_formats
 from finetune.data.table import OnBadRow, ReadOptions, Remark, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
@@ -47,22 +47,43 @@ class Source(ABC):
         self.remarks: dict[str, list[Remark]] = {}  # split -> remarks on how its file was read
         self.sheets: list[str] = []  # of a workbook
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
+    def rows(
+        self,
+        split: str,
+        sentences: list[str],
+        label: str,
+        on_bad_row: OnBadRow,
+        status: str = "",
+        on_left_out: OnBadRow = lambda line, reason: None,
+    ) -> CellRows:
         """Yield the cells of some columns of a split. The last cell is the label: None if the split
-        has no such column, and `Columns` if it stands for several.
+        has no such column, and `Columns` if it stands for several. Rows that did not pass review,
+        as the column `status` says, are left out.
 
         Raises:
             DataError: as below.
         """
         parts = label_columns.parts_of(label, self.columns)
-        rows = self.cells(split, [*sentences, *(parts or [label])], len(sentences), on_bad_row)
+        reviewed = [status] if self._has(split, status) else []
+        before = [*sentences, *reviewed]
+        rows = self.cells(split, [*before, *(parts or [label])], len(before), on_bad_row)
         for line, cells in rows:
-            texts, labels = cells[: len(sentences)], cells[len(sentences) :]
+            texts, labels = cells[: len(sentences)], cells[len(before) :]
             if any(isinstance(cell, list | dict) for cell in texts):
                 reason = _("has a list or an object where a text or number is read")
                 on_bad_row(line, reason)
                 continue
-            yield line, [*texts, Columns(zip(parts, labels, strict=True)) if parts else labels[0]]
+            answer = Columns(zip(parts, labels, strict=True)) if parts else labels[0]
+            if reviewed:
+                answer, why = review.judge(answer, cells[len(texts)], status, status == label)
+                if why:
+                    on_left_out(line, why)
+                    continue
+            yield line, [*texts, answer]
+
+    def _has(self, split: str, column: str) -> bool:
+        """True if a split has a column."""
+        return column in self.columns
 
     @abstractmethod
     def cells(
@@ -121,6 +142,9 @@ class _FileSource(Source):
             if names:
                 cells[-1] = names[int(cells[-1])]
             yield line, cells
+
+    def _has(self, split: str, column: str) -> bool:
+        return column in self._tables[split].columns
 
 
 class _HubSource(Source):

@@ -86,6 +86,7 @@ class Table(ABC):
         self.columns: list[str] = []  # unique names, in the order of the file
         self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
         self.nested: list[str] = []  # columns of lists or objects, which can be labels
+        self.inner: set[str] = set()  # columns within those of the file, which hold objects
         self.sheets: list[str] = []  # of a workbook
         self.row_count = 0  # approximate; 0 if only reading the file would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
