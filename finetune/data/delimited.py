@@ -88,19 +88,9 @@ class CsvTable(TextTable):
         _even, usual = max(_usual_widths(body, delimiter), key=itemgetter(0))
         blanks = _blanks_follow(body, delimiter, quoting.character(quote))
         shape = Shape(delimiter, usual, usual, blanks)
-        below = dropwhile(  # comments of another width; one of the usual width may be the header
-            lambda line: line[1].startswith("#") and line[1].count(delimiter) + 1 != usual,
-            body,
-        )
-        records = list(quoting.Scanner(below, shape, quote))
-        starts = [bool(record.cells) and record.cells[0].startswith("#") for record in records]
-        hashed = [*starts, False].index(False)
+        records = list(quoting.Scanner(iter(body), shape, quote))
         rows = [record.cells for record in records]
-        header = headers.find_header(rows[hashed:], options.header)
-        if hashed and header.named and not header.doubtful:
-            rows, records = rows[hashed:], records[hashed:]
-        elif hashed:
-            header = headers.find_header(rows, options.header)
+        header = headers.find_header(rows, options.header)
         self.has_header = header.named
         names = header.names(rows)
         rest = rows[header.rows :]

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finetune.data.table import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Remark
 from finetune.errors import some
+from finetune.findings import Remedy
 from finetune.messages import message as _
 
 Cells = Sequence[str]
@@ -61,7 +62,11 @@ def find_header(rows: Sequence[Cells], requested: str = "auto") -> Header:
     filled = [sum(cell.strip() != "" for cell in row) for row in rows]
     usual = max(Counter(n for n in filled if n > 1).most_common(1), default=(1, 0))[0]
     above = 0
-    while usual > 1 and above < min(_MAX_ABOVE, len(rows) - 1) and filled[above] < 2:
+    while (
+        usual > 1
+        and above < min(_MAX_ABOVE, len(rows) - 1)
+        and (filled[above] < 2 or (filled[above] != usual and rows[above][0].startswith("#")))
+    ):
         above += 1
     if requested != "auto" or above == len(rows):
         return Header(above, requested != "no")
@@ -197,7 +202,7 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
             "Line {line} of {name} looks like data, so it is read as a row.", line=line, name=name
         )
         action = _("The columns are named by their numbers.")
-        answer = Answer("header", "yes", _("It has the names of the columns"))
+        answer = Remedy("header", "yes", _("It has the names of the columns"))
     elif header.doubtful:
         title = _(
             "Line {line} of {name} is taken as names of the columns: {names}.",
@@ -206,7 +211,7 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
             names=some(names),
         )
         action = _("Its cells are not read as a row. Say so if it is one.")
-        answer = Answer("header", "no", _("It is a row"))
+        answer = Remedy("header", "no", _("It is a row"))
     else:
         return []
     return [Remark("header", "notes", title, action, answers=[answer])]
@@ -215,7 +220,7 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
 def skipped_remarks(rows: Sequence[tuple[int, str]], names: int) -> list[Remark]:
     """Remark on lines before the first row of data. `names` is the line with the names of the
     columns; others stand above it, or describe the columns."""
-    answers = [Answer("header", "yes", _("The first line has the names of the columns"))]
+    answers = [Remedy("header", "yes", _("The first line has the names of the columns"))]
     remarks = []
     for kind, title, found in (
         ("above-header", _("Lines above the table"), [row for row in rows if row[0] < names]),

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from finetune.data import headers
-from finetune.data.table import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Remark
 from finetune.errors import some
+from finetune.findings import Remedy
 from finetune.messages import message as _
 
 _MOSTLY = 0.9  # share of rows from which a column counts as quoted
@@ -346,19 +347,19 @@ def remarks(quoting: Quoting, requested: bool) -> list[Remark]:
             "Quotation marks are read as part of the texts: line {lines}", lines=some(lines, 3)
         )
         action = _("There they do not enclose cells, while each line fits the header as it stands.")
-        answers = [Answer("quote", DOUBLE, apart)]
+        answers = [Remedy("quote", DOUBLE, apart)]
         severity: Literal["warns", "notes"] = "notes"
     elif found.against:
         lines = found.stray + (found.joining if quoting.split_joined else [])
         title = _("Quotation marks that do not enclose cells: line {lines}", lines=some(lines, 3))
         action = _("These lines are read as they stand, the others with quotes around cells.")
-        answers = [Answer("quote", NONE, _("They are part of the texts everywhere"))]
+        answers = [Remedy("quote", NONE, _("They are part of the texts everywhere"))]
         severity = "warns"
     elif found.sometimes_quoted() and not requested:
         lines = found.needless_lines
         title = _("Quotation marks around some texts: line {lines}", lines=some(lines, 3))
         action = _("They are taken for marks around cells and left out.")
-        answers = [Answer("quote", NONE, _("They are part of the texts"))]
+        answers = [Remedy("quote", NONE, _("They are part of the texts"))]
         severity = "notes"
     if not lines:
         return []

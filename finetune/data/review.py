@@ -11,7 +11,8 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from finetune.config import NO_COLUMN
-from finetune.data.table import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Remark
+from finetune.findings import Remedy
 from finetune.messages import message as _
 from finetune.tasks.cells import MISSING, label_text, read_cell
 
@@ -122,7 +123,7 @@ def remarks(column: str, lines: Mapping[str, Sequence[int]]) -> list[Remark]:
     """Remark on the rows that were left out: reason -> their lines."""
     rejected = {said: own for said, own in lines.items() if said not in LOST}
     words = ", ".join(f"{said} ({len(own):,})" for said, own in rejected.items())
-    answers = [Answer("status_column", NO_COLUMN, _("Use them too"))]
+    answers = [Remedy("status_column", NO_COLUMN, _("Use them too"))]
     not_passed = _(
         "Rows that did not pass review in {column!r}: {words}", column=column, words=words
     )

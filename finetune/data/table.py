@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 from finetune import owners
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.errors import DataError
+from finetune.findings import Remedy
 from finetune.messages import Text
 from finetune.messages import message as _
 
@@ -54,15 +55,6 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A value of a field of `RunConfig` that decides how a file is read."""
-
-    field: str
-    value: str
-    text: Text  # of its button
-
-
-@dataclass(frozen=True)
 class Remark:
     """A fact or question about how a file was read."""
 
@@ -72,7 +64,7 @@ class Remark:
     action: Text
     count: int = 0  # lines concerned
     lines: list[tuple[int, str]] = field(default_factory=list)  # some of them, from 1
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Remedy] = field(default_factory=list)
 
 
 MAX_LINES = 20  # kept with a remark

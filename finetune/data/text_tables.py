@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from finetune.data import encodings, table
-from finetune.data.table import MAX_FIELD, Answer, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.data.table import MAX_FIELD, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.findings import Remedy
 from finetune.messages import message as _
 
 LABEL = "__label__"  # before each label of a line
@@ -33,7 +34,7 @@ class TextTable(Table):
                     _("{name} is not UTF-8, and its encoding is in doubt.", name=self.name),
                     _("Choose the encoding in which it reads well: {choices}", choices=choices),
                     answers=[
-                        Answer("encoding", codec, f"{codec}: {sample}")
+                        Remedy("encoding", codec, f"{codec}: {sample}")
                         for codec, sample in encoding.readings
                     ],
                 )

@@ -25,10 +25,11 @@ from python_calamine import (
 
 from finetune.data import headers, table
 from finetune.data.headers import Header
-from finetune.data.table import Answer, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.data.table import OnBadRow, ReadOptions, Remark, Rows, Table
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, some
+from finetune.findings import Remedy
 from finetune.messages import message as _
 
 STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")  # of zip files and of old Excel's
@@ -76,7 +77,7 @@ class WorkbookTable(Table):
             )
             self.notes.append(text)
             answers = [
-                Answer("sheet", other, _("Read {sheet!r} ({n:,} rows)", sheet=other, n=rows - 1))
+                Remedy("sheet", other, _("Read {sheet!r} ({n:,} rows)", sheet=other, n=rows - 1))
                 for other, rows in sizes.items()
                 if rows > 1 and other != self._sheet
             ]

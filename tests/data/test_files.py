@@ -69,14 +69,6 @@ def test_a_file_is_read_told_or_asked_about(name: str, root: Path) -> None:
     assert seen(report(root, name)) == {"classes": {}, "told": {}, "asked": {}} | expected
 
 
-def questions(found: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    return [
-        (finding["title"], [choice["option"] for choice in finding["choices"]])
-        for finding in found["findings"]
-        if not finding["done"]
-    ]
-
-
 def test_every_answer_to_a_finding_works_when_it_is_pasted(root: Path) -> None:
     """Each answer to a question, and one of each kind of others."""
     pasted: set[tuple[str, str]] = set()
