@@ -30,7 +30,7 @@ def add_arguments(
         if field.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
         if field.several:
-            details |= {"nargs": "+"}
+            details |= {"nargs": "+", "action": "extend"}
         default = getattr(defaults, name)
         word = field.words.get(default) if field.words else None
         text = f"{field.help} (default: {word.lower() if word else repr(default)})"
@@ -48,7 +48,7 @@ def add_arguments(
 def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
     """The values of the options of `add_arguments` that were given, as text."""
     return {
-        name: shlex.join(value) if isinstance(value, list) else value
+        name: shlex.join(filter(None, value)) if isinstance(value, list) else value
         for name, value in vars(namespace).items()
         if name in hyperparameters()
     }
@@ -62,14 +62,21 @@ def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str
         words += [f"--{split}_file", file]
     defaults = RunConfig()
     for name, value in config.to_dict().items():
-        if value == getattr(defaults, name) or (name == "dataset" and files):
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
-        elif (text := str(value)).startswith("-") or not text:
-            words.append(f"--{name}={text}")  # or it would be taken for an option
-        elif hyperparameters()[name].several:
-            words += [f"--{name}", *shlex.split(text)]
-        else:
-            words += [f"--{name}", text]
+        if value != getattr(defaults, name) and not (name == "dataset" and files):
+            words += option(name, value)
     return shlex.join(words)
+
+
+def option(name: str, value: Any) -> list[str]:
+    """Return the words of a command line that set a field, such as `--label_map` and `old=new`. An
+    empty text sets a number to the first of its `words`, as an empty box of the form does."""
+    field = hyperparameters()[name]
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if value == "" and field.words:
+        value = next(iter(field.words))
+    texts = shlex.split(str(value)) if field.several else [str(value)]
+    plain = [text for text in texts if text and not text.startswith("-")]
+    # Others would be taken for options.
+    words = [f"--{name}={text}" for text in texts or [""] if text not in plain]
+    return [*words, f"--{name}", *plain] if plain else words

@@ -274,6 +274,8 @@ class RunConfig(BaseModel):
     """Which column holds the second text; (none) for single texts."""
     label_column: str = _data("", label="Label")
     """Which column holds the answer; empty to guess it."""
+    status_column: str = _data("", label="Review status")
+    """Which column says that a row was rejected or skipped; empty to guess it, (none) for none."""
     task: str = _data("")
     """What is learned, such as single_label_classification; empty to see it from the label."""
     positive_label: str = _data("", label="Positive class")
@@ -288,6 +290,8 @@ class RunConfig(BaseModel):
     """What is between several labels of a row: a character, newline, tab, space, or none."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
     """A class of fewer than five training rows: ask first, keep it, or leave its rows out."""
+    lost_rows: Literal["ask", "leave_out"] = _data("ask", label="Half of the rows lost")
+    """If half of the rows cannot be read or have no label: ask first, or leave them out."""
     sheet: str = _data("")
     """Which sheet of a workbook; empty for the first with pairs."""
     delimiter: str = _data("")
@@ -569,7 +573,7 @@ READING_FIELDS = ("sheet", "delimiter", "quote", "encoding", "header")  # how a 
 # What is read, and from which columns.
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
-    "test_split", "sentence1_column", "sentence2_column", "label_column",
+    "test_split", "sentence1_column", "sentence2_column", "label_column", "status_column",
     "task", "score_cut", *READING_FIELDS,
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *fields_of("Data"))

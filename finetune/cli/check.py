@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -58,5 +57,5 @@ def main(arguments: list[str] | None = None) -> int:
             cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
             print(f"    {row.split} line {row.line}: {' | '.join(cells)}")
         for remedy in finding.remedies:
-            print(f"    {remedy.text}: --{remedy.field} {shlex.quote(str(remedy.value))}")
+            print(f"    {remedy.text}: {remedy.option}")
     return 1 if report.blocked else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -65,9 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
             review=args.review,
         )  # fmt: skip
     if args.review and "sure" not in report:
+        bound = shlex.join(["--runs", str(args.runs), f"--run={args.run}"])
         print(
             f"{args.review} is not written: the model has no bound on such answers; keep one with "
-            "python -m finetune sure",
+            f"python -m finetune sure {bound}",
             file=sys.stderr,
         )
     if report["columns"][-1] != ERROR:

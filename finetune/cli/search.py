@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -56,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
             spec=spec, parallel=args.parallel, pruning=args.pruning,
             keep_pruned=args.keep_pruned,
         )  # fmt: skip
-    print(f"{study.title}: python -m finetune search --study '{study.title}' goes on with it")
+    again = ["--runs", str(args.runs), f"--study={study.title}"]
+    print(f"{study.title}: go on with it by python -m finetune search {shlex.join(again)}")
     if study.outside:
         apart = describe_outside(dict(study.settings.space), study.outside)
         print(f"trial 0 is the configuration as it is, outside of what is searched: {apart}")

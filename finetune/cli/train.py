@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from finetune import api, config
-from finetune.arguments import add_arguments, arguments_given
+from finetune.arguments import add_arguments, arguments_given, option
 from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
 from finetune.engines import attempt, registry
 from finetune.engines.base import EngineSpec, read_spec, resume
-from finetune.errors import JobError, StoreError
+from finetune.errors import JobError, NoSuchRun, StoreError
 from finetune.evaluation import cross_validation
 from finetune.jobs import check, cost, ranks, service, workers
 from finetune.jobs.ranks import RankView
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Train from a terminal. Returns the exit status: 0 ended, 1 failed."""
     about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
     parser = argparse.ArgumentParser("python -m finetune train", description=about)
-    parser.add_argument("--run", type=Path, help="a run to carry out: its name, id or folder")
+    parser.add_argument("--run", type=Path, help="a run to resume: its name, id or folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
@@ -73,7 +74,7 @@ def _open_run(
     """Return the run to carry out; on ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
     if run_config is None:
-        named = named_run(args.run, args.runs)
+        named = _named(args)
         store = RunStore(named.folder.parent)
         run = attempt.as_attempt(store.get(named.id))
         run.config()
@@ -92,6 +93,18 @@ def _open_run(
         registry.check_config(run_config, spec)
         engine_arguments.agree(args, spec)
     return store.create(run_config, spec=spec.to_json() if spec is not None else "")
+
+
+def _named(args: argparse.Namespace) -> Run:
+    try:
+        return named_run(args.run, args.runs)
+    except NoSuchRun as error:
+        raise StoreError(
+            "There is no run {name!r} to go on with: --run resumes one.",
+            "Leave it out to begin a new run, which gets its name by {option}",
+            name=str(args.run),
+            option=shlex.join(option("name", str(args.run))),
+        ) from error
 
 
 def _config(args: argparse.Namespace) -> RunConfig:

@@ -14,6 +14,7 @@ __all__ = [
     "label_columns",
     "model_cache",
     "needed_files",
+    "review",
     "splits",
     "symmetry",
     "table",

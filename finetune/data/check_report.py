@@ -85,9 +85,9 @@ class CheckReport:
         return find_task(self.task).template
 
     def usable(self, role: str) -> list[str]:
-        """Return the columns that can be `sentence1`, `sentence2` or `label`. A label may be a
-        nested column, or the columns that it is now."""
-        reasons = ["", label_columns.NESTED] if role == "label" else [""]
+        """Return the columns that can be `sentence1`, `sentence2`, `label` or `status`. A label may
+        be a nested column, or the columns that it is now."""
+        reasons = ["", label_columns.NESTED] if role in ("label", "status") else [""]
         names = [name for name, reason in self.choices.items() if reason in reasons]
         read = self.columns.get(role, "")
         return [*names, read] if label_columns.parts_of(read, self.choices) else names
@@ -143,8 +143,8 @@ def summarise(report: CheckReport) -> dict[str, Any]:
             (name -> rows) and `left_out` (reason -> rows); `unreadable`, a list of `split`, `line`
             and `reason`; `findings`, each with `kind`, `severity`, `title`, `action`, `rows` (their
             number), `lines` (split -> the first of them, from 1), `choices` (values of fields that
-            resolve it) and `done`; `blocks`, the reasons why training is impossible; `notes`, facts
-            on how the source was read.
+            resolve it, each with its `option` of the command line) and `done`; `blocks`, the
+            reasons why training is impossible; `notes`, facts on how the source was read.
     """
     findings = []
     for finding in report.findings:
@@ -160,7 +160,10 @@ def summarise(report: CheckReport) -> dict[str, Any]:
                 "action": finding.action,
                 "rows": finding.count,
                 "lines": lines,
-                "choices": [{"field": r.field, "value": r.value} for r in finding.remedies],
+                "choices": [
+                    {"field": remedy.field, "value": remedy.value, "option": remedy.option}
+                    for remedy in finding.remedies
+                ],
                 "done": finding.done,
             }
         )

@@ -23,6 +23,15 @@ _ENGLISH = _("English")
 _CHINESE = _("Chinese and English")
 _MANY, _FIFTY = _("about 100 languages"), _("about 50 languages")
 _ALL = _("more than 1,800 languages")
+# Scripts of the about 50 languages, and those of the about 100 in which XLM-RoBERTa has learned.
+_SCRIPTS = {
+    "LATIN", "ARABIC", "ARMENIAN", "CJK", "CYRILLIC", "DEVANAGARI", "GEORGIAN", "GREEK", "GUJARATI",
+    "HANGUL", "HEBREW", "HIRAGANA", "KATAKANA", "MYANMAR", "THAI",
+}  # fmt: skip
+_MORE_SCRIPTS = {
+    "BENGALI", "ETHIOPIC", "GURMUKHI", "KANNADA", "KHMER", "LAO", "MALAYALAM", "ORIYA", "SINHALA",
+    "TAMIL", "TELUGU",
+}  # fmt: skip
 
 _BUNDLED = _("Comes with the app and trains in minutes on a processor; made to compare sentences.")
 _COURSE = _("The course's own choice, with the most published results to compare with.")
@@ -64,6 +73,11 @@ class OfferedCheckpoint:
     def multilingual(self) -> bool:
         """True unless it knows English only."""
         return self.languages != _ENGLISH
+
+    def reads(self, script: str) -> bool:
+        """True if its vocabulary has the letters of a script, called as in `tokenizer_fit`."""
+        known = {_FIFTY: _SCRIPTS, _MANY: _SCRIPTS | _MORE_SCRIPTS, _CHINESE: {"LATIN", "CJK"}}
+        return self.languages == _ALL or script in known.get(self.languages, {"LATIN"})
 
     @property
     def weight_bytes(self) -> int:

@@ -19,7 +19,6 @@ from finetune.data import (
     reading_findings,
     splits,
     token_lengths,
-    tokenizer_fit,
 )
 from finetune.data.check_report import FEW_HELD_OUT, CheckReport, SplitSummary, TokenLengths
 from finetune.data.row_findings import described, rows_finding
@@ -64,6 +63,7 @@ def check_pairs(
     all_rows = splits.assign_rows(dataset, kept)
     findings = [
         *reading_findings.findings(dataset.remarks),
+        *splits.half_lost(all_rows, config),
         *_rows_left_out(config, all_rows),
         *column_findings.single_text(config, all_rows),
         *_leaked_rows(config, all_rows),
@@ -81,8 +81,8 @@ def check_pairs(
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
     findings = list(report.findings)
     try:
-        lengths, fit = token_lengths.check_lengths(assigned, config)
-        findings += tokenizer_fit.findings(fit, config.checkpoint)
+        lengths, found = token_lengths.check_lengths(assigned, config)
+        findings += found
     except ModelError as error:
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
         lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))

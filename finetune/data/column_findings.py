@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,10 @@ from finetune.data import (
     sources,
 )
 from finetune.data.check_report import CheckReport
-from finetune.data.column_guess import Guess, Role
 from finetune.data.row_findings import EXAMPLE_CHARACTERS, MAX_EXAMPLES
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, some
-from finetune.findings import Example, Finding, Remedy
+from finetune.findings import Example, Finding, Remedy, how_to_answer
 from finetune.messages import message as _
 
 
@@ -35,17 +35,21 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         raise error from None
     usable = [name for name, reason in source.columns.items() if not reason]
     examples = []
-    for line, cells in islice(source.rows("train", usable, "", lambda *_: None), MAX_EXAMPLES):
+    for line, cells in islice(
+        source.cells("train", usable, len(usable), lambda *_: None), MAX_EXAMPLES
+    ):
         text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
         examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
     said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
-    guess = column_guess.guess_columns(list(source.columns), sample, said)
+    guess = columns.guess_from(source.columns, sample, said)
     findings = []  # a question about each role in doubt, the texts first
     for role in guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]:
-        text, remedy = columns.question(guess, role, source.name)
-        kind = "single-or-pair" if role == "sentence2" else "columns"
-        answers = _answers(guess, role, sample)
-        findings.append(Finding(kind, "blocks", text, 0, remedy, remedies=answers))
+        text, answers = columns.question(guess, role, source.name)
+        kind = {"sentence2": "single-or-pair", "status": "review"}.get(role, "columns")
+        if role == "label":
+            answers = [*_joint_labels(guess.doubts[role], sample), *answers]
+        action = how_to_answer(answers)
+        findings.append(Finding(kind, "blocks", text, 0, action, remedies=answers))
     if not findings or not columns.are_usable(said, source.columns):
         findings = [Finding("columns", "blocks", error.fact, 0, error.remedy)]
     first = findings[0]
@@ -63,33 +67,6 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         notes=source.notes,
         sheets=source.sheets,
     )
-
-
-def _answers(guess: Guess, role: Role, sample: Mapping[str, Sequence[Any]]) -> list[Remedy]:
-    """The buttons that answer the question about a role.
-
-    Args:
-        sample: cells of columns.
-    """
-    candidates = list(guess.doubts[role])[:6]
-    if role == "sentence2":
-        first, second = guess.sentence1, guess.sentence2
-        seconds = [second] if second else [name for name in candidates if name != first]
-        choices = [
-            (name, _("A pair: {first!r} and {second!r}", first=first, second=name))
-            for name in seconds
-        ]
-        choices.append((NO_COLUMN, _("One text")))
-        return [Remedy("sentence2_column", name, text) for name, text in choices]
-    template = {
-        "sentence1": [_("{name!r} is the first text", name=name) for name in candidates],
-        "label": [_("{name!r} is the answer", name=name) for name in candidates],
-    }
-    answers = [
-        Remedy(f"{role}_column", name, text)
-        for name, text in zip(candidates, template[role], strict=True)
-    ]
-    return [*_joint_labels(guess.doubts[role], sample), *answers] if role == "label" else answers
 
 
 def _joint_labels(names: Sequence[str], sample: Mapping[str, Sequence[Any]]) -> Iterator[Remedy]:
@@ -113,11 +90,11 @@ def _joint_labels(names: Sequence[str], sample: Mapping[str, Sequence[Any]]) -> 
 def single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Report the columns that are not read if each row is one text and nobody chose that."""
     dataset = assigned.dataset
-    used = (dataset.columns.sentence1, dataset.columns.label)
+    used = [name for name in asdict(dataset.columns).values() if name]
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]
     if dataset.paired or config.sentence2_column or not unused:
         return
-    title = _("Single sentences: only {column!r} is read.", column=used[0])
+    title = _("Single sentences: only {column!r} is read.", column=dataset.columns.sentence1)
     action = _(
         "Not read: {columns}. If one of these is the other sentence of a pair, choose it as "
         "sentence2_column.",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from finetune.config import NO_COLUMN
+from finetune.data import review
+from finetune.data.nested import is_of_model
 from finetune.tasks.cells import (
     NO_LABEL,
     clean_label,
@@ -20,8 +22,8 @@ from finetune.tasks.cells import (
 from finetune.tasks.classes import NEGATIVES, POSITIVES
 from finetune.tasks.numerals import read_number
 
-Role = Literal["sentence1", "sentence2", "label"]
-ROLES: tuple[Role, ...] = ("sentence1", "sentence2", "label")
+Role = Literal["sentence1", "sentence2", "label", "status"]
+ROLES: tuple[Role, ...] = ("sentence1", "sentence2", "label", "status")
 Kind = Literal["unknown", "empty", "number", "date", "address", "id", "few", "lists", "short",
                "repeated", "text", "unusable"]  # fmt: skip
 
@@ -55,7 +57,8 @@ _SURE_LABELS = (
 )  # fmt: skip
 _LABELS = (
     "class", "category", "target", "quality", "stance", "verdict", "sentiment", "intent",
-    "polarity", "emotion", "topic", "answer", "same", "match", "v1", "output", "y",
+    "polarity", "emotion", "topic", "answer", "annotation", "accept", "same", "match", "v1",
+    "output", "y",
 )  # fmt: skip
 _SCORES = ("rating", "stars", "score", "similarity", "relatednessscore")
 _MANY_CLASSES = ("label", "labels", "goldlabel", "class", "category", "intent")
@@ -67,6 +70,7 @@ _NO_TEXTS = {
     "place", "address", "timezone", "annotator", "worker", "source", "file", "filename", "keyword",
     "genre", "parse", "year",
 }  # fmt: skip
+_FACTS = {"status", "users", "user", "user_id", "score", "agent", "annotator"}  # on another column
 _SPLITS = {"train", "training", "dev", "val", "valid", "validation", "test", "eval"}
 _TEXT_KINDS: tuple[Kind, ...] = ("unknown", "text", "repeated", "short")
 _WORDY = 3.0  # words in an average cell of a column of texts
@@ -89,6 +93,7 @@ class Guess:
     sentence1: str
     sentence2: str
     label: str
+    status: str = ""
     doubts: Mapping[Role, Sequence[str]] = field(default_factory=dict)
 
 
@@ -173,25 +178,109 @@ def guess_columns(
     profiles = {
         name: describe_cells(cells[name]) if cells and name in cells else default
         for name in names
-        if name not in said.values() and not (cells and _is_copy(name, cells))
+        if not (cells and _is_copy(name, cells))
     }
-    free = {name: profile for name, profile in profiles.items() if profile.kind != "empty"}
-    label, candidates = said["label"], []
-    named = [] if label else _named_labels(free)
-    pairs = _known_pairs({name: free[name] for name in free if name not in named}, said)
+    free = {
+        name: profile for name, profile in profiles.items()
+        if name not in said.values() and profile.kind != "empty"
+    }  # fmt: skip
+    aside = {
+        name for name, profile in free.items()
+        if review.certainty(name, profile.values) == 2 or _is_beside(name, free)
+    }  # fmt: skip
+    label, candidates, pairs = said["label"], list[str](), _known_pairs(free, said)
     if not label:
-        rest = {name: free[name] for name in free if not pairs or name not in pairs[0]}
-        candidates = named or _labels_by_cells(rest, names)
-        label = candidates[0] if len(candidates) == 1 else ""
+        candidates, pairs = _label_candidates(free, aside, said, names)
+        plain = len(candidates) == 1 and not is_of_model(candidates[0])
+        label = candidates[0] if plain else ""
     texts = {
         name: profile for name, profile in free.items()
-        if name != label and profile.kind not in ("unusable", "lists")
+        if name != label and profile.kind not in ("unusable", "lists") and name not in aside
     }  # fmt: skip
     first, second, doubts = _guess_texts(texts, pairs, said)
     if not label:
-        left = candidates or set(texts) - {first, second}
-        doubts["label"] = [name for name in free if name in left]
-    return Guess(first, second, label, doubts)
+        doubts["label"] = _possible(free, candidates, {first, second} | aside)
+    status = said["status"]
+    if label and not status:
+        status, found = _guess_status(label, profiles, {first, second})
+        doubts |= {"status": found} if found else {}
+    return Guess(first, second, label, "" if status == NO_COLUMN else status, doubts)
+
+
+def _label_candidates(
+    free: Mapping[str, Profile],
+    aside: Container[str],
+    said: Mapping[Role, str],
+    names: Sequence[str],
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the columns that may hold the answer, a single one if it does, and the pairs that may
+    be the texts. What people say comes before what a model suggests; the columns `aside` only say
+    which rows count."""
+    answers = {name: free[name] for name in free if name not in aside and not is_of_model(name)}
+    named = [name for name in answers if _has_status(name, free)] or _named_labels(answers)
+    pairs = _known_pairs({name: free[name] for name in free if name not in named}, said)
+    in_pair = [name for name in pairs[0] if name in free] if pairs else []
+    rest = {name: answers[name] for name in answers if name not in in_pair}
+    found = named or _labels_by_cells(rest, names)
+    numbers = [name for name in found if free[name].kind == "number"]
+    few = [name for name in in_pair if free[name].kind in ("few", "lists", "repeated")]
+    alone = len(few) == 1 or not rest
+    if few and alone and not named and not _vary({*found} - {*numbers}, free):
+        found, pairs = [*few, *numbers], []  # no pair, but a text and its answer
+    if not _vary(found, free):
+        decided = [name for name in free if review.is_decision(name, free[name].values)]
+        models = [
+            name for name in free if is_of_model(name) and free[name].kind in ("few", "lists")
+        ]
+        found = decided or found or models
+    return found, pairs
+
+
+def _guess_status(
+    label: str, profiles: Mapping[str, Profile], texts: Container[str]
+) -> tuple[str, list[str]]:
+    """Return the column that says which rows count, "" if there is none, and those that may."""
+    if _has_status(label, profiles):
+        return review.status_of(label, profiles), []
+    found = {name: review.certainty(name, profile.values) for name, profile in profiles.items()}
+    others = [name for name, sure in found.items() if sure and name != label and name not in texts]
+    if found.get(label) == 2:
+        return label, []
+    return (others[0], []) if [found[name] for name in others] == [2] else ("", others)
+
+
+def _has_status(name: str, profiles: Mapping[str, Profile]) -> bool:
+    """True if a column holds answers of people, and another one says which of them count."""
+    status = review.status_of(name, profiles)
+    kinds = ("lists", "unusable")  # a list with the status of each answer
+    return status not in ("", name) and profiles[status].kind in kinds
+
+
+def _vary(candidates: Iterable[str], free: Mapping[str, Profile]) -> bool:
+    """True if one of these columns may have several values."""
+    kinds = ("unknown", "unusable")
+    return any(free[name].kind in kinds or len(free[name].values) > 1 for name in candidates)
+
+
+def _is_beside(name: str, names: Container[str]) -> bool:
+    """True if a column only says by whom, or how surely, another one was answered."""
+    column, _dot, fact = name.rpartition(".")
+    return column in names and fact in _FACTS
+
+
+def _possible(
+    free: Mapping[str, Profile], candidates: Container[str], taken: Container[str]
+) -> list[str]:
+    """Every column that may be the answer: the candidates first, then those of few values, numbers
+    or short texts; any other if there are none."""
+    kinds: tuple[Kind, ...] = ("few", "lists", "repeated", "number", "short", "unknown")
+    others = [name for name in free if name not in taken and name not in candidates]
+    likely = [
+        name for name in others
+        if free[name].kind in kinds and _vary([name], free) and _last_word(name) not in _NO_TEXTS
+    ]  # fmt: skip
+    usable = [name for name in others if free[name].kind != "unusable"]
+    return [*(name for name in free if name in candidates), *likely] or usable
 
 
 def _is_copy(name: str, cells: Mapping[str, Sequence[Any]]) -> bool:
@@ -225,7 +314,7 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
         return _numbered(free, sure[:1])
     other = called(_LABELS, *classes) or [
         name for name, profile in free.items()
-        if profile.kind in classes
+        if profile.kind in classes and len(profile.values) != 1
         and (_last_word(name) in _LABEL_WORDS or re.match(r"(?i)(is|has)[\W_]", name))
     ]  # fmt: skip
     scores = called(_SCORES, *classes) + called((*_SURE_LABELS, *_LABELS, *_SCORES), "number")
@@ -343,9 +432,12 @@ def _guess_texts(
 def _texts(free: Mapping[str, Profile]) -> list[str]:
     """The columns that may hold texts: wordy ones, or short ones if there are none, or any."""
     likely = {name: free[name] for name in free if _last_word(name) not in _NO_TEXTS} or free
-    wordy = [name for name in likely if free[name].kind in ("text", "repeated")]
+    wordy, every = (
+        [name for name in some if free[name].kind in ("text", "repeated")]
+        for some in (likely, free)
+    )
     short = [name for name in likely if free[name].kind in ("short", "unknown")]
-    return wordy or short or (list(likely) if len(likely) == 1 else list(free))
+    return wordy or every or short or (list(likely) if len(likely) == 1 else list(free))
 
 
 def _named_single(free: Mapping[str, Profile], texts: Sequence[str]) -> str:

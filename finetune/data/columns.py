@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +10,23 @@ from finetune.config import NO_COLUMN, RunConfig
 from finetune.data.column_guess import ROLES, Guess, Role, guess_columns, named_label, plain_name
 from finetune.data.label_columns import BETWEEN, NESTED, parts_of
 from finetune.errors import DataError, some
+from finetune.findings import Remedy, how_to_answer
 from finetune.messages import message as _
 from finetune.runs.summary import ColumnNames
 
 SAMPLE_ROWS = 1000  # from which columns are guessed
+_MOST_ANSWERS = 30  # columns offered
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a source that are read; `sentence2` is empty for single sentences."""
+    """The columns of a source that are read; `sentence2` is empty for single sentences, `status` if
+    no column says that rows were rejected."""
 
     sentence1: str
     sentence2: str
     label: str
+    status: str = ""
 
     @property
     def sentences(self) -> list[str]:
@@ -39,7 +43,7 @@ def match_columns(
     doubt.
     """
     by_name = {plain_name(name): name for name in reversed(names)}
-    first, second, label = (by_name.get(plain_name(name), "") for name in trained)
+    first, second, label = (by_name.get(plain_name(name), "") for name in trained[:3])
     parts = [by_name.get(plain_name(part), "") for part in trained.label.split(BETWEEN)]
     if not label and all(parts):
         label = BETWEEN.join(parts)
@@ -80,64 +84,90 @@ def choose_columns(
     """
     said = choices_of(config)
     for role, column in said.items():
-        if column and (role, column) != ("sentence2", NO_COLUMN):
+        if column and (role in ("sentence1", "label") or column != NO_COLUMN):
             _check_column(role, column, columns, source)
-    used = [part for name in said.values() if name for part in parts_of(name, columns) or [name]]
-    if len(set(used)) < len(used):
+    if len(set(used := _used(said, columns))) < len(used):
         raise DataError(
             "One column is chosen twice: {used}.",
             "Choose a different one for each.",
             used=some(used),
         )
-    parts = parts_of(said["label"], columns)
-    guess = guess_columns([name for name in columns if name not in parts], cells, said)
+    guess = guess_from(columns, cells, said)
     for role in guess.doubts:
-        raise DataError(*question(guess, role, source))
+        fact, answers = question(guess, role, source)
+        raise DataError(fact, how_to_answer(answers))
     for role in ROLES:
         if column := getattr(guess, role):
             _check_column(role, column, columns, source)
-    return Columns(guess.sentence1, guess.sentence2, guess.label)
+    return Columns(guess.sentence1, guess.sentence2, guess.label, guess.status)
+
+
+def guess_from(
+    columns: Collection[str], cells: Mapping[str, Sequence[Any]], said: Mapping[Role, str]
+) -> Guess:
+    """Guess the columns that nobody chose. The arguments are those of `choose_columns`."""
+    parts = parts_of(said["label"], columns)
+    return guess_columns([name for name in columns if name not in parts], cells, said)
+
+
+def _used(said: Mapping[Role, str], columns: Container[str]) -> list[str]:
+    """The columns that are chosen as a text or a label, each part of a label."""
+    used = [name for role, name in said.items() if role != "status" and name not in ("", NO_COLUMN)]
+    return [part for name in used for part in parts_of(name, columns) or [name]]
 
 
 def are_usable(said: Mapping[Role, str], columns: Mapping[str, str]) -> bool:
     """True if every chosen column exists and is usable, and none is chosen twice."""
-    used = [column for column in said.values() if column not in ("", NO_COLUMN)]
-    used = [part for name in used for part in parts_of(name, columns) or [name]]
+    used = _used(said, columns)
     usable = ["", NESTED] if said["label"] in used else [""]
     return len(set(used)) == len(used) and all(columns.get(name) in usable for name in used)
 
 
-def question(guess: Guess, role: Role, source: str) -> tuple[str, str]:
-    """Return the question about a role in doubt, with its candidates, and how to answer it."""
-    candidates = guess.doubts[role]
+def question(guess: Guess, role: Role, source: str) -> tuple[str, list[Remedy]]:
+    """Return the question about a role in doubt, and its answers."""
+    candidates = list(guess.doubts[role])
     names = some([repr(name) for name in candidates], 6)
-    if not candidates:
-        return (
-            _("No column of {source} can hold the answer.", source=source)
-            if role == "label"
-            else _("No column of {source} can hold a text.", source=source),
-            _("Choose other columns, or bring a file with more of them."),
-        )
+    first, second = guess.sentence1, guess.sentence2
     if role == "sentence2":
         text = _(
             "Is a row of {source} one text or a pair? Columns with texts: {names}.",
             source=source,
             names=names,
         )
-        remedy = _(
-            "Choose sentence1_column and sentence2_column; for one text choose {none!r} as "
-            "sentence2_column. In a terminal: --sentence1_column {first!r} --sentence2_column "
-            "{second!r}, or --sentence1_column {first!r} --sentence2_column {none!r}.",
-            none=NO_COLUMN,
-            first=guess.sentence1 or candidates[0],
-            second=guess.sentence2 or candidates[-1],
+        pairs = {
+            name: _("A pair: {first!r} and {second!r}", first=first, second=name)
+            for name in dict.fromkeys([second, *candidates])
+            if name not in ("", first)
+        }
+        answers = [Remedy("sentence2_column", name, pair) for name, pair in pairs.items()]
+        answers.append(Remedy("sentence2_column", NO_COLUMN, _("One text")))
+        others = candidates[1:] if len(candidates) > 2 and first == candidates[0] else []
+        return text, answers + [chosen("sentence1", name) for name in others]
+    if role == "status":
+        text = _(
+            "Which rows of {source} passed review? {names} may say so.", source=source, names=names
         )
-        return text, remedy
+        answers = [
+            Remedy("status_column", name, _("Leave out the rows that {name!r} rejects", name=name))
+            for name in candidates
+        ]
+        return text, [*answers, Remedy("status_column", NO_COLUMN, _("Use all rows"))]
     text = _("Which column of {source} holds the first text: {names}?", source=source, names=names)
     if role == "label":
         text = _("Which column of {source} holds the answer: {names}?", source=source, names=names)
-    remedy = _("Choose the column; in a terminal, give it as --{role}_column.", role=role)
-    return text, remedy
+    if not candidates:
+        text = _("No column of {source} can hold a text.", source=source)
+        if role == "label":
+            text = _("No column of {source} can hold the answer.", source=source)
+    return text, [chosen(role, name) for name in candidates[:_MOST_ANSWERS]]
+
+
+def chosen(role: Role, name: str) -> Remedy:
+    """A button that chooses a column as the first text or the answer."""
+    text = _("{name!r} is the first text", name=name)
+    if role == "label":
+        text = _("{name!r} is the answer", name=name)
+    return Remedy(f"{role}_column", name, text)
 
 
 def _check_column(role: Role, column: str, columns: Mapping[str, str], source: str) -> None:
@@ -155,7 +185,7 @@ def _check_column(role: Role, column: str, columns: Mapping[str, str], source: s
             field=f"{role}_column",
         )
     reason = columns[column]
-    if reason and (role, reason) != ("label", NESTED):
+    if reason and (reason != NESTED or role not in ("label", "status")):
         raise DataError(
             "The column {column!r} {reason}.",
             "Choose another one as {field}.",

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
-from finetune.data import catalog, needed_files, sources
+from finetune.data import catalog, needed_files, review, sources
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
 from finetune.data.label_columns import NESTED
 from finetune.data.table import Remark
@@ -199,8 +199,9 @@ def read_dataset(
             if config.task or config.score_cut:
                 task = find_task(CUT_SCORES if config.score_cut else config.task)
             else:  # the cells of the label column show it
-                rows = islice(source.rows("train", [], columns.label, lambda *_: None), SAMPLE_ROWS)
-                task = recognise([cells[-1] for _, cells in rows])
+                label, status = columns.label, columns.status
+                rows = source.rows("train", [], label, lambda *_: None, status)
+                task = recognise([cells[-1] for _, cells in islice(rows, SAMPLE_ROWS)])
             dataset = _write(Path(unfinished) / "new", source, columns, task, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
             (folder / "dataset.json").unlink(missing_ok=True)  # until every new file is there
@@ -277,6 +278,7 @@ def _write(
     encoder = task.encoder(columns.label, class_names or [])
     unreadable = dict.fromkeys(source.splits, 0)
     examples: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
+    left_out: dict[str, dict[str, list[int]]] = {split: {} for split in source.splits}
     numbers: dict[str, Integers] = {}  # split -> the hashes of `RowHashes`, a row each
 
     def count_bad_row(split: str, line: int, reason: str) -> None:
@@ -284,9 +286,19 @@ def _write(
         if len(examples[split]) < MAX_BAD_ROWS:
             examples[split].append((line, reason))
 
+    def count_left_out(split: str, line: int, reason: str) -> None:
+        left_out[split].setdefault(reason, []).append(line)
+
     folder.mkdir()
     for split in source.splits:
-        rows = source.rows(split, columns.sentences, columns.label, partial(count_bad_row, split))
+        rows = source.rows(
+            split,
+            columns.sentences,
+            columns.label,
+            partial(count_bad_row, split),
+            columns.status,
+            partial(count_left_out, split),
+        )
         path = folder / f"{split}.arrow"
         labels, numbers[split] = _write_texts(
             path, rows, columns, encoder, partial(progress, split)
@@ -305,7 +317,10 @@ def _write(
         unreadable=unreadable,
         examples=examples,
         notes=source.notes,
-        remarks=source.remarks,
+        remarks={
+            split: [*source.remarks.get(split, ()), *review.remarks(columns.status, lines)]
+            for split, lines in left_out.items()
+        },
         splits=source.splits,
         named_labels=class_names is not None,
         sheets=source.sheets,

@@ -7,6 +7,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import dropwhile, islice
 from operator import itemgetter
 from pathlib import Path
@@ -28,6 +29,8 @@ from finetune.messages import message as _
 _DELIMITERS = {"tab": "\t", "space": " "}
 _SAMPLE, _SAMPLE_CHARACTERS = 1000, 2**22  # lines that are looked at first
 _EVEN = 0.9  # share of lines that shows the delimiter although the first line, a title, has none
+_WORDY = 3  # words of an average text
+_IN_TEXTS = "\"'.,!?_-()[]{}\u2013\u2014\u2019\u201c\u201d"  # separate no cells unless asked to
 _SEPARATOR = re.compile(r'\ufeff?"?sep=(.)"?[\r\n]*', re.I)  # as Excel writes and obeys it
 
 
@@ -81,52 +84,41 @@ class CsvTable(TextTable):
 
     def _read_layout(self, body: list[Line], options: ReadOptions) -> None:
         """Find the names of the columns in the first lines, and the layout of a row."""
-        _even, usual = max(_usual_widths(body, self.delimiter), key=itemgetter(0))
-        shape = Shape(self.delimiter, usual, usual)
-        below = dropwhile(  # comments of another width; one of the usual width may be the header
-            lambda line: line[1].startswith("#") and line[1].count(self.delimiter) + 1 != usual,
-            body,
-        )
-        records = list(quoting.Scanner(below, shape, options.quote or quoting.DOUBLE))
-        starts = [bool(record.cells) and record.cells[0].startswith("#") for record in records]
-        hashed = [*starts, False].index(False)
+        delimiter, quote = self.delimiter, options.quote or quoting.DOUBLE
+        _even, usual = max(_usual_widths(body, delimiter), key=itemgetter(0))
+        blanks = _blanks_follow(body, delimiter, quoting.character(quote))
+        shape = Shape(delimiter, usual, usual, blanks)
+        records = list(quoting.Scanner(iter(body), shape, quote))
         rows = [record.cells for record in records]
-        header = headers.find_header(rows[hashed:], options.header)
-        if hashed and header.named and not header.doubtful:
-            rows, records = rows[hashed:], records[hashed:]
-        elif hashed:
-            header = headers.find_header(rows, options.header)
+        header = headers.find_header(rows, options.header)
         self.has_header = header.named
-        names = rows[header.above] if rows else []
-        rest = rows[header.above + header.named :]
+        names = header.names(rows)
+        rest = rows[header.rows :]
         widths = Counter(map(len, rest)).most_common(1)
         if not header.named:
             names = [""] * (widths[0][0] if widths else len(names))
         width = len(names)
         names = list(map(headers.clean, names))
         self._name_columns(names)
-        self._start = records[header.above].line if records else 0  # of the names, or the rows
-        self._last_above = self._start - 1
+        start = records[header.above].line if records else 0  # of the names, or the first row
+        self._last_above = start - 1
         if header.named and records:
-            lines = records[header.above].lines
-            self._last_above = lines[-1][0] if lines else self._start
+            last = records[header.rows - 1]
+            self._last_above = last.lines[-1][0] if last.lines else last.line
         if options.header == "auto":
-            self.remarks += headers.remarks(self.name, self._start, header, self.columns)
-        above = [line for line in body if line[0] < self._start]
-        if above:
-            shown = [(number, text.strip()[:200]) for number, text in above[:MAX_LINES]]
-            title = _("Lines above the table")
-            action = _("They are skipped.")
-            remark = Remark("above-header", "notes", title, action, len(above), shown)
-            self.remarks.append(remark)
-        repeats = [text.rstrip("\r\n").split(self.delimiter) for _n, text in above]
+            self.remarks += headers.remarks(self.name, start, header, self.columns)
+        named = {line[0] for line in records[header.above].lines} if records else set()
+        skipped = [
+            line for line in body if line[0] <= self._last_above and line[0] not in {start, *named}
+        ]
+        self.remarks += headers.skipped_remarks(skipped, start)
         required = max((i for i, name in enumerate(names, 1) if name), default=width)
-        self._shape = Shape(
-            self.delimiter,
-            width,
-            required if header.named else width,
-            quoting.few_values([row for row in rest if len(row) == width], width),
-            headers.Repeats(names, repeats),
+        self._shape = replace(
+            shape,
+            width=width,
+            required=required if header.named else width,
+            values=quoting.few_values([row for row in rest if len(row) == width], width),
+            repeats=headers.Repeats(names, [shape.split(text) for _line, text in skipped]),
         )
 
     def _lines_below(self, on_bad_row: OnBadRow) -> Iterator[Line]:
@@ -158,23 +150,60 @@ class CsvTable(TextTable):
                 on_bad_row(line, reason)
 
 
-def _usual_widths(lines: list[Line], delimiter: str) -> list[tuple[float, int]]:
+def _usual_widths(
+    lines: list[Line], delimiter: str, blanks: bool = False
+) -> list[tuple[float, int]]:
     """The share of lines with the commonest number of cells, and that number: with quotes around
-    cells, and without."""
+    cells, perhaps behind `blanks`, and without."""
     texts, widths = [text for _n, text in lines], []
     with contextlib.suppress(csv.Error):
-        widths.append([len(cells) for cells in csv.reader(texts, delimiter=delimiter) if cells])
+        rows = csv.reader(texts, delimiter=delimiter, skipinitialspace=blanks)
+        widths.append([len(cells) for cells in rows if cells])
     widths.append([text.count(delimiter) + 1 for text in texts])
     commonest = [(Counter(counts).most_common(1)[0], counts) for counts in widths if counts]
     return [(count / len(counts), width) for (width, count), counts in commonest] or [(0, 1)]
 
 
+def _blanks_follow(lines: list[Line], delimiter: str, quote: str) -> bool:
+    """True if blanks stand between delimiters and quoted cells, as in `a, "b, c", d`."""
+    if not quote or not any(f"{delimiter} {quote}" in text for _n, text in lines):
+        return False
+    mark, end = re.escape(quote), re.escape(delimiter)
+    opened = re.compile(f"{end} +{mark}")
+    whole = re.compile(f"{end} +{mark}(?:[^{mark}]|{mark}{mark})*{mark} *(?={end}|\\s*$)")
+    counts = [(len(opened.findall(text)), len(whole.findall(text))) for _n, text in lines]
+    begun, closed = map(sum, zip(*counts, strict=True))
+    even, before = (max(_usual_widths(lines, delimiter, blanks)) for blanks in (True, False))
+    usual = 2 * sum(count > 0 for count, _ in counts) > len(lines)
+    return closed > _EVEN * begun and (even > before or (usual and even == before))
+
+
 def _detect_delimiter(lines: list[Line], tab: bool) -> str:
-    """The delimiter that splits most lines into equally many cells, with quotes or without."""
+    """The delimiter that splits most lines into equally many cells, with quotes or without; a rare
+    one if it splits all of them into texts and few values."""
     lines = [line for line in lines if not line[1].startswith("#")] or lines
     scores = []
     for order, delimiter in enumerate("\t,;|" if tab else ",;\t|"):
         for even, width in _usual_widths(lines, delimiter):
             if width > 1 and (delimiter in lines[0][1] or even > _EVEN):
                 scores.append((even, -order, delimiter))
-    return max(scores)[2] if scores else ("\t" if tab else ",")
+    best = max(scores, default=(0, 0, "\t" if tab else ","))
+    return best[2] if best[0] > _EVEN else _rare_delimiter(lines) or best[2]
+
+
+def _rare_delimiter(lines: list[Line]) -> str:
+    """A character that splits every line into equally many cells, of which one column has texts and
+    one few values; "" if there is none."""
+    texts = [text.strip("\r\n") for _n, text in lines]
+    for character, count in Counter(texts[-1] if texts else "").items():
+        if character.isalnum() or character.isspace() or character in _IN_TEXTS:
+            continue
+        if any(text.count(character) != count for text in texts):
+            continue
+        rows = [text.split(character) for text in texts]
+        few = quoting.few_values(rows, count + 1)
+        values = [sum(map(bool, found)) > 1 and "" not in found for found in few.values()]
+        words = [sum(len(row[i].split()) for row in rows) for i in range(count + 1) if i not in few]
+        if any(values) and max(words, default=0) >= _WORDY * len(rows):
+            return character
+    return ""

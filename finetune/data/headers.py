@@ -1,5 +1,5 @@
-"""Find the row of a table that names its columns. A title or empty rows may stand above it, and
-some tables have none."""
+"""Find the row of a table that names its columns. A title or empty rows may stand above it, rows
+that describe the columns beneath it, and some tables have none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finetune.data.table import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Remark
 from finetune.errors import some
+from finetune.findings import Remedy
 from finetune.messages import message as _
 
 Cells = Sequence[str]
 _FEW = 8  # rows that are needed to judge the values of a column
 _MAX_VALUES = 50  # different values of a column that is taken for a label
 _MAX_ABOVE = 50  # rows above a header
+_TOP = 6  # rows below empty ones among which titles, names and descriptions are looked for
 _WORDY = 5  # words of a cell; longer ones are sentences rather than names
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 
@@ -28,11 +30,31 @@ class Header:
         above: rows above the names, or above the first row if there are no names.
         named: true if a row has the names of the columns.
         doubtful: true if that is uncertain.
+        below: rows beneath the names that describe the columns.
     """
 
     above: int
     named: bool
     doubtful: bool = False
+    below: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows before the first row of data."""
+        return self.above + self.named + self.below
+
+    def names(self, rows: Sequence[Cells]) -> Cells:
+        """The names of the columns, from the first rows of a table. Where a name stands above
+        several columns, each is called by the row beneath it too."""
+        names = rows[self.above] if rows else []
+        beneath = rows[self.above + 1] if self.below else []
+        if not any(sub and not name for name, sub in zip(names, beneath, strict=False)):
+            return names
+        joined, over = [], ""
+        for name, sub, after in zip(names, beneath, [*names[1:], " "], strict=False):
+            over = name or over
+            joined.append(f"{over}: {sub}" if sub and not (name and after) else name)
+        return joined
 
 
 def find_header(rows: Sequence[Cells], requested: str = "auto") -> Header:
@@ -40,20 +62,67 @@ def find_header(rows: Sequence[Cells], requested: str = "auto") -> Header:
     filled = [sum(cell.strip() != "" for cell in row) for row in rows]
     usual = max(Counter(n for n in filled if n > 1).most_common(1), default=(1, 0))[0]
     above = 0
-    while usual > 1 and above < min(_MAX_ABOVE, len(rows) - 1) and filled[above] < 2:
+    while (
+        usual > 1
+        and above < min(_MAX_ABOVE, len(rows) - 1)
+        and (filled[above] < 2 or (filled[above] != usual and rows[above][0].startswith("#")))
+    ):
         above += 1
-    # A title of two cells: the next row has all the names.
-    if above + 1 < len(rows) and 1 < filled[above] < usual <= filled[above + 1]:
-        rest = rows[above + 2 :]
-        if len(rest) >= _FEW and _votes(rows[above + 1], rest) > 0 >= _votes(rows[above], rest):
-            above += 1
     if requested != "auto" or above == len(rows):
         return Header(above, requested != "no")
+    names, first = _names_and_data(rows[above:])
+    if first > 1:
+        votes = _votes(rows[above + names], rows[above + first :])
+        return Header(above + names, True, votes < 2, first - names - 1)
     votes = _votes(rows[above], rows[above + 1 :])
     if votes <= 0 and above and len(rows[0]) == len(rows[above]) and filled[0]:
         above = 0  # a row with an empty cell rather than a title
         votes = _votes(rows[0], rows[1:])
     return Header(above, votes >= 0, abs(votes) < 2)
+
+
+def _names_and_data(rows: Sequence[Cells]) -> tuple[int, int]:
+    """Return the positions of the names of the columns and of the first row of data, if titles
+    stand above the names or descriptions beneath them; 0 and 0 otherwise."""
+    top = min(_TOP, len(rows) // 3)
+    cells = [[clean(cell) for cell in row] for row in rows[:top]]
+    body = [row for row in rows[top:] if row not in rows[:top]]  # without repeated headers
+    width = max(Counter(map(len, body)).most_common(1), default=(0, 0))[0]
+    columns = [[clean(row[i]) for row in body if len(row) == width] for i in range(width)]
+    votes = [
+        list(map(_column_vote, row, columns)) if len(row) == width > 1 else [-3] for row in cells
+    ]
+    named = [n for n, of_row in enumerate(votes) if min(of_row) > -2 and _agreeing(of_row) > 1]
+    if len(body) < _FEW or not named:
+        return 0, 0
+    names = min(named, key=lambda n: (cells[n].count(""), _wordiness(cells[n])))
+    first = names + 1
+    while first in named and _agreeing(votes[first]) + _gaps(cells[first], columns) > 2:
+        first += 1
+    return names, first
+
+
+def _agreeing(votes: Sequence[int]) -> int:
+    """The number of columns whose vote says that a row is none of data."""
+    return sum(vote > 1 for vote in votes)
+
+
+def _gaps(cells: Cells, columns: Sequence[Cells]) -> int:
+    """The number of empty cells in columns that are filled in nearly all rows of data."""
+    return sum(
+        not cell and sum(map(bool, values)) > 0.9 * len(values)
+        for cell, values in zip(cells, columns, strict=True)
+    )
+
+
+def _wordiness(cells: Cells) -> float:
+    """The average words of the cells of a row; a number or an object, hardly a name, has some."""
+    filled = [cell for cell in cells if cell]
+    words = [
+        _WORDY if _NUMBER.fullmatch(cell) or cell.startswith("{") else len(cell.split())
+        for cell in filled
+    ]
+    return sum(words) / max(1, len(words))
 
 
 class Repeats:
@@ -114,6 +183,8 @@ def _column_vote(cell: str, values: list[str]) -> int:
     counts = Counter(present)
     numeric = sum(bool(_NUMBER.fullmatch(value)) for value in present) >= 0.9 * len(present)
     is_number = bool(_NUMBER.fullmatch(cell))
+    if [*counts] == [cell] and len(present) < len(values):
+        return 0  # a mark, which may be called by the column's name
     if is_label(counts, len(present)):
         return -3 if cell in counts else 2 if not numeric else -1 if is_number else 3
     if numeric:
@@ -131,7 +202,7 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
             "Line {line} of {name} looks like data, so it is read as a row.", line=line, name=name
         )
         action = _("The columns are named by their numbers.")
-        answer = Answer("header", "yes", _("It has the names of the columns"))
+        answer = Remedy("header", "yes", _("It has the names of the columns"))
     elif header.doubtful:
         title = _(
             "Line {line} of {name} is taken as names of the columns: {names}.",
@@ -140,10 +211,26 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
             names=some(names),
         )
         action = _("Its cells are not read as a row. Say so if it is one.")
-        answer = Answer("header", "no", _("It is a row"))
+        answer = Remedy("header", "no", _("It is a row"))
     else:
         return []
     return [Remark("header", "notes", title, action, answers=[answer])]
+
+
+def skipped_remarks(rows: Sequence[tuple[int, str]], names: int) -> list[Remark]:
+    """Remark on lines before the first row of data. `names` is the line with the names of the
+    columns; others stand above it, or describe the columns."""
+    answers = [Remedy("header", "yes", _("The first line has the names of the columns"))]
+    remarks = []
+    for kind, title, found in (
+        ("above-header", _("Lines above the table"), [row for row in rows if row[0] < names]),
+        ("below-header", _("Lines that describe the columns"), [r for r in rows if r[0] > names]),
+    ):
+        if found:
+            shown = [(line, text.strip()[:200]) for line, text in found[:MAX_LINES]]
+            action, count = _("They are skipped."), len(found)
+            remarks.append(Remark(kind, "notes", title, action, count, shown, answers))
+    return remarks
 
 
 def repeat_remarks(lines: Sequence[int]) -> list[Remark]:

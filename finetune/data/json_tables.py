@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import disk
-from finetune.data import headers, table
+from finetune.data import headers, nested, table
 from finetune.data.table import OnBadRow, ReadOptions, Rows
 from finetune.data.text_tables import TextTable
 from finetune.errors import DataError
@@ -38,8 +38,8 @@ class JsonTable(TextTable):
             header_rows = [[table.cell_text(cell) for cell in row] for row in lists]
             header = headers.find_header(header_rows, options.header)
             self.has_header = header.named
-            self._name_columns(header_rows[header.above])
-            self._names, self._above = self.columns, header.above + header.named
+            self._name_columns(header.names(header_rows))
+            self._names, self._above = self.columns, header.rows
             if header.named:
                 self._repeats = headers.Repeats(header_rows[header.above])
             if options.header == "auto":
@@ -47,7 +47,9 @@ class JsonTable(TextTable):
         rows = list(islice(self.rows(lambda line, reason: None), _KEYED_ROWS))
         cells: dict[str, list[Any]] = {}
         for _line, record in rows:
-            for key, cell in record.items():
+            inner = record.cells if isinstance(record, nested.Record) else record
+            self.inner |= inner.keys() - record.keys()
+            for key, cell in inner.items():
                 cells.setdefault(key, []).extend([] if cell is None else [cell])
         self.columns = list(cells)
         self.nested = [key for key, own in cells.items() if own and all(map(_is_nested, own))]
@@ -161,8 +163,11 @@ class JsonTable(TextTable):
             if not isinstance(value, dict):
                 on_bad_row(line, _("is not a JSON object"))
                 continue
+            if nested.is_nested(value):
+                value = nested.Record(value)
             record = value if columns is None else {name: value.get(name) for name in columns}
-            if any(map(table.is_too_long, record.values())):
+            cells = record.cells if isinstance(record, nested.Record) else record
+            if any(map(table.is_too_long, cells.values())):
                 on_bad_row(line, table.TOO_LONG)
             else:
                 yield line, record

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from finetune.data import headers
-from finetune.data.table import MAX_LINES, Answer, Remark
+from finetune.data.table import MAX_LINES, Remark
 from finetune.errors import some
+from finetune.findings import Remedy
 from finetune.messages import message as _
 
 _MOSTLY = 0.9  # share of rows from which a column counts as quoted
@@ -58,6 +59,7 @@ class Shape:
     Attributes:
         width: columns of the header.
         required: cells that a row must have; the columns after them have no names.
+        blanks: true if blanks after a delimiter belong to no cell.
         values: the values of columns that have few, by the column's index.
         repeats: rows that repeat the header.
     """
@@ -65,8 +67,14 @@ class Shape:
     delimiter: str
     width: int
     required: int
+    blanks: bool = False
     values: dict[int, frozenset[str]] = field(default_factory=dict)
     repeats: headers.Repeats = field(default_factory=lambda: headers.Repeats(()))
+
+    def split(self, line: str) -> list[str]:
+        """Split a line at every delimiter."""
+        cells = line.rstrip("\r\n").split(self.delimiter)
+        return [cell.lstrip(" ") for cell in cells] if self.blanks else cells
 
     def fits(self, cells: Sequence[str]) -> bool:
         """True if a row has the right number of cells, or additional ones that are empty."""
@@ -78,7 +86,7 @@ class Shape:
     def fits_plainly(self, line: str, sure: bool = False) -> bool:
         """True if a line that is split at every delimiter is a row. If texts contain the delimiter
         too, cells must have known values; `sure` requires a column of those."""
-        cells = line.rstrip("\r\n").split(self.delimiter)
+        cells = self.split(line)
         if not self.fits(cells):
             return False
         if self.delimiter in _RARE_IN_TEXTS:
@@ -125,6 +133,7 @@ class Scanner:
             quotechar=self._mark or None,
             quoting=csv.QUOTE_MINIMAL if self._mark else csv.QUOTE_NONE,
             escapechar=self._escape,
+            skipinitialspace=self._shape.blanks,
             strict=True,
         )
 
@@ -143,13 +152,13 @@ class Scanner:
         return self._again.popleft() if self._again else next(self._lines, None)
 
     def __iter__(self) -> Iterator[Record]:
-        delimiter, mark, again, lines = self._shape.delimiter, self._mark, self._again, self._lines
+        mark, again, lines = self._mark, self._again, self._lines
         while (line := again.popleft() if again else next(lines, None)) is not None:
             number, text = line
             if mark and (mark in text or self._escape is not None):
                 yield self.read(line)
                 continue
-            cells = text.rstrip("\r\n").split(delimiter)
+            cells = self._shape.split(text)
             if len(cells) > 1 or cells[0].strip():
                 yield Record(number, cells)
 
@@ -170,8 +179,7 @@ class Scanner:
             return Record(first[0], cells, raw)
         self._again.extendleft(reversed(raw[1:]))
         if shape.fits_plainly(first[1]):
-            cells = first[1].rstrip("\r\n").split(shape.delimiter)
-            return Record(first[0], cells, [first], True)
+            return Record(first[0], shape.split(first[1]), [first], True)
         return Record(first[0], cells, [first], False, problem or (_UNCLOSED if joined else ""))
 
 
@@ -231,9 +239,12 @@ def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
     quoted_row = None  # a whole row with quotes around some cells, which need not be parsed
     if mark and quote != ESCAPED:
         around, between = re.escape(mark), re.escape(delimiter)
+        skipped = " *+" if shape.blanks else ""
         quoted = f"{around}[^{around}]*(?:{around}{around}[^{around}]*)*+{around}"
         cell = f"(?:{quoted}|[^{around}{between}\r\n]*+)"
-        quoted_row = re.compile(f"{cell}(?:{between}{cell}){{{delimiters}}}[\r\n]*")
+        quoted_row = re.compile(
+            f"{skipped}{cell}(?:{between}{skipped}{cell}){{{delimiters}}}[\r\n]*"
+        )
     while (line := scanner.pull()) is not None:
         text = line[1]
         if "'" in text and (apostrophe in text or text.startswith("'")):
@@ -248,8 +259,7 @@ def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
         elif text.count(delimiter) == delimiters and key not in text:
             result.rows += 1
         elif delimiter in text or text.strip():
-            record = Record(line[0], text.rstrip("\r\n").split(delimiter))
-            _count_record(result, record, shape, mark)
+            _count_record(result, Record(line[0], shape.split(text)), shape, mark)
     return result
 
 
@@ -276,15 +286,13 @@ def _count_record(result: Survey, record: Record, shape: Shape, quote: str) -> N
 def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> None:
     """Count a row with quotes in a single line."""
     number, text = line
-    delimiter = shape.delimiter
-    delimiters = text.count(delimiter)
-    if delimiters + 1 != shape.width and not shape.fits(text.rstrip("\r\n").split(delimiter)):
+    cells = shape.split(text)
+    if len(cells) != shape.width and not shape.fits(cells):
         result.enclosing.append(number)
         return
-    if result.enclosing or not (text.startswith(quote) or delimiter + quote in text):
-        return
-    cells = text.rstrip("\r\n").split(delimiter)
     quoted = tuple([cell[:1] == quote for cell in cells])
+    if result.enclosing or not any(quoted):
+        return
     needless = text.count(quote) == 2 * sum(quoted) or any(
         cell[:1] == quote and quote not in cell[1:-1] for cell in cells
     )
@@ -339,19 +347,19 @@ def remarks(quoting: Quoting, requested: bool) -> list[Remark]:
             "Quotation marks are read as part of the texts: line {lines}", lines=some(lines, 3)
         )
         action = _("There they do not enclose cells, while each line fits the header as it stands.")
-        answers = [Answer("quote", DOUBLE, apart)]
+        answers = [Remedy("quote", DOUBLE, apart)]
         severity: Literal["warns", "notes"] = "notes"
     elif found.against:
         lines = found.stray + (found.joining if quoting.split_joined else [])
         title = _("Quotation marks that do not enclose cells: line {lines}", lines=some(lines, 3))
         action = _("These lines are read as they stand, the others with quotes around cells.")
-        answers = [Answer("quote", NONE, _("They are part of the texts everywhere"))]
+        answers = [Remedy("quote", NONE, _("They are part of the texts everywhere"))]
         severity = "warns"
     elif found.sometimes_quoted() and not requested:
         lines = found.needless_lines
         title = _("Quotation marks around some texts: line {lines}", lines=some(lines, 3))
         action = _("They are taken for marks around cells and left out.")
-        answers = [Answer("quote", NONE, _("They are part of the texts"))]
+        answers = [Remedy("quote", NONE, _("They are part of the texts"))]
         severity = "notes"
     if not lines:
         return []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from finetune.data.table import Remark
 from finetune.errors import DataError
-from finetune.findings import Example, Finding, Remedy
+from finetune.findings import Example, Finding
 
 Remarks = Mapping[str, Sequence[Remark]]  # by split
 
@@ -22,7 +23,7 @@ def findings(remarks: Remarks) -> list[Finding]:
             remark.count,
             remark.action,
             [Example(split, line, note=text) for line, text in remark.lines if text],
-            [Remedy(answer.field, answer.value, answer.text) for answer in remark.answers],
+            remark.answers,
             rows={split: [line for line, _ in remark.lines]} if remark.lines else {},
         )
         for split, of_split in remarks.items()
@@ -32,16 +33,11 @@ def findings(remarks: Remarks) -> list[Finding]:
 
 def offer_sheets(found: list[Finding], remarks: Remarks) -> list[Finding]:
     """Add the other sheets of a workbook to the remedies of the first blocking finding."""
-    answers = [
-        Remedy(answer.field, answer.value, answer.text)
-        for remark in remarks.get("train", ())
-        for answer in remark.answers
-        if remark.kind == "sheet"
-    ]
+    sheets = [remark.answers for remark in remarks.get("train", ()) if remark.kind == "sheet"]
     blocked = next((n for n, finding in enumerate(found) if finding.severity == "blocks"), None)
     if blocked is None:
         return found
-    first = replace(found[blocked], remedies=[*answers, *found[blocked].remedies])
+    first = replace(found[blocked], remedies=[*chain(*sheets), *found[blocked].remedies])
     return [*found[:blocked], first, *found[blocked + 1 :]]
 
 

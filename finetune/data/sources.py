@@ -17,7 +17,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access, label_columns, table_formats
+from finetune.data import catalog, hub_access, label_columns, review, table_formats
 from finetune.data.table import OnBadRow, ReadOptions, Remark, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
@@ -49,9 +49,18 @@ class Source(ABC):
         self.remarks: dict[str, list[Remark]] = {}  # split -> remarks on how its file was read
         self.sheets: list[str] = []  # of a workbook
 
-    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> CellRows:
+    def rows(
+        self,
+        split: str,
+        sentences: list[str],
+        label: str,
+        on_bad_row: OnBadRow,
+        status: str = "",
+        on_left_out: OnBadRow = lambda line, reason: None,
+    ) -> CellRows:
         """Yield the cells of some columns of a split. The last cell is the label: `Columns` if it
-        stands for several, of which there are none if the split has no labels.
+        stands for several, of which there are none if the split has no labels. Rows that did not
+        pass review, as the column `status` says, are left out.
 
         Raises:
             DataError: as below, or if a needed column is missing.
@@ -68,15 +77,22 @@ class Source(ABC):
                     columns=some(own),
                 )
         labels = parts if all(part in own for part in parts) else []
-        for line, cells in self.cells(split, [*sentences, *labels], on_bad_row):
-            texts, given = cells[: len(sentences)], cells[len(sentences) :]
+        before = [*sentences, *([status] if status in own else [])]
+        for line, cells in self.cells(split, [*before, *labels], on_bad_row):
+            texts, given = cells[: len(sentences)], cells[len(before) :]
             if any(isinstance(cell, list | dict) for cell in texts):
                 reason = _("has a list or an object where a text or number is read")
                 on_bad_row(line, reason)
-            elif len(labels) == 1:
-                yield line, [*texts, self._named(label, given[0])]
-            else:
-                yield line, [*texts, Columns(zip(labels, given, strict=True))]
+                continue
+            answer: Any = Columns(zip(labels, given, strict=True))
+            if len(labels) == 1:
+                answer = self._named(label, given[0])
+            if len(before) > len(texts):
+                answer, why = review.judge(answer, cells[len(texts)], status, status == label)
+                if why:
+                    on_left_out(line, why)
+                    continue
+            yield line, [*texts, answer]
 
     def _named(self, column: str, cell: Any) -> Any:
         """Replace the numbers of classes in a label's cell by their names."""
@@ -122,7 +138,7 @@ class _FileSource(Source):
 
     def cells(self, split: str, columns: list[str], on_bad_row: OnBadRow) -> CellRows:
         for line, record in self._tables[split].rows(on_bad_row, columns):
-            yield line, [*map(to_plain_value, record.values())]
+            yield line, [to_plain_value(record.get(column)) for column in columns]
 
 
 class _HubSource(Source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ import numpy as np
 from datasets import DatasetDict
 
 from finetune.config import RunConfig
-from finetune.data import label_columns, reading_findings, validation_cut
+from finetune.data import columns, label_columns, reading_findings, review, validation_cut
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
+from finetune.errors import DataError
+from finetune.findings import Finding, Remedy, how_to_answer
+from finetune.messages import message as _
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, LabelColumn, LabelledRows, Target
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
+
+_NO_SENTENCE, _NO_LABEL = "a sentence is missing", "the label is missing"
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,11 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     """Load the pairs that a configuration asks for; DataError if they cannot be trained on."""
     dataset = read_dataset(config, root)
     reading_findings.check_answered(dataset.remarks)
-    assigned = hold_out(assign_rows(dataset, config), config)
+    assigned = assign_rows(dataset, config)
+    for finding in half_lost(assigned, config):
+        if finding.severity == "blocks":
+            raise DataError(finding.title, finding.action)
+    assigned = hold_out(assigned, config)
     dataset, task = assigned.dataset, find_task(dataset.task)
     target = task.target(assigned.labels, config)
     splits, feature = DatasetDict(), task.feature(target)
@@ -105,7 +115,11 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         facts={
             "source": dataset.source,
             "revision": dataset.revision,
-            "columns": asdict(dataset.columns),
+            "columns": {
+                role: name
+                for role, name in asdict(dataset.columns).items()
+                if name or role != "status"
+            },
             "reading": [*dataset.notes, *reading_findings.titles(dataset.remarks)],
             "rows": {name: len(split) for name, split in splits.items()},
             "left_out": assigned.left_out,
@@ -124,6 +138,41 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         pair_hashes={name: assigned.of(name).unordered for name in ("train", "validation")},
         folder=dataset.folder,
     )
+
+
+def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
+    """Ask whether to go on without half of a split's rows or more, because these cannot be read, or
+    have no text or no label. Nothing is asked about a test split without labels."""
+    dataset = assigned.dataset
+    for split, read in dataset.rows.items():
+        counts = assigned.left_out[split]
+        apart = [r.count for r in dataset.remarks.get(split, ()) if r.kind in review.LOST]
+        unreadable, unlabelled = dataset.unreadable.get(split, 0), counts.get(_NO_LABEL, 0)
+        rows, unlabelled = read + unreadable + sum(apart), unlabelled + sum(apart)
+        lost = unreadable + unlabelled + counts.get(_NO_SENTENCE, 0)
+        if not lost or 2 * lost < rows or split not in {*assigned.rows, "train", "validation"}:
+            continue
+        title = _(
+            "{lost:,} of {rows:,} rows of {split} are lost: {unreadable:,} cannot be read, "
+            "{unlabelled:,} have no label, {empty:,} have no text.",
+            lost=lost,
+            rows=rows,
+            split=split,
+            unreadable=unreadable,
+            unlabelled=unlabelled,
+            empty=counts.get(_NO_SENTENCE, 0),
+        )
+        if config.lost_rows == "leave_out":
+            undo = [Remedy("lost_rows", "ask", _("Undo"))]
+            yield Finding("half-lost", "notes", title, 0, _("You chose it."), [], undo, True)
+            continue
+        used = asdict(dataset.columns).values()
+        others = [name for name, why in dataset.choices.items() if not why and name not in used]
+        answers = [columns.chosen("label", name) for name in others if unlabelled]
+        if lost < rows:
+            answers.insert(0, Remedy("lost_rows", "leave_out", _("Leave them out")))
+        if answers:
+            yield Finding("half-lost", "blocks", title, 0, how_to_answer(answers), [], answers)
 
 
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
@@ -186,8 +235,8 @@ def _assign(
     # 1. Complete and labelled rows, without repeated pairs.
     for split, keys in hashes.items():
         states = task.states(keys.label)
-        keep(split, np.flatnonzero(keys.complete(dataset.paired)), "a sentence is missing")
-        keep(split, rows[split][states[rows[split]] != MISSING_LABEL], "the label is missing")
+        keep(split, np.flatnonzero(keys.complete(dataset.paired)), _NO_SENTENCE)
+        keep(split, rows[split][states[rows[split]] != MISSING_LABEL], _NO_LABEL)
         keep(split, rows[split][states[rows[split]] != LEFT_OUT], task.left_out)
         if config.drop_duplicates:
             first = np.unique(keys[rows[split]].ordered, return_index=True)[1]

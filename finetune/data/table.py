@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 from finetune import owners
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.errors import DataError
+from finetune.findings import Remedy
 from finetune.messages import Text
 from finetune.messages import message as _
 
@@ -54,15 +55,6 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A value of a field of `RunConfig` that decides how a file is read."""
-
-    field: str
-    value: str
-    text: Text  # of its button
-
-
-@dataclass(frozen=True)
 class Remark:
     """A fact or question about how a file was read."""
 
@@ -72,7 +64,7 @@ class Remark:
     action: Text
     count: int = 0  # lines concerned
     lines: list[tuple[int, str]] = field(default_factory=list)  # some of them, from 1
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Remedy] = field(default_factory=list)
 
 
 MAX_LINES = 20  # kept with a remark
@@ -86,6 +78,7 @@ class Table(ABC):
         self.columns: list[str] = []  # unique names, in the order of the file
         self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
         self.nested: list[str] = []  # columns of lists or objects, which can be labels
+        self.inner: set[str] = set()  # columns within those of the file, which hold objects
         self.sheets: list[str] = []  # of a workbook
         self.row_count = 0  # approximate; 0 if only reading the file would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats

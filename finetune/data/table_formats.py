@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from finetune import messages
-from finetune.data import delimited, json_tables, parquet_tables, table, workbooks
+from finetune.data import delimited, json_tables, parquet_tables, table, text_tables, workbooks
 from finetune.data.table import ReadOptions, Table, open_bytes
 from finetune.errors import DataError
 from finetune.messages import message as _
@@ -40,6 +40,8 @@ def _open(path: Path, name: str, options: ReadOptions) -> Table:
             return workbooks.WorkbookTable(path, name, options)
         if ending.endswith((".json", ".jsonl", ".ndjson")):
             return json_tables.JsonTable(path, name, options)
+        if text_tables.are_labelled(head):
+            return text_tables.LabelledLines(path, name, options)
         return delimited.CsvTable(path, name, options, tab=ending.endswith(".tsv"))
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(

@@ -1,14 +1,19 @@
-"""The base class of tables in text files: their encoding and their lines."""
+"""The base class of tables in text files: their encoding and their lines; and lines of labels."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from finetune.data import encodings, table
-from finetune.data.table import MAX_FIELD, Answer, OnBadRow, ReadOptions, Remark, Table
+from finetune.data.table import MAX_FIELD, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.findings import Remedy
 from finetune.messages import message as _
+
+LABEL = "__label__"  # before each label of a line
+_LABELS = re.compile(rf"(?:^|(?<=[\s,])){LABEL}([^\s,]+)")
 
 
 class TextTable(Table):
@@ -29,7 +34,7 @@ class TextTable(Table):
                     _("{name} is not UTF-8, and its encoding is in doubt.", name=self.name),
                     _("Choose the encoding in which it reads well: {choices}", choices=choices),
                     answers=[
-                        Answer("encoding", codec, f"{codec}: {sample}")
+                        Remedy("encoding", codec, f"{codec}: {sample}")
                         for codec, sample in encoding.readings
                     ],
                 )
@@ -73,3 +78,35 @@ class TextTable(Table):
                 on_bad_row(number, reason)
                 while line and not line.endswith(("\n", "\r")):
                     line = text.readline(MAX_FIELD)
+
+
+class LabelledLines(TextTable):
+    """Lines of a text and its labels, which `__label__` marks, as fastText reads them."""
+
+    def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
+        super().__init__(path, name, options)
+        self.columns = ["label", "text"]
+        self._several = any(len(_LABELS.findall(line)) > 1 for _n, line in self._lines())
+        self.lists = ["label"] if self._several else []
+        text = _(
+            "Each line of {name} is a text and its labels, marked by {mark}.",
+            name=self.name,
+            mark=LABEL,
+        )
+        self.notes.append(text)
+
+    def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
+        names = self.columns if columns is None else columns
+        for number, line in self._lines(on_bad_row):
+            labels, text = _LABELS.findall(line), _LABELS.sub("", line).strip(" ,\t\r\n")
+            cells = {"label": labels if self._several else "".join(labels), "text": text}
+            if labels or text:
+                yield number, {name: cells[name] for name in names}
+
+
+def are_labelled(head: bytes) -> bool:
+    """True if nearly every line of the beginning of a file has marked labels at an end."""
+    lines = [line.strip() for line in head.splitlines()[:1000] if line.strip()]
+    mark = LABEL.encode()
+    marked = [line.startswith(mark) or line.split()[-1].startswith(mark) for line in lines]
+    return sum(marked) > 0.9 * len(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.data import checkpoint_files, checkpoints, tokenizer_fit
 from finetune.data.check_report import TokenLengths
-from finetune.data.tokenizer_fit import TokenizerFit
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, ModelError
+from finetune.findings import Finding
 from finetune.messages import message as _
 
 if TYPE_CHECKING:
@@ -31,19 +31,16 @@ _LARGEST_TOKENIZER = 30 * 2**20  # bytes
 _estimates: dict[tuple[Path, Path], TokenLengths] = {}
 
 
-def check_lengths(
-    assigned: SplitRows, config: RunConfig
-) -> tuple[TokenLengths, TokenizerFit | None]:
-    """Measure the training rows, or a random sample, with the checkpoint's tokenizer, and how well
-    it knows their language.
+def check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, Iterable[Finding]]:
+    """Measure the training rows, or a random sample, with the checkpoint's tokenizer, and report
+    how well it knows their language.
 
-    If it cannot be loaded, the result is only a `note`. ModelError if it is empty or does not know
-    the text."""
+    If it cannot be loaded, the result is only a `note`. ModelError if it is empty."""
     from transformers import AutoTokenizer
 
     source_split, rows = assigned.rows["train"]
     if not len(rows):
-        return TokenLengths(note=_("There is no row to measure.")), None
+        return TokenLengths(note=_("There is no row to measure.")), ()
     try:
         folder = checkpoint_files.fetch(config.checkpoint, weights=False)
         with checkpoint_files.open_files(folder, config.checkpoint) as files:
@@ -56,7 +53,7 @@ def check_lengths(
             checkpoint=config.checkpoint,
             reason=reason,
         )
-        return TokenLengths(note=note), None
+        return TokenLengths(note=note), ()
     checkpoints.check_tokenizer(config.checkpoint, tokenizer)
     sample = rows
     if len(rows) > CHECKED_ROWS:
@@ -73,9 +70,13 @@ def check_lengths(
         if len(read) < _READ:
             read += [text[:_LOOKED_AT] for column in sentences for text in column]
         first += [ids[:_LOOKED_AT] for ids in token_ids[: _LOOKED_AT - len(first)]]
-    checkpoints.check_known(config.checkpoint, tokenizer, first)
+    measured = _summarize(lengths, len(rows), config.max_length)
+    try:
+        checkpoints.check_known(config.checkpoint, tokenizer, first)
+    except ModelError as error:
+        return measured, [tokenizer_fit.unknown_text(error, read, config.checkpoint)]
     fit = tokenizer_fit.measure_fit(tokenizer, read)
-    return _summarize(lengths, len(rows), config.max_length), fit
+    return measured, tokenizer_fit.findings(fit, config.checkpoint)
 
 
 def _summarize(tokens: Sequence[int], total: int, max_length: int = 0) -> TokenLengths:

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from finetune.data import checkpoint_catalog
+from finetune.errors import ModelError
 from finetune.findings import Finding, Remedy
 from finetune.messages import message as _
 
@@ -38,6 +39,10 @@ _SYLLABLES = {"CJK", "HANGUL", "HIRAGANA", "KATAKANA", "BOPOMOFO"}
 _NO_SPACES = {"CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"}
 _UNKNOWN = 0.05  # share of the pieces
 _FEWEST = 50  # letters; fewer tell no language
+_ACTION = _(
+    "It was made for another language, and learns little from such pieces. Choose one that knows "
+    "yours, such as a multilingual one."
+)
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,13 @@ def measure_fit(tokenizer: Any, texts: Iterable[str]) -> TokenizerFit | None:
     ids = tokenizer([" ".join(words) for words in rows], add_special_tokens=False, verbose=False)
     pieces = Counter(piece for row in ids["input_ids"] for piece in row)
     unknown = pieces[tokenizer.unk_token_id] if tokenizer.unk_token_id is not None else 0
-    script = Counter(map(_script, letters)).most_common(1)[0][0]
     total = max(1, pieces.total())
+    script = _commonest_script(letters)
     return TokenizerFit(script, total / sum(map(len, rows)), total / len(letters), unknown / total)
+
+
+def _commonest_script(letters: Iterable[str]) -> str:
+    return max(Counter(map(_script, letters)).most_common(1), default=("?", 0))[0]
 
 
 @cache
@@ -81,8 +90,7 @@ def _script(letter: str) -> str:
 
 
 def findings(fit: TokenizerFit | None, checkpoint: str) -> Iterator[Finding]:
-    """Warn if a tokenizer does not know the language, and offer a multilingual checkpoint of about
-    the same size."""
+    """Warn if a tokenizer does not know the language, and offer a checkpoint that does."""
     if fit is None or not fit.is_poor:
         return
     title = _("This checkpoint splits your words into {pieces:.1f} pieces", pieces=fit.per_word)
@@ -93,15 +101,23 @@ def findings(fit: TokenizerFit | None, checkpoint: str) -> Iterator[Finding]:
             "This checkpoint splits your characters into {pieces:.1f} pieces",
             pieces=fit.per_letter,
         )
-    action = _(
-        "It was made for another language, and learns little from such pieces. Choose one that "
-        "knows yours, such as a multilingual one."
-    )
+    yield Finding("language", "warns", title, 0, _ACTION, remedies=_others(fit.script, checkpoint))
+
+
+def unknown_text(error: ModelError, texts: Iterable[str], checkpoint: str) -> Finding:
+    """Report that a tokenizer reads hardly anything of some texts, as `error` says, and offer a
+    checkpoint that knows their language."""
+    script = _commonest_script(letter for text in texts for letter in text if letter.isalpha())
+    action = _ACTION if checkpoint_catalog.find_checkpoint(checkpoint) else error.remedy
+    remedies = _others(script, checkpoint)
+    return Finding("language", "blocks", error.fact, 0, action, remedies=remedies)
+
+
+def _others(script: str, checkpoint: str) -> list[Remedy]:
+    """A button that takes another checkpoint, of about the same size, that knows a script."""
     entry = checkpoint_catalog.find_checkpoint(checkpoint)
     others = checkpoint_catalog.matching(entry.size if entry else "small", "other")
-    other = next((offered for offered in others if offered.name != checkpoint), None)
-    remedies = []
-    if other is not None:
-        text = _("Take {name}", name=other.title)
-        remedies = [Remedy("checkpoint", other.name, text)]
-    yield Finding("language", "warns", title, 0, action, remedies=remedies)
+    for other in others:
+        if other.name != checkpoint and other.reads(script):
+            return [Remedy("checkpoint", other.name, _("Take {name}", name=other.title))]
+    return []

@@ -25,10 +25,11 @@ from python_calamine import (
 
 from finetune.data import headers, table
 from finetune.data.headers import Header
-from finetune.data.table import Answer, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.data.table import OnBadRow, ReadOptions, Remark, Rows, Table
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, some
+from finetune.findings import Remedy
 from finetune.messages import message as _
 
 STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")  # of zip files and of old Excel's
@@ -56,13 +57,17 @@ class WorkbookTable(Table):
         self.sheets, self._sheet = list(sizes), layout["sheet"]
         header, first = Header(*layout["header"]), layout["first"]
         self.has_header = header.named
-        self._name_columns(first[-1])
-        self._skipped, self._height = header.above + header.named, layout["height"]
+        self._name_columns(header.names(first))
+        self._skipped, self._height = header.rows, layout["height"]
         self.row_count = self._height - self._skipped
-        self._repeats = headers.Repeats(first[-1] if header.named else [], first[:-1])
+        self._repeats = _repeats(header, first)
         if options.header == "auto":
             self.remarks += headers.remarks(name, header.above + 1, header, self.columns)
+        above = [(line, "; ".join(filter(None, cells))) for line, cells in enumerate(first, 1)]
+        filled = [(line, text) for line, text in above[: header.rows] if text]
+        self.remarks += headers.skipped_remarks(filled, header.above + 1)
         self.remarks += headers.repeat_remarks(layout["repeats"])
+        self.remarks += _merged_remarks(layout["merged"])
         if len(self.sheets) > 1:
             text = _(
                 "{name} has the sheets {sheets}; {sheet!r} is read.",
@@ -72,7 +77,7 @@ class WorkbookTable(Table):
             )
             self.notes.append(text)
             answers = [
-                Answer("sheet", other, _("Read {sheet!r} ({n:,} rows)", sheet=other, n=rows - 1))
+                Remedy("sheet", other, _("Read {sheet!r} ({n:,} rows)", sheet=other, n=rows - 1))
                 for other, rows in sizes.items()
                 if rows > 1 and other != self._sheet
             ]
@@ -87,7 +92,7 @@ class WorkbookTable(Table):
         names = self.columns if columns is None else columns
         indices = [(name, self.columns.index(name)) for name in names]
         sheet = CalamineWorkbook.from_path(self.path).get_sheet_by_name(self._sheet)
-        for line, cells in enumerate(sheet.iter_rows(), 1):
+        for line, (cells, _merged) in enumerate(_cells(sheet), 1):
             if line > self._height:
                 return
             is_empty = not self.keep_empty_rows and not any(cell != "" for cell in cells)
@@ -105,6 +110,41 @@ def _plain(cell: Any) -> Any:
     return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
+def _cells(sheet: CalamineSheet) -> Iterator[tuple[list[Any], bool]]:
+    """Iterate over the rows of a sheet, and whether a cell above is merged with one of theirs. The
+    value of merged cells stands in each row that they span."""
+    left = sheet.start[1] if sheet.start else 0
+    begun: dict[int, list[tuple[int, int]]] = {}  # first row -> last row and column
+    for (top, column), (bottom, _right) in sheet.merged_cell_ranges or ():
+        if bottom > top:
+            begun.setdefault(top, []).append((bottom, column - left))
+    spanned: dict[int, tuple[int, Any]] = {}  # column -> last row, and value
+    for row, cells in enumerate(sheet.iter_rows()):
+        spanned = {column: cell for column, cell in spanned.items() if cell[0] >= row}
+        for column, (_last, value) in spanned.items():
+            cells[column] = value
+        yield cells, any(value != "" for _last, value in spanned.values())
+        for last, column in begun.get(row, ()):
+            if 0 <= column < len(cells):
+                spanned[column] = last, cells[column]
+
+
+def _merged_remarks(lines: Sequence[int]) -> list[Remark]:
+    """Remark on the rows that a merged cell spans, without the first of each."""
+    if not lines:
+        return []
+    title = _("Merged cells: line {lines}", lines=some(lines, 3))
+    action = _("Their value holds for every row that they span.")
+    shown = [(line, "") for line in lines[: table.MAX_LINES]]
+    return [Remark("merged-cells", "notes", title, action, len(lines), shown)]
+
+
+def _repeats(header: Header, first: Sequence[Sequence[str]]) -> headers.Repeats:
+    """The rows that repeat one of the `first` rows of a table."""
+    names = first[header.above] if header.named else []
+    return headers.Repeats(names, [row for row in first[: header.rows] if row is not names])
+
+
 def _texts(cells: Sequence[Any]) -> list[str]:
     return [str(_plain(cell)) for cell in cells]
 
@@ -112,7 +152,8 @@ def _texts(cells: Sequence[Any]) -> list[str]:
 def read_layout(path: str, name: str, requested: str, header: str) -> dict[str, Any]:
     """Find the table in a workbook. Returns `sizes`, the rows with at least two cells of each
     visible sheet; the `sheet` to read, its `header` (the fields of `Header`), its `first` rows up
-    to the names of its columns, its `height`, and `repeats`, the rows that repeat the header.
+    to the first of data, its `height`, `repeats`, the rows that repeat the header, and `merged`,
+    those that a merged cell spans.
 
     Raises:
         DataError: if the file cannot be read, or has no table.
@@ -152,7 +193,7 @@ def _find_table(
             sheets=some(sheets),
         )
     sizes = {
-        title: sum(sum(cell.strip() != "" for cell in row) > 1 for row in _rows(workbook, title))
+        title: sum(sum(cell.strip() != "" for cell in row) > 1 for row, _ in _rows(workbook, title))
         for title in sheets
     }
     # A sheet of notes may come first, even with a small table: the pairs have the most rows.
@@ -166,29 +207,32 @@ def _find_table(
             sheets=some([requested] if requested else sheets),
         )
     rows = _rows(workbook, sheet)
-    first = list(islice(rows, _FIRST))
+    top = list(islice(rows, _FIRST))
+    first = [cells for cells, _merged in top]
     header = headers.find_header(first, requested_header)
-    repeats = headers.Repeats(first[header.above] if header.named else [], first[: header.above])
-    found, height = [], 0
-    for line, cells in enumerate(chain(first, rows), 1):
+    repeats, found, merged, height = _repeats(header, first), [], [], 0
+    for line, (cells, is_merged) in enumerate(chain(top, rows), 1):
         if any(cell != "" for cell in cells):
             height = line
-        if line > header.above + 1 and cells in repeats:
+        if line > header.rows and cells in repeats:
             found.append(line)
+        elif line > header.rows and is_merged:
+            merged.append(line)
     return {
         "sizes": sizes,
         "sheet": sheet,
-        "header": [header.above, header.named, header.doubtful],
-        "first": first[: header.above + 1],
+        "header": [*vars(header).values()],
+        "first": first[: header.rows + 1],
         "height": height,
         "repeats": found,
+        "merged": merged,
     }
 
 
-def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[list[str]]:
+def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[tuple[list[str], bool]]:
     opened = workbook.get_sheet_by_name(sheet)
     _check_size(opened, os.path.getsize(str(workbook.path)))
-    return map(_texts, opened.iter_rows())
+    return ((_texts(cells), merged) for cells, merged in _cells(opened))
 
 
 def _check_size(sheet: CalamineSheet, size: int) -> None:

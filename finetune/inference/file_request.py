@@ -33,6 +33,7 @@ class PredictionRequest:
     threshold: bool = True  # use the saved threshold
     calibrated: bool = False
     ending: str = field(default="", kw_only=True)  # of the result; empty for the file's own
+    status: str = field(default="", kw_only=True)  # the column that says which labels count
     # The fields of `ReadOptions`.
     sheet: str = field(default="", kw_only=True)
     delimiter: str = field(default="", kw_only=True)
@@ -107,4 +108,5 @@ def check_columns(
             missing=trained.sentence2 if first else trained.sentence1,
             columns=columns,
         )
-    return replace(request, sentence1=first, sentence2=second, label=label)
+    status = trained.status if label and trained.status in usable else ""
+    return replace(request, sentence1=first, sentence2=second, label=label, status=status)

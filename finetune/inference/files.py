@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoints, label_columns, table_formats
+from finetune.data import checkpoints, label_columns, review, table_formats
 from finetune.data.table import Table, is_filled, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
@@ -150,7 +150,8 @@ def predict_file(
         except PredictionStopped:
             complete = False
     on_rows(shown.rows)
-    report = {"precision": scorer.precision, "left_out": [*table.unusable]}
+    left_out = [name for name in table.unusable if name not in own]
+    report = {"precision": scorer.precision, "left_out": left_out}
     return predictor.report() | report, complete
 
 
@@ -272,9 +273,8 @@ class _RowPredictor:
         trained_on = self._trained_on(records)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []
         if self._request.label:
-            truth, known = _read_labels(
-                records, self._label_parts or [self._request.label], self._target
-            )
+            labels_in = self._label_parts or [self._request.label]
+            truth, known = _read_labels(records, labels_in, self._request, self._target)
             labels = [record.get(self._request.label, "") for record in records]
             self._unknown_labels += int((~known).sum())
             self._labelled.append((answers.values[known], truth[known], trained_on[known]))
@@ -368,9 +368,9 @@ def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> 
 
 
 def _read_labels(
-    records: Sequence[Line], columns: Sequence[str], target: Target
+    records: Sequence[Line], columns: Sequence[str], request: PredictionRequest, target: Target
 ) -> tuple[Targets, NDArray[np.bool_]]:
-    """Return the targets of rows, and a mask of those that could be read.
+    """Return the targets of rows, and a mask of those that could be read and passed review.
 
     Args:
         columns: of the labels, or the only one.
@@ -378,7 +378,15 @@ def _read_labels(
     rows = [Columns({name: to_plain_value(record.get(name)) for name in columns})
             for record in records]  # fmt: skip
     cells = rows if len(columns) > 1 else [cell for row in rows for cell in row.values()]
-    return task_of(target).parse(cells, target)
+    left_out = [""] * len(cells)
+    if status := request.status:
+        judged = [
+            review.judge(cell, record.get(status), status, status == request.label)
+            for cell, record in zip(cells, records, strict=True)
+        ]
+        cells, left_out = [cell for cell, _ in judged], [why for _, why in judged]
+    truth, known = task_of(target).parse(cells, target)
+    return truth, known & [not why for why in left_out]
 
 
 @dataclass(frozen=True)
@@ -412,7 +420,7 @@ def read_labelled(
         bool(error) and (not record or any(map(is_filled, record.values())))
         for _, (record, error) in rows
     )
-    truth, known = _read_labels([record for _, record in read], labels, target)
+    truth, known = _read_labels([record for _, record in read], labels, request, target)
     if not empty_is_none:
         known &= [any(is_filled(record.get(name)) for name in labels) for _, record in read]
     kept = [row for row, is_known in zip(read, known, strict=True) if is_known]

@@ -50,7 +50,8 @@ def file_columns(table: Table) -> ColumnTypes:
         return {name: table.schema.field(name).type for name in usable}
     if table.delimiter:
         return dict.fromkeys(table.columns, pa.string())
-    types: dict[str, set[type]] = {name: set() for name in table.columns}
+    own = [name for name in table.columns if name not in table.inner]
+    types: dict[str, set[type]] = {name: set() for name in own}
     for _, record in table.rows(lambda line, reason: None):
         for name, cell in record.items():
             if cell is not None and cell != "":

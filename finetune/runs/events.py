@@ -183,7 +183,7 @@ class Head(BaseModel):
 class _PairFacts(BaseModel, extra="allow", strict=True):
     source: str = ""
     revision: str | None = None
-    columns: dict[Literal["sentence1", "sentence2", "label"], str] = {}
+    columns: dict[Literal["sentence1", "sentence2", "label", "status"], str] = {}
     positive_label: str = ""
     positive_assumed: bool = False
     low: float = 0.0

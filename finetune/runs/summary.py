@@ -22,11 +22,13 @@ MAX_POINTS = 2000  # measurements of a run in memory; the whole curve is in its 
 
 
 class ColumnNames(NamedTuple):
-    """The person's names of a dataset's columns; `sentence2` is empty for single sentences."""
+    """The person's names of a dataset's columns; `sentence2` is empty for single sentences, and
+    `status` if no column says that rows were rejected."""
 
     sentence1: str = "sentence1"
     sentence2: str = "sentence2"
     label: str = "label"
+    status: str = ""
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ from tests.support import monitored, toys
         (["train", "--config", "absent.json"], "There is no absent.json. See that its name"),
         (["train", "--config", __file__], "must be a JSON object of names and values"),
         (["train", "--accelerate_config", __file__], "which `accelerate config` has not written"),
+        (["train", "--run", "my first"], "a new run, which gets its name by --name 'my first'\n"),
+        (["train", "--run", "-1"], "gets its name by --name=-1\n"),
         (["evaluate", "--run", "n" * 5000], "no such run"),
         (["evaluate", "--run", "n\0"], "no such run"),
     ],

@@ -39,13 +39,16 @@ from finetune.ui.panel import Panel, Updates, handler
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # Settings for the rows of one source; like its columns, they do not apply to another.
-ANSWERS = ("positive_label", "label_map", "rare_classes", "drop_leaked", "drop_duplicates", "folds")
+ANSWERS = (
+    "positive_label", "label_map", "label_separator", "rare_classes", "lost_rows", "drop_leaked",
+    "drop_duplicates", "folds",
+)  # fmt: skip
 CLEARED_FIELDS = (*SOURCE_FIELDS[1:], *ANSWERS)
 CHOSEN_COLUMNS = (
     "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",
+    "status_column",
 )  # fmt: skip
-# Fields a finding can set.
-REMEDIES = (*CHOSEN_COLUMNS[:3], *ANSWERS, "sheet", *form.READING, "checkpoint")
+REMEDIES = (*DATA_FIELDS[1:], "checkpoint")  # fields a finding can set
 _TEMPLATE = "checks.html"
 
 Choices = list[tuple[str, str]]  # label, value
@@ -283,11 +286,12 @@ def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
 def column_choices(report: CheckReport) -> tuple[Choices, ...]:
     """Choices of the columns, the positive class and the sheet, once the source is known."""
     choices: list[Choices] = []
-    for role in ("sentence1", "sentence2", "label"):
-        none = [(NO_COLUMN, NO_COLUMN)] if role == "sentence2" else []
+    for role in ("sentence1", "sentence2", "label", "status"):
+        none = [(NO_COLUMN, NO_COLUMN)] if role in ("sentence2", "status") else []
         read = report.columns.get(role) or gettext("none found")
         usable = ((name, name) for name in report.usable(role))
         choices.append([(gettext("guessed: {name}", name=read), ""), *none, *usable])
+    *choices, status = choices
     default = gettext("default: {name}", name=report.positive_label or gettext("the second"))
     if len(report.labels) > 2:
         default = gettext("macro F1 over all classes")
@@ -295,4 +299,4 @@ def column_choices(report: CheckReport) -> tuple[Choices, ...]:
     positive = [(default, ""), *classes] if report.template == "classes" else []
     sheets = [(name, name) for name in report.sheets[:200]] if len(report.sheets) > 1 else []
     first = [(gettext("the first with pairs"), "")] if sheets else []
-    return (*choices, positive, [*first, *sheets])
+    return (*choices, positive, [*first, *sheets], status)

@@ -283,7 +283,7 @@ class FilePredictions(Panel):
         }
         if found.doubt:
             updates[self.reading_box] = gr.update(open=True)
-        for chooser, own, match in zip(self.columns, trained, matches, strict=True):
+        for chooser, own, match in zip(self.columns, trained[:3], matches, strict=True):
             is_label = chooser is self.columns[2]
             none = [(gettext("none"), NONE)] if is_label and names else []
             joined = [match] if match and match not in names else []  # columns of 0 and 1
