@@ -365,7 +365,7 @@ def still_holds(
             `changes`, a test each; `shares` of the classes; and what the labels show as `measured`.
 
     Raises:
-        DataError: if fewer than 50 rows are new to the model and share no sentence, or the run's
+        DataError: if fewer than 50 rows are new to the model, or the run's
             validation pairs were not kept.
     """
     from finetune.evaluation import monitoring

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from finetune.metrics.shared_rows import SharedRows
 
 Integers = NDArray[np.int64]
 
@@ -59,34 +62,21 @@ def text_hash(text: str | None) -> int:
     return hash64(normalize(text) or text) if text else 0
 
 
+def row_hashes(first: Sequence[Any], second: Sequence[Any] | None = None) -> Integers:
+    """Hash the sentences in the cells of one or two columns; shape (2, rows), 0 for none."""
+    columns = first, second or [None] * len(first)
+    hashes = [[text_hash(clean_sentence(cell)) for cell in cells] for cells in columns]
+    return np.array(hashes, np.int64)
+
+
+def shared_rows(first: Sequence[Any], second: Sequence[Any] | None = None) -> SharedRows:
+    """Find the rows that share a sentence, from the cells of one or two columns."""
+    return SharedRows(*row_hashes(first, second))
+
+
 def ordered_pair_hash(first: Integers, second: Integers) -> Integers:
     """Hash each pair; swapped sentences give another hash. All arrays have shape (rows,)."""
     return first * np.int64(-7046029254386353131) + second
-
-
-def sentence_groups(first: Integers, second: Integers) -> Integers:
-    """Number the groups of rows that share a sentence, directly or through others. All arrays have
-    shape (rows,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    if not len(first):
-        return np.zeros(0, np.int64)
-    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
-    ends = nodes[: len(first)], nodes[len(first) :]
-    graph = coo_array((np.ones(len(first), np.int8), ends), shape=(nodes.max() + 1,) * 2)
-    groups: Integers = connected_components(graph, directed=False)[1][ends[0]]
-    return groups
-
-
-def fold_groups(first: Integers, second: Integers, folds: int) -> Integers:
-    """Number the groups of rows that must share a fold: those that share a sentence, directly or
-    through others, or only equal pairs if such a group is larger than a fold. All arrays have shape
-    (rows,)."""
-    groups = sentence_groups(first, second)
-    if np.unique(groups, return_counts=True)[1].max(initial=0) * folds > len(groups):
-        return unordered_pair_hash(first, second)
-    return groups
 
 
 def unordered_pair_hash(first: Integers, second: Integers) -> Integers:

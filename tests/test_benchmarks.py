@@ -235,7 +235,7 @@ def test_the_difference_of_the_presets_has_an_interval() -> None:
         text,
     )
     same = quality.difference({"course": [wrong], "recommended": [right]}, "last")
-    assert "+0.000 (95% +0.000 to +0.000)" in same
+    assert "+0.000 (95% -0.0" in same
 
 
 def test_ratios_are_written_beside_those_of_other_processors() -> None:

@@ -17,6 +17,7 @@ from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError
 from finetune.findings import Finding, Remedy, how_to_answer
 from finetune.messages import message as _
+from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, LabelColumn, LabelledRows, Target
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
@@ -87,6 +88,7 @@ class Pairs:
     facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what was left out
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
     pair_hashes: dict[str, Integers] = field(default_factory=dict)  # of train and validation
+    shared: SharedRows | None = None  # which validation pairs share a sentence
     folder: Path = Path()  # of the cached dataset
 
 
@@ -136,6 +138,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         },
         fingerprint=assigned.fingerprint(target),
         pair_hashes={name: assigned.of(name).unordered for name in ("train", "validation")},
+        shared=SharedRows(assigned.of("validation").first, assigned.of("validation").second),
         folder=dataset.folder,
     )
 

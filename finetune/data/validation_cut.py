@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from finetune.errors import DataError
 from finetune.messages import message as _
-from finetune.text_hashes import Integers, sentence_groups
+from finetune.metrics.shared_rows import linked_rows
+from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
     from finetune.data.dataset_cache import RowHashes
@@ -47,7 +48,7 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
         wanted[stratum[0]] = 1
     shares = wanted / wanted.sum()
     rng = np.random.default_rng(seed)
-    linked = sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
+    linked = linked_rows(keys.first, keys.second if keys.second.any() else keys.first)
     for size in _SIZES:
         chosen = _draw_groups(linked, row, stratum, np.ceil(wanted * size).astype(int), rng)
         got = np.bincount(stratum[chosen[row]], minlength=len(wanted))
@@ -84,7 +85,7 @@ def cut_folds(
     Raises:
         DataError: if there are too few groups, or one is too large for its fold.
     """
-    group = sentence_groups(keys.first, keys.second if keys.second.any() else keys.first)
+    group = linked_rows(keys.first, keys.second if keys.second.any() else keys.first)
     table = strata if strata.ndim > 1 else np.eye(1 + max(strata, default=0), dtype=int)[strata]
     counts = np.zeros((1 + max(group, default=-1), table.shape[1]), np.int64)
     np.add.at(counts, group, table)

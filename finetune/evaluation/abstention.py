@@ -1,10 +1,10 @@
 """Answering only when sure: the threshold of confidence above which a run's kept model errs no more
 often than a person allows.
 
-It is found on the rows of the run's evaluation, one of those that share a sentence. A model picked
-as the best of several evaluations on these rows errs more often on others; so that its bound holds
-whichever was picked, it is found for each of them at once: the probability that it fails is divided
-by their number (Bonferroni).
+It is found on the rows of the run's evaluation; those that share a sentence count as the number of
+independent ones that they are worth. A model picked as the best of several evaluations on these
+rows errs more often on others; so that its bound holds whichever was picked, it is found for each
+of them at once: the probability that it fails is divided by their number (Bonferroni).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.errors import DataError, StoreError
 from finetune.evaluation import picking, report
 from finetune.evaluation.report import RunEvaluation
-from finetune.metrics import abstention
+from finetune.metrics import abstention, shared_rows
 from finetune.metrics.abstention import AbstentionCurve
+from finetune.metrics.shared_rows import rows_worth
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import SureRule
@@ -37,24 +37,27 @@ class Abstention:
     confidence: float
     rule: SureRule | None  # None if no threshold keeps the bound
     rows: int  # of the evaluation
-    examples: int  # of these, no two of which share a sentence
+    worth: float  # independent rows that tell as much as these
     candidates: int  # evaluations that the model was picked among
     fewest: int  # answers without an error that it takes; with `per_class` of one class
-    needed: int | None  # examples it takes with errors as frequent as here; None if these are many
+    needed: int | None  # rows it takes with errors as frequent as here; None if these are many
     curve: AbstentionCurve
 
     @property
     def refusal(self) -> DataError:
-        """Why no threshold keeps the bound, and how many examples it takes."""
+        """Why no threshold keeps the bound, and how many rows it takes."""
         needed = round(self.needed, 2 - len(str(self.needed))) if self.needed else None
         return DataError(
-            "With {examples:,} rows that share no sentence, of {rows:,}, no threshold keeps the "
-            "error at {most:g}% with {sure:g}% confidence: even without an error that takes "
-            "{fewest:,} answers.",
-            "With errors as frequent as here about {needed:,} such rows would do; or allow more "
-            "errors." if needed else "The surest answers err too often for it, however many "
+            "With {rows:,} rows, which count as {worth:,}, no threshold keeps the error at "
+            "{most:g}% with {sure:g}% confidence: even without an error that takes {fewest:,} "
+            "answers."
+            if shared_rows.note(self.rows, self.worth) else
+            "With {rows:,} rows no threshold keeps the error at {most:g}% with {sure:g}% "
+            "confidence: even without an error that takes {fewest:,} answers.",
+            "With errors as frequent as here about {needed:,} rows like these would do; or allow "
+            "more errors." if needed else "The surest answers err too often for it, however many "
             "rows there are: allow more errors, or train a better model.",
-            examples=self.examples, rows=self.rows, most=100 * self.error,
+            rows=self.rows, worth=round(self.worth), most=100 * self.error,
             sure=100 * self.confidence, fewest=self.fewest, needed=needed,
         )  # fmt: skip
 
@@ -134,38 +137,32 @@ def measure(
         raise DataError(
             "A bound of each class is for rows of one class.", "Ask for one of all answers."
         )
-    rows = independent_rows(evaluation)
-    sure, right, answers = evaluation.confidence[rows], evaluation.right[rows], evaluation.answers
+    sure, right, shared = evaluation.confidence, evaluation.right, evaluation.shared
+    rows = len(right)
     delta = (1 - confidence) / candidates
-    parts = [np.ones(len(rows), bool)]
+    members = [np.ones(rows, bool)]
     if per_class:
         delta /= target.size
-        parts = [answers[rows] == index for index in range(target.size)]
-    found = [abstention.sure_threshold(sure[part], right[part], error, delta) for part in parts]
-    kept = [each for each in found if each is not None]
+        members = [evaluation.answers == index for index in range(target.size)]
+    parts = [
+        rows_worth(right[own], shared and shared.of(own)) / max(1, own.sum()) for own in members
+    ]
+    each = [(sure[own], right[own], error, delta, p) for own, p in zip(members, parts, strict=True)]
+    found = [abstention.sure_threshold(*arguments) for arguments in each]
+    kept = [threshold for threshold in found if threshold is not None]
     rule, needed = None, []
     if kept:
         names = zip(target.names, found, strict=False) if per_class else ()
         rule = SureRule(
             error, confidence, 1.0 if per_class else kept[0].above,
-            tuple((name, each.above) for name, each in names if each is not None),
-            len(rows), sum(each.answered for each in kept), split,
+            tuple((name, own.above) for name, own in names if own is not None),
+            rows, sum(own.answered for own in kept), split,
         )  # fmt: skip
-    for part in parts if rule is None else ():
-        count = abstention.rows_needed(sure[part], right[part], error, delta)
-        needed += [round(count * len(rows) / part.sum())] if count else []
+    for own, arguments in zip(members, each, strict=True) if rule is None else ():
+        count = abstention.rows_needed(*arguments)
+        needed += [round(count * rows / own.sum())] if count else []
+    worth = rows_worth(right, shared)
     return Abstention(
-        error, confidence, rule, len(evaluation.truth), len(rows), candidates,
-        abstention.fewest_rows(error, delta), min(needed, default=None),
-        abstention.abstention_curve(sure, right, delta),
+        error, confidence, rule, rows, worth, candidates, abstention.fewest_rows(error, delta),
+        min(needed, default=None), abstention.abstention_curve(sure, right, delta, worth / rows),
     )  # fmt: skip
-
-
-def independent_rows(evaluation: RunEvaluation) -> NDArray[np.int64]:
-    """Return rows of an evaluation no two of which share a sentence; all if the texts are unknown.
-    One of each group is drawn, always the same."""
-    groups = report.sentence_groups(evaluation.table)
-    order = np.random.default_rng(0).permutation(len(evaluation.truth))
-    if groups is None:
-        return np.sort(order)
-    return np.sort(order[np.unique(groups[order], return_index=True)[1]])

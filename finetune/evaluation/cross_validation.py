@@ -138,9 +138,8 @@ def out_of_fold(run: Run, target: Target, hashes: Integers) -> SavedLogits:
     answers = saved_predictions.read_logits(run, _BEFORE, target)
     table = saved_predictions.read_examples(run, labels=answers.labels)
     if table is not None:
-        texts = [name for name in ("sentence1", "sentence2") if name in table.column_names]
-        first, *second = (table.column(name).to_pylist() for name in texts)
-        if not np.array_equal(pair_index.pair_hashes(first, *second or [None]), hashes):
+        first, *second = saved_predictions.sentences_of(table)
+        if not np.array_equal(pair_index.pair_hashes(first, second[0] if second else None), hashes):
             raise DataError("The pairs have changed since the folds were trained.", _ANEW)
     return answers
 

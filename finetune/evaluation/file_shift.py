@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Literal
 
 import numpy as np
@@ -40,6 +40,9 @@ class Aggregates:
     unknown: list[int]  # without, and with a piece that the tokenizer does not know; may be empty
     # How well a classifier of words tells the rows from the reference's (AUC), and the test's p.
     words: tuple[float, float] | None = None
+    # Of a key of `WHAT`, or `right` answers -> the part of the rows that they are worth if it is
+    # not all, because some share a sentence.
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,13 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
         "lengths": [before.lengths, file.lengths],
         "unknown": [before.unknown, file.unknown],
     }
+
+    def parts(of: str) -> tuple[float, float]:
+        return before.parts.get(of, 1.0), file.parts.get(of, 1.0)
+
     tests = {
         of: label_free.counts_test(
-            np.array(first), np.array(second), of != "answers" or not reference.names
+            np.array(first), np.array(second), of != "answers" or not reference.names, parts(of)
         )
         for of, (first, second) in pairs.items()
         if first and second
@@ -166,14 +173,15 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
     accuracy = shares = None
     if reference.right:
         right = np.array(reference.right)
-        found, change = label_free.estimated_accuracy(right, np.array(file.confidence))
+        worth = before.parts.get("right", 1.0), file.parts.get("confidence", 1.0)
+        found, change = label_free.estimated_accuracy(right, np.array(file.confidence), worth)
         accuracy = estimate(found, right[1].sum() / right.sum())
         if any(rejected) and change.high < 0:
             verdict = "train anew"
     if reference.confusion:
         confusion = np.array(reference.confusion)
         answers = np.array([file.answers.get(name, 0) for name in reference.names])
-        known = label_free.estimated_shares(confusion, answers)
+        known = label_free.estimated_shares(confusion, answers, parts("answers"))
         shares = class_estimates(reference, known) if known else None
     judged = Monitoring(verdict, file.rows, before.rows, changes, accuracy, shares)
     return with_labels(judged, reference, file, labelled) if labelled else judged
@@ -205,10 +213,10 @@ def with_labels(
     spread = np.average((scale - mean) ** 2, weights=counts)
     accuracy, *found = prediction_powered.share_intervals(
         known, expected, np.array([mean, *shares]), np.array([spread, *shares * (1 - shares)]),
-        file.rows,
+        file.parts.get("confidence", 1.0) * file.rows,
     )  # fmt: skip
-    right = np.array(reference.right)
-    before = wilson_interval(int(right[1].sum()), int(right.sum()))
+    right = reference.counts.parts.get("right", 1.0) * np.array(reference.right)
+    before = wilson_interval(float(right[1].sum()), float(right.sum()))
     at_most = math.hypot(before.value - before.low, accuracy.high - accuracy.value)
     verdict: Verdict = "changed" if any(one.changed for one in judged.changes) else "as before"
     if accuracy.value - before.value + at_most < 0:

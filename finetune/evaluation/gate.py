@@ -6,21 +6,23 @@ Arrays in, a `Judgement` out. `finetune.evaluation.release` gathers the answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune import text_hashes
 from finetune.errors import DataError
 from finetune.evaluation import slices
 from finetune.evaluation.slices import SliceChange
 from finetune.messages import Text
 from finetune.messages import message as _
-from finetune.metrics import intervals
+from finetune.metrics import intervals, shared_rows
 from finetune.metrics.catalog import Metric
 from finetune.metrics.intervals import Interval
+from finetune.tasks import comparison
 from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import task_of
 
@@ -118,34 +120,31 @@ def not_judged(
 
 
 def judge(
-    empty: Judgement, rows: Rows, new: Targets, old: Targets, gain: Interval | None,
-    metrics: Sequence[Metric],
+    empty: Judgement, rows: Rows, new: Targets, old: Targets, metrics: Sequence[Metric],
+    bias: Mapping[str, float] | None = None,
 ) -> Judgement:  # fmt: skip
     """Judge a new model by both models' answers to the same rows.
 
     It fails if more than `max_lost` answers were lost, or if the whole 95% interval of the gain is
     below `min_gain`. It passes if the whole interval is at `min_gain` or above, which is the test
-    of non-inferiority with 2.5% of error (Blackwelder 1982, Controlled Clinical Trials 3(4),
-    345-353). If `min_gain` lies within the interval, or there are fewer than 30 rows, these are too
-    few to tell.
+    of non-inferiority with at most 2.5% of error (Blackwelder 1982, Controlled Clinical Trials
+    3(4), 345-353): the interval has exact bounds of how many answers may have changed among rows
+    that were not seen. If `min_gain` lies within the interval, or there are fewer than 30 rows,
+    these are too few to tell.
 
     Args:
         empty: names, limits and metric; its reasons keep the models from being judged.
         new, old: answers as indices of `rows.target`, of shape (rows, ...).
-        gain: the paired interval of the deciding metric; computed from the answers if None.
         metrics: of the task; the deciding one is among them.
+        bias: metric -> what being picked has added to the new model more than to the old one.
     """
     target, truth, task = rows.target, rows.truth, task_of(rows.target)
     deciding = next(metric for metric in metrics if metric.name == empty.metric)
-    if task.has_right:
-        before, after = ((~task.right(answers, truth)).astype(float) for answers in (old, new))
-    else:
-        before, after = (task.errors(answers, truth) for answers in (old, new))
+    shared = text_hashes.shared_rows(*rows.sentences) if rows.sentences else None
+    compared = comparison.compare(new, old, truth, target, [deciding], shared, bias)
+    after, before = compared.misses
     lost, gained, changed = before < after, after < before, after - before
-    if gain is None:
-        gain = task.difference(new, old, truth, target, [deciding])[deciding.name]
-    if not deciding.greater_is_better:
-        gain = replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)
+    gain = _more_is_better(compared.difference[deciding.name], deciding)
     scores = [task.scores(answers, truth, target, metrics) for answers in (new, old)]
     listed = []
     for members, order in ((lost, -changed), (gained, changed)):
@@ -156,33 +155,55 @@ def judge(
     if rows.sentences is not None:
         traits = slices.pair_traits(*rows.sentences)
         found_slices = slices.compare_slices(
-            traits, truth, before, after, target.names, task.has_right
+            traits, truth, before, after, target.names, task.has_right, shared
         )
+    counted = shared_rows.note(len(truth), compared.worth)
     judged = replace(
         empty,
+        remarks=[*empty.remarks, *filter(None, [counted])],
         examples=len(truth),
         scores={name: (value, scores[1][name]) for name, value in scores[0].items()},
         gain=gain,
         has_right=task.has_right,
-        lost=int(lost.sum()),
-        gained=int(gained.sum()),
-        p=intervals.mcnemar_test(lost, gained).p,
-        lost_at_most=intervals.wilson_interval(int(lost.sum()), len(truth)).high,
+        lost=compared.second_only,
+        gained=compared.first_only,
+        p=compared.p,
+        lost_at_most=intervals.highest_share(lost, shared),
         lost_rows=listed[0],
         gained_rows=listed[1],
         slices=found_slices,
     )
     best = task.scores(truth, truth, target, [deciding])[deciding.name]
     tells = best > 0 or not deciding.greater_is_better
-    verdict, reasons = decide(judged, deciding, tells)
+
+    def lowest(times: float) -> float:
+        """The lower end of the gain if there were so many times as many rows like these."""
+        more = task.difference(new, old, truth, target, [deciding], shared, times)
+        plain = _more_is_better(more[deciding.name], deciding)
+        return gain.value - (plain.value - plain.low)
+
+    verdict, reasons = decide(judged, deciding, tells, lowest)
     if empty.reasons:
         verdict, reasons = "not judged", empty.reasons
     return replace(judged, verdict=verdict, reasons=reasons)
 
 
-def decide(judged: Judgement, deciding: Metric, tells: bool) -> tuple[Verdict, list[str]]:
+def _more_is_better(gain: Interval, metric: Metric) -> Interval:
+    if metric.greater_is_better:
+        return gain
+    return replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)
+
+
+def decide(
+    judged: Judgement, deciding: Metric, tells: bool, lowest: Callable[[float], float]
+) -> tuple[Verdict, list[str]]:
     """Return the verdict on two models whose answers were compared, and its reasons; see
-    `judge`. `tells`: False if the deciding metric is the same for all answers to these rows."""
+    `judge`.
+
+    Args:
+        tells: False if the deciding metric is the same for all answers to these rows.
+        lowest: of a number of times as many rows -> the lower end of the gain.
+    """
     gain, limits = judged.gain, judged.limits
     assert gain is not None, "it was just computed"
     gained = _(
@@ -202,12 +223,6 @@ def decide(judged: Judgement, deciding: Metric, tells: bool) -> tuple[Verdict, l
         failures.append(gained)
     if failures:
         return "failed", failures
-    if judged.examples < FEWEST:
-        few = _(
-            "{n:,} rows are too few to tell; at least {fewest} are needed.",
-            n=judged.examples, fewest=FEWEST,
-        )  # fmt: skip
-        return "not judged", [few]
     if not tells:
         same = _(
             "{metric} tells nothing about these rows, whose labels are all alike: even answers "
@@ -215,17 +230,37 @@ def decide(judged: Judgement, deciding: Metric, tells: bool) -> tuple[Verdict, l
             metric=deciding.title,
         )
         return "not judged", [same]
-    if gain.low < limits.min_gain:
-        reasons = [_("{n:,} rows are too few to tell.", n=judged.examples), gained]
-        away = gain.value - limits.min_gain
-        side = gain.value - gain.low if away > 0 else gain.high - gain.value
-        needed = judged.examples * (side / away) ** 2 if away else math.inf
-        if needed < _WORTH_NAMING:
-            digits = -max(0, math.floor(math.log10(needed)) - 1)  # two of them count
-            most = math.ceil(needed / 10**-digits) * 10**-digits
-            reasons.append(_("About {n:,} rows like these would tell.", n=most))
-        return "not judged", reasons
-    return "passed", [gained]
+    if gain.low >= limits.min_gain and judged.examples >= FEWEST:
+        return "passed", [gained]
+    reasons = [_("{n:,} rows are too few to tell.", n=judged.examples), gained]
+    if needed := rows_needed(judged.examples, gain, limits.min_gain, lowest):
+        reasons.append(_("About {n:,} rows like these would tell.", n=needed))
+    return "not judged", reasons
+
+
+def rows_needed(
+    rows: int, gain: Interval, least: float, lowest: Callable[[float], float]
+) -> int | None:
+    """Return how many rows would suffice for the lower end of the gain to reach `least` if answers
+    change as often as among these, rounded up to two digits; None if no number would.
+
+    Args:
+        lowest: as `decide` takes it. The distance to the gain shrinks at least as fast as with the
+            square root of the rows.
+    """
+    away, times = gain.value - least, 1.0
+    if gain.low < least:
+        if away <= 0:
+            return None
+        few, times = 1.0, min(1.1 * ((gain.value - gain.low) / away) ** 2, _WORTH_NAMING / rows)
+        if lowest(times) < least:
+            return None
+        for _step in range(9):
+            middle = math.sqrt(few * times)
+            few, times = (few, middle) if lowest(middle) >= least else (middle, times)
+    needed = max(FEWEST, rows * times)
+    unit = int(10 ** max(0, math.floor(math.log10(needed)) - 1))  # two digits count
+    return math.ceil(needed / unit) * unit
 
 
 def changed_answers(

@@ -3,7 +3,8 @@
 The reference is the run's validation pairs: unlike those trained on, the model has not seen them,
 and its scores are theirs. They are answered anew, just as the file is. A model trained on all rows
 has seen them: there the answers of the folds' models count. At most 2,000 random rows of each are
-looked at, none of which share a sentence: rows that do would count as more than they are.
+looked at. Those that share a sentence count as the number of independent ones that they are worth;
+words are compared, and labels asked for, only of rows that share none.
 What is kept of a file are counts (`Aggregates`), and it is judged from these alone. Whether its
 words differ is tested while the texts are at hand, and only the result is kept.
 """
@@ -31,6 +32,7 @@ from finetune.inference.result_files import PREDICTION
 from finetune.inference.shown_rows import ShownRow, shortened
 from finetune.metrics import classification, label_free
 from finetune.metrics.calibration import Logits
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import PredictOptions, Target, Targets
@@ -102,22 +104,35 @@ class Sample:
         self._rows = sorted(self._rows, key=lambda row: row.order)[:MOST]
 
     def rows(self) -> list[SampledRow]:
-        """Return the rows in random order, without those that share a sentence with one before."""
-        seen: set[int] = set()
-        kept = []
-        for row in self._rows:
-            hashes = {text_hashes.text_hash(text) for text in (row.first, row.second) if text}
-            if seen.isdisjoint(hashes):
-                kept.append(row)
-                seen |= hashes
-        return kept
+        """Return the rows in random order, after those that share no sentence with one before."""
+        first = sharing_none(self._rows)
+        numbers = {row.number for row in first}
+        return first + [row for row in self._rows if row.number not in numbers]
+
+
+def sharing_none(rows: Sequence[SampledRow]) -> list[SampledRow]:
+    """Return the rows without those that share a sentence with one before."""
+    seen: set[int] = set()
+    kept = []
+    for row in rows:
+        hashes = {text_hashes.text_hash(text) for text in (row.first, row.second) if text}
+        if seen.isdisjoint(hashes):
+            kept.append(row)
+            seen |= hashes
+    return kept
+
+
+def shared_rows(rows: Sequence[SampledRow]) -> SharedRows:
+    """Find the rows that share a sentence."""
+    second = [row.second for row in rows]
+    return text_hashes.shared_rows([row.first for row in rows], second if second[0] else None)
 
 
 def check_enough(rows: Sequence[SampledRow]) -> None:
     """Raise DataError if a file's sample is too small to judge by."""
     if len(rows) < FEWEST:
         raise DataError(
-            "{n} rows of the file are new to the model and share no sentence, too few to compare.",
+            "{n} rows of the file are new to the model, too few to compare.",
             "Bring at least {least} of them.", n=len(rows), least=FEWEST,
         )  # fmt: skip
 
@@ -148,8 +163,7 @@ class Monitor:
         self._rows = sample.rows()
         if len(self._rows) < FEWEST:
             raise DataError(
-                "{n} validation pairs are new to the model and share no sentence, too few to "
-                "compare a file with.",
+                "{n} validation pairs are new to the model, too few to compare a file with.",
                 "Train with at least {least} of them.", n=len(self._rows), least=FEWEST,
             )  # fmt: skip
         numbers = np.array([row.number for row in self._rows])
@@ -158,14 +172,16 @@ class Monitor:
             self._answers_of_folds(numbers) if by_folds else self.answer(self._rows)
         )
         bins, size = label_free.CONFIDENCE_BINS, self.target.size
-        right, confusion = np.zeros((0, bins), int), np.zeros((0, 0), int)
+        right, confusion, right_part = np.zeros((0, bins), int), np.zeros((0, 0), int), 1.0
         if self._task.has_right and confidence is not None:
             correct = self._task.right(values, truth)
+            right_part = rows_worth(correct, shared_rows(self._rows)) / len(correct)
             sides = (confidence[~correct], confidence[correct])
             right = np.stack([np.bincount(side, minlength=bins) for side in sides])
         if self._task.choices(self.target):
             confusion = classification.confusion_matrix(truth, values, size)
         counts, names = self._count(self._rows, values, confidence), [*self.target.names]
+        counts.parts.update({"right": right_part} if right_part < 1 else {})
         self.reference = Reference(counts, right.tolist(), confusion.tolist(), names)
 
     def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, NDArray[np.int64] | None]:
@@ -213,17 +229,29 @@ class Monitor:
         ids = self._tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
         lengths = np.array([len(one) for one in ids]) // LENGTH_STEP
         unknown = self._tokenizer.unk_token_id
-        with_unknown = sum(unknown in one for one in ids)
+        with_unknown = np.array([unknown in one for one in ids])
+        spelled = self.spell(values)
         bins, sure = label_free.CONFIDENCE_BINS, []
         if confidence is not None:
             sure = np.bincount(confidence, minlength=bins).tolist()
+        # Classes have no order; other answers are bins or sets.
+        answers = np.array(spelled)[:, None] == np.unique(spelled)
+        counted = {
+            "answers": answers, "confidence": confidence, "lengths": lengths,
+            "unknown": with_unknown,
+        }  # fmt: skip
+        shared = shared_rows(rows)
+        parts = {
+            of: shared.worth(each) / len(rows) for of, each in counted.items() if each is not None
+        }
         return Aggregates(
             model=f"{self.run.id} {self.run.best_step()}",
             rows=len(rows),
-            answers=dict(Counter(self.spell(values))),
+            answers=dict(Counter(spelled)),
             confidence=sure,
             lengths=np.bincount(lengths.clip(max=LENGTH_BINS - 1), minlength=LENGTH_BINS).tolist(),
-            unknown=[] if unknown is None else [len(rows) - with_unknown, with_unknown],
+            unknown=[] if unknown is None else np.bincount(with_unknown, minlength=2).tolist(),
+            parts={of: part for of, part in parts.items() if part < 1},
         )  # fmt: skip
 
     def count(self, rows: Sequence[SampledRow]) -> tuple[Aggregates, list[str], list[int]]:
@@ -235,7 +263,7 @@ class Monitor:
         check_enough(rows)
         values, confidence = self.answer(rows)
         counts = self._count(rows, values, confidence)
-        words = compare_words(self._rows[:_COMPARED], rows[:_COMPARED])
+        words = compare_words(*(sharing_none(each)[:_COMPARED] for each in (self._rows, rows)))
         bins = [0] * len(rows) if confidence is None else confidence.tolist()
         return replace(counts, words=words), self.spell(values), bins
 
@@ -272,6 +300,8 @@ def check_counts(counts: Aggregates, reference: Reference) -> None:
         known, answers = ({"", *", ".join(texts).split(", ")} for texts in (known, answers))
     if not answers <= known or not _adds_up(counts.answers.values(), counts.rows):
         wrong.append("answers")
+    if not all(0 < part <= 1 for part in counts.parts.values()):
+        wrong.append("parts")
     if counts.words and not all(0 <= number <= 1 for number in counts.words):
         wrong.append("words")
     if wrong:
@@ -298,7 +328,9 @@ def compare_words(
     reference: Sequence[SampledRow], file: Sequence[SampledRow]
 ) -> tuple[float, float] | None:
     """Test whether the words of a file (TF-IDF) tell its rows from others. Returns the AUC and the
-    p value; None if no row has a word."""
+    p value; None if no row has a word, or if either are fewer than 50."""
+    if min(len(reference), len(file)) < FEWEST:
+        return None
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -334,7 +366,9 @@ def look(
     counts, answers, bins = monitor.count(rows)
     to_label: list[dict[str, Any]] = []
     if monitor.reference.confusion:
-        for row, answer, confidence in zip(rows[:TO_LABEL], answers, bins, strict=False):
+        for row, answer, confidence in zip(
+            sharing_none(rows)[:TO_LABEL], answers, bins, strict=False
+        ):
             texts = {request.sentence1: row.first, request.sentence2: row.second}
             cells = {name: text for name, text in texts.items() if name} | {PREDICTION: answer}
             shown = shortened(ShownRow(row=row.number, margin=None, unsure=False, cells=cells))
@@ -378,7 +412,7 @@ def monitor_file(
         sample = Sample(run)
         first, *second = read.sentences
         sample.add_texts(first, second[0] if second else None, range(len(first)))
-        rows = sample.rows()
+        rows = sharing_none(sample.rows())
         given = read.truth[[row.number for row in rows]]
         values, bins = monitor.answer(rows) if rows else (given, None)
         spelled = monitor.spell(given), monitor.spell(values)

@@ -19,8 +19,10 @@ from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import LOSS
 from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks import comparison
 from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, measured, task_of
 
@@ -91,15 +93,10 @@ def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
     ]
 
 
-def difference(
-    scores: Mapping[str, Interval], first: Picking | None, second: Picking | None
-) -> dict[str, Interval]:
-    """Return the differences of two models' scores, both without selection bias."""
+def difference(first: Picking | None, second: Picking | None) -> dict[str, float]:
+    """Return by how much more the selection bias raises a first model's scores than a second's."""
     added, other = (picked.bias if picked else {} for picked in (first, second))
-    return {
-        name: selection.lowered(score, added.get(name, 0.0) - other.get(name, 0.0))
-        for name, score in scores.items()
-    }
+    return {name: added.get(name, 0.0) - other.get(name, 0.0) for name in {**added, **other}}
 
 
 def measure_picking(
@@ -151,9 +148,19 @@ def _bias(
             statistics = selection.statistics(sampled, truth, each, target.size, target.positive)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
-            bias = selection.picking_bias(statistics[metric], statistics, place)
+            worth = rows_worth(
+                comparison.misses(task_of(target), each[place], truth), _shared(kept)
+            )
+            bias = selection.picking_bias(statistics[metric], statistics, place, worth)
             return {name: catalog.find(name).rank(added) for name, added in bias.items()}
     return {}
+
+
+def _shared(kept: Candidate) -> SharedRows | None:
+    """Which validation pairs of a run share a sentence; None if their texts were not kept."""
+    with contextlib.suppress(StoreError):
+        return saved_predictions.shared_rows(saved_predictions.read_examples(Run(kept.folder)))
+    return None
 
 
 def _read(candidate: Candidate, target: Target) -> SavedLogits:

@@ -26,8 +26,10 @@ from finetune.evaluation import baselines
 from finetune.evaluation.vectors import Vectors, encode
 from finetune.messages import Text
 from finetune.messages import message as _
-from finetune.metrics import best_set, catalog, cross_fitting, selection
+from finetune.metrics import catalog, cross_fitting
 from finetune.metrics.classification import Indices
+from finetune.metrics.shared_rows import SharedRows
+from finetune.tasks import comparison
 from finetune.tasks.base import Target, Targets, one_stratum
 from finetune.tasks.registry import task_of
 
@@ -76,6 +78,7 @@ class _Setting:
     fold_of: Indices  # shape (pairs,)
     target: Target
     max_length: int
+    shared: SharedRows
 
 
 @dataclass(frozen=True)
@@ -169,8 +172,10 @@ def probe(
             n=len(drawn.targets),
             least=FEWEST,
         )
-    fold_of = _folds(drawn, one_stratum(task.strata(drawn.targets)))
-    setting = _Setting(drawn, fold_of, target, config.max_length)
+    shared = text_hashes.shared_rows(drawn.first, drawn.second)
+    strata = one_stratum(task.strata(drawn.targets))
+    fold_of = cross_fitting.assign_folds(strata, FOLDS, shared.fold_groups(FOLDS))
+    setting = _Setting(drawn, fold_of, target, config.max_length, shared)
     found: list[Probed] = []
     answers: dict[str, Targets] = {}
     names = list(dict.fromkeys(checkpoints))
@@ -195,8 +200,8 @@ def probe(
         lambda own, others: baselines.predict_by_tfidf(drawn.of(others), drawn.of(own), target),
     )
     return ProbeReport(
-        rank(found, answers, drawn.targets, target),
-        _figure(words, drawn.targets, target),
+        rank(found, answers, drawn.targets, target, shared),
+        _figure(words, setting),
         task.headline.name,
         target.size,
         rows,
@@ -213,14 +218,6 @@ def _listener(
         return not stop()
 
     return goes_on
-
-
-def _folds(drawn: baselines.Texts, strata: Indices) -> Indices:
-    """Assign a fold to each pair, shape (pairs,), so that no sentence is in two of them."""
-    columns = (drawn.first, drawn.second or drawn.first)
-    hashes = [np.array(list(map(text_hashes.text_hash, each)), np.int64) for each in columns]
-    groups = text_hashes.fold_groups(hashes[0], hashes[1], FOLDS)
-    return cross_fitting.assign_folds(strata, FOLDS, groups)
 
 
 def cross_answers(
@@ -268,18 +265,19 @@ def _standardized(features: Vectors) -> Vectors:
 
 
 def rank(
-    found: Sequence[Probed], answers: dict[str, Targets], truth: Targets, target: Target
-) -> list[Probed]:
-    """Order checkpoints by their scores, and mark those that may be the best (`metrics.best_set`).
+    found: Sequence[Probed], answers: dict[str, Targets], truth: Targets, target: Target,
+    shared: SharedRows | None = None,
+) -> list[Probed]:  # fmt: skip
+    """Order checkpoints by their scores, and mark those that may be the best.
 
     Args:
         answers: checkpoint -> its cross-validated answers, of the shape of `truth`.
+        shared: which pairs share a sentence; by default none.
     """
     task, probed = task_of(target), [one for one in found if one.score is not None]
     if len(probed) > 1:
         each = np.stack([answers[one.checkpoint] for one in probed])
-        by_name = selection.statistics([task.headline], truth, each, target.size, target.positive)
-        kept = best_set.best_set(*best_set.bootstrap_scores(by_name[task.headline.name]))
+        kept = comparison.may_be_best(each, truth, target, task.headline, shared)
     else:
         kept = np.ones(len(probed), bool)
     marked = [replace(one, may_be_best=bool(best)) for one, best in zip(probed, kept, strict=True)]
@@ -320,8 +318,8 @@ def _probe_one(
     answers, similar = _answers(vectors, setting)
     return Probed(
         checkpoint,
-        score=_figure(answers, truth, target),
-        similarity=_figure(similar, truth, target),
+        score=_figure(answers, setting),
+        similarity=_figure(similar, setting),
         milliseconds=1000 * seconds / len(truth),
         parameters=model.num_parameters(),
         size=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
@@ -380,9 +378,10 @@ def _answers(vectors: list[Vectors], setting: _Setting) -> tuple[Targets, Target
     return answers, cross_answers(setting.fold_of, by_cosine)
 
 
-def _figure(answers: Targets | None, truth: Targets, target: Target) -> Figure | None:
+def _figure(answers: Targets | None, setting: _Setting) -> Figure | None:
     if answers is None:
         return None
-    task = task_of(target)
-    interval = task.intervals(answers, truth, target, [task.headline])[task.headline.name]
+    target, truth = setting.target, setting.drawn.targets
+    task, metrics = task_of(target), [task_of(target).headline]
+    (interval,) = task.intervals(answers, truth, target, metrics, setting.shared).values()
     return Figure(interval.value, interval.low, interval.high)

@@ -16,7 +16,7 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune import disk
+from finetune import disk, text_hashes
 from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.evaluation import saved_predictions, test_set
@@ -25,6 +25,7 @@ from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
 from finetune.metrics import intervals
 from finetune.runs.run import Run
+from finetune.tasks import comparison
 from finetune.tasks.base import DecisionRule, Target
 from finetune.tasks.registry import task_of
 
@@ -51,9 +52,9 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     table = test_set.validation_examples(run)
     # At random: a file may be sorted by label.
     table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
-    first, labels = table.column("sentence1").to_pylist(), saved_predictions.targets_of(table)
-    second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
-    rows: _Rows = list(zip(first, second or [None] * table.num_rows, strict=True))
+    labels = saved_predictions.targets_of(table)
+    first, *others = saved_predictions.sentences_of(table)
+    rows: _Rows = list(zip(first, others[0] if others else [None] * table.num_rows, strict=True))
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, device="cpu", low_priority=True)
     calibration = plain.inputs(rows[:_CALIBRATING])
@@ -135,7 +136,8 @@ def _compare(
     task = task_of(target)
     compared = [metric for metric in task.metrics if math.isfinite(metric.range[1])]
     scores = [task.scores(answers, labels, target, compared) for answers in (before, after)]
-    right = [task.right(answers, labels) for answers in (before, after)]
+    missed = [comparison.misses(task, answers, labels) for answers in (before, after)]
+    shared = text_hashes.shared_rows([row[0] for row in rows], [row[1] for row in rows])
 
     def seconds(scorer: Scorer) -> float:
         began = time.perf_counter()
@@ -150,7 +152,7 @@ def _compare(
         pairs=len(rows),
         precision=plain.precision,
         scores={name: (value, scores[1][name]) for name, value in scores[0].items()},
-        p=intervals.mcnemar_test(*right).p if task.has_right else None,
+        p=intervals.sign_test(missed[0] - missed[1], shared) if task.has_right else None,
         pairs_per_second=(speeds[0], speeds[1]),
         processor=devices.processor_name(),
         classes=target.size,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +19,13 @@ from finetune.evaluation import picking, report, saved_predictions, speed
 from finetune.evaluation.picking import Picking
 from finetune.inference import decision_rule
 from finetune.messages import message as _
-from finetune.metrics import best_set, catalog, selection
+from finetune.metrics import catalog
 from finetune.metrics.catalog import Metric
 from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks import comparison
 from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, task_of
 
@@ -125,8 +127,17 @@ class KeptAnswers:
     target: Target
     truth: Targets
     table: pa.Table | None
-    values: Targets
-    picking: Picking | None
+    answers: Targets
+
+    @cached_property
+    def picking(self) -> Picking | None:
+        """The selection bias of its scores."""
+        return picking.run_picking(self.run, self.run.state())
+
+    @cached_property
+    def shared(self) -> SharedRows | None:
+        """Which of the pairs share a sentence; None if their texts were not kept."""
+        return saved_predictions.shared_rows(self.table)
 
 
 def kept_answers(run: Run) -> KeptAnswers:
@@ -139,8 +150,7 @@ def kept_answers(run: Run) -> KeptAnswers:
     table = saved_predictions.read_examples(run, labels=saved.labels)
     rule = decision_rule.read_rule(run.best)
     values = task_of(target).answers(saved.logits, target, rule).values
-    picked = picking.run_picking(run, summary)
-    return KeptAnswers(run, target, saved.labels, table, values, picked)
+    return KeptAnswers(run, target, saved.labels, table, values)
 
 
 class ScoredRuns(NamedTuple):
@@ -159,10 +169,7 @@ def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
     for folder in folders:
         with contextlib.suppress(StoreError):
             each = kept_answers(Run(folder))
-            if not answered or report.same_pairs(
-                (each.target, each.truth, each.table),
-                (answered[0].target, answered[0].truth, answered[0].table),
-            ):
+            if not answered or report.same_pairs(each, answered[0]):
                 answered.append(each)
     if len(answered) < 2:
         raise StoreError(
@@ -175,16 +182,15 @@ def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
     if not (metric.of_tally or metric.of_examples):  # answers do not suffice for it
         metric = task.headline
     scores, added = [], []
+    shared = next((each.shared for each in answered if each.shared), None)
     for each in answered:
-        score = task.intervals(each.values, truth, target, [metric])
+        score = task.intervals(each.answers, truth, target, [metric], shared)
         picked = each.picking
         expected = picked.expected_intervals(score) if picked else {}
         scores.append(expected.get(metric.name, score[metric.name]))
         added.append(metric.rank(picked.bias.get(metric.name, 0.0)) if picked else 0.0)
-    values = np.stack([each.values for each in answered])
-    statistics = selection.statistics([metric], truth, values, target.size, target.positive)
-    sampled = best_set.bootstrap_scores(statistics[metric.name])
-    kept = best_set.best_set(*sampled, np.array(added)).tolist()
+    values = np.stack([each.answers for each in answered])
+    kept = comparison.may_be_best(values, truth, target, metric, shared, np.array(added)).tolist()
     found = [each.run.folder for each in answered]
     return ScoredRuns(metric, target.size, len(truth), list(zip(found, scores, kept, strict=True)))
 

@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from finetune import uploads
 from finetune.data import checkpoint_files, checkpoints, hub_access
 from finetune.errors import DataError, NoSuchRun, StoreError, some
-from finetune.evaluation import gate, picking, report, test_set
+from finetune.evaluation import gate, picking, ranking, report, saved_predictions, test_set
 from finetune.evaluation.gate import Judgement, Limits, Rows
 from finetune.inference import decision_rule, file_request, quantized
 from finetune.inference.file_request import PredictionRequest
@@ -113,26 +112,23 @@ def compare_validation(
 ) -> Judgement:
     """Judge by the answers to the validation pairs of the new run. They are saved with both runs; a
     model on the Hub is asked. What picking the best evaluation adds is taken off the gain."""
-    own = report.evaluate_run(new, new.state())
-    target, table = own.analysis.target, own.table
+    own = ranking.kept_answers(new)
+    table = own.table
     if isinstance(old, Run):
-        other = report.evaluate_run(old, old.state())
-        paired = report.compare_runs(own, other)
-        if paired is None:
+        other = ranking.kept_answers(old)
+        if not report.same_pairs(own, other):
             reason = _(
                 "The runs were validated on different rows. Let both answer one golden file."
             )
             return replace(empty, reasons=[reason])
-        answers, difference = other.answers, paired.difference
+        answers, bias = other.answers, picking.difference(own.picking, other.picking)
     else:
         table = test_set.validation_examples(new) if table is None else table
-        answers = answer_rows(old, target, sentences_of(table), new)
-        deciding = [catalog.find(empty.metric)]
-        difference = task_of(target).difference(own.answers, answers, own.truth, target, deciding)
-        difference = picking.difference(difference, own.analysis.picking, None)
-    sentences = None if table is None else sentences_of(table)
-    rows = Rows(target, own.truth, np.arange(1, len(own.truth) + 1), sentences)
-    return gate.judge(empty, rows, own.answers, answers, difference[empty.metric], metrics)
+        answers = answer_rows(old, own.target, saved_predictions.sentences_of(table), new)
+        bias = picking.difference(own.picking, None)
+    sentences = None if table is None else saved_predictions.sentences_of(table)
+    rows = Rows(own.target, own.truth, np.arange(1, len(own.truth) + 1), sentences)
+    return gate.judge(empty, rows, own.answers, answers, metrics, bias)
 
 
 def compare_on_file(
@@ -180,7 +176,7 @@ def compare_on_file(
             seen=empty.seen or bool(reasons),
         )
     ours, theirs = (answer_rows(model, target, sentences, new) for model in (new, old))
-    return gate.judge(empty, rows, ours, theirs, None, metrics)
+    return gate.judge(empty, rows, ours, theirs, metrics)
 
 
 def _first_of_each(sentences: Sequence[Sequence[str]]) -> list[int]:
@@ -228,12 +224,6 @@ def seen_rows(run: Run, hashes: Integers, numbers: Integers) -> tuple[list[str],
     if chosen := int(index.among("validation", hashes).sum()):
         remarks.append(_("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name))
     return reasons, remarks
-
-
-def sentences_of(table: pa.Table) -> list[list[str]]:
-    """Return the sentences of examples, a list for each column."""
-    names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
-    return [table.column(name).to_pylist() for name in names]
 
 
 def answer_rows(

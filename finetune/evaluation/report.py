@@ -11,31 +11,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from finetune import text_hashes
 from finetune.errors import StoreError
 from finetune.evaluation import cross_validation, picking, saved_predictions, slices
 from finetune.evaluation.picking import Candidate, Picking
 from finetune.evaluation.saved_predictions import Rows, SavedLogits, Targets
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
-from finetune.metrics import catalog, cross_fitting, intervals
+from finetune.metrics import catalog, intervals
 from finetune.metrics.catalog import Metric
 from finetune.metrics.cross_fitting import CrossFittedThreshold
-from finetune.metrics.intervals import Interval, McNemar
+from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
+from finetune.tasks import comparison
 from finetune.tasks.base import DecisionRule, Target
+from finetune.tasks.comparison import Comparison
 from finetune.tasks.registry import deciding_metric, measured, task_of
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
-_MOST_APART = 50  # examples whose scores differ most between two models
 _MOST_NUMBERS = 200_000_000  # of all evaluations read for them together
 
 
@@ -69,6 +70,7 @@ class Analysis:
     step: int  # optimizer steps it had taken
     target: Target
     examples: int  # how many were scored
+    worth: float  # how many independent ones tell as much about the share of right answers
     broken: int  # examples of which a logit was not a number
     # The saved threshold, at which all answers are given; None for the most probable class.
     threshold: float | None
@@ -121,6 +123,17 @@ class RunEvaluation:
     never_right: NDArray[np.bool_]  # no evaluation got it right
     traits: Traits | None  # None if the texts were not kept
     table: pa.Table | None  # the examples; None if they were not kept
+    shared: SharedRows | None  # which of them share a sentence; None without texts
+
+    @property
+    def target(self) -> Target:
+        """What the answers are of."""
+        return self.analysis.target
+
+    @property
+    def picking(self) -> Picking | None:
+        """The selection bias of the scores."""
+        return self.analysis.picking
 
     @property
     def right(self) -> NDArray[np.bool_]:
@@ -191,28 +204,29 @@ def _evaluate(
     metrics, task = [*map(catalog.find, names)], task_of(target)
     answers = task.answers(scored.logits, target, rule)
     errors = task.errors(answers.values, truth)
-    table, traits = saved_predictions.read_examples(run, split, truth), None
+    table = saved_predictions.read_examples(run, split, truth)
+    shared, traits = saved_predictions.shared_rows(table), None
     if table is not None:
-        texts = [name for name in ("sentence1", "sentence2") if name in table.column_names]
-        traits = slices.pair_traits(*(table.column(name).to_pylist() for name in texts))
+        traits = slices.pair_traits(*saved_predictions.sentences_of(table))
     error_score, never_right = _label_error_scores(run, scored, other_steps, target, rule)
     analysis = Analysis(
         step=scored.step,
         target=target,
         examples=len(truth),
+        worth=rows_worth(comparison.misses(task, answers.values, truth), shared),
         broken=scored.broken,
         threshold=rule.threshold_for(target.names),
-        scores=task.intervals(answers.values, truth, target, metrics),
+        scores=task.intervals(answers.values, truth, target, metrics, shared),
         most_probable=task.scores(task.plain_answers(scored.logits), truth, target, metrics),
         picking=picking.measure_picking((folder, best_step), candidates, metric, target, names),
-        details=task.details(scored.logits, answers, truth, target, sentence_groups(table)),
+        details=task.details(scored.logits, answers, truth, target, shared),
         order=(
             _order_consistency(run, scored, target, rule, metrics)
             if split == "validation"
             else None
         ),
         slices=(
-            slices.score_slices(traits, truth, errors, target.names, task.has_right)
+            slices.score_slices(traits, truth, errors, target.names, task.has_right, shared)
             if traits
             else []
         ),
@@ -220,7 +234,7 @@ def _evaluate(
     )
     return RunEvaluation(
         analysis, truth, answers.values, errors, answers.probability_of(answers.values),
-        error_score, never_right, traits, table,
+        error_score, never_right, traits, table, shared,
     )  # fmt: skip
 
 
@@ -252,18 +266,6 @@ def _label_error_scores(
             total += answers.probability_of(truth)
             count += 1
     return (1 - total / count).astype(np.float32), never_right
-
-
-def sentence_groups(table: pa.Table | None) -> NDArray[np.int64] | None:
-    """Return the group of each example, as `text_hashes.fold_groups`; None without texts."""
-    if table is None:
-        return None
-    names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
-    hashes = [
-        np.array([text_hashes.text_hash(text) for text in table.column(name).to_pylist()], np.int64)
-        for name in names
-    ]
-    return text_hashes.fold_groups(hashes[0], hashes[-1], cross_fitting.FOLDS)
 
 
 def _order_consistency(
@@ -364,7 +366,7 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     baseline = max(levels, key=lambda name: headline.rank(levels[name]), default="")
     gain = None
     if baseline:
-        measured_on = int(baselines[baseline].get("examples", examples))
+        measured_on = baselines[baseline].get("examples", examples) * analysis.worth / examples
         between = (
             intervals.correlation_difference
             if headline.range[0] < 0
@@ -392,59 +394,48 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     )
 
 
-@dataclass(frozen=True)
-class PairedComparison:
-    """Two runs on the same validation examples."""
-
-    metric: str  # the headline of their task
-    # The metrics of the first minus the second, both without selection bias.
-    difference: dict[str, Interval]
-    mcnemar: McNemar | None  # None if answers are only near
-    same_answers: bool  # over all examples
-    # Rows that only one of them got right; if answers are only near, those that differ most.
-    disagreements: list[int]
-    first_right: list[bool]  # for each of these, True if the first run's answer is the better one
+class AnsweredPairs(Protocol):
+    """A kept model's answers to its validation pairs, such as a `RunEvaluation`."""
 
     @property
-    def is_better(self) -> bool:
-        """True if the first run is better by more than chance, by all tests."""
-        better = self.difference[self.metric].low > 0
-        return better and (self.mcnemar is None or self.mcnemar.p < 0.05)
+    def target(self) -> Target: ...
+    @property
+    def truth(self) -> Targets: ...
+    @property
+    def answers(self) -> Targets: ...
+    @property
+    def table(self) -> pa.Table | None: ...
+    @property
+    def shared(self) -> SharedRows | None: ...
+    @property
+    def picking(self) -> Picking | None: ...
 
 
-def same_pairs(*models: tuple[Target, Targets, pa.Table | None]) -> bool:
+def same_pairs(first: AnsweredPairs, second: AnsweredPairs) -> bool:
     """Return True if two models were scored on the same examples, by what is learned, the true
     answers and, if they were kept, the texts. The range of a score is that of the training pairs,
     which may differ."""
-    (target, truth, table), (other, other_truth, other_table) = models
-    if replace(target, low=other.low, high=other.high, decimal=other.decimal) != other:
+    other = second.target
+    like = replace(first.target, low=other.low, high=other.high, decimal=other.decimal)
+    if like != other:
         return False
-    same = np.array_equal(truth, other_truth)
-    return same and (table is None or other_table is None or table.equals(other_table))
-
-
-@lru_cache(maxsize=6)
-def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedComparison | None:
-    """Compare two models on the same examples; None if the examples differ."""
-    target = first.analysis.target
-    models = ((each.analysis.target, each.truth, each.table) for each in (first, second))
-    if not same_pairs(*models):
-        return None
-    task = task_of(target)
-    apart = first.errors - second.errors
-    if task.has_right:
-        disagreements = np.flatnonzero(first.right != second.right)
-    else:
-        disagreements = np.argsort(-np.abs(apart), kind="stable")[:_MOST_APART]
-    difference = task.difference(
-        first.answers, second.answers, first.truth, target,
-        [catalog.find(name) for name in first.analysis.scores if name in second.analysis.scores],
-    )  # fmt: skip
-    return PairedComparison(
-        metric=task.headline.name,
-        difference=picking.difference(difference, first.analysis.picking, second.analysis.picking),
-        mcnemar=intervals.mcnemar_test(first.right, second.right) if task.has_right else None,
-        same_answers=np.array_equal(first.answers, second.answers),
-        disagreements=disagreements.tolist(),
-        first_right=(apart[disagreements] < 0).tolist(),
+    same = np.array_equal(first.truth, second.truth)
+    return same and (
+        first.table is None or second.table is None or first.table.equals(second.table)
     )
+
+
+def compare_runs(
+    first: AnsweredPairs, second: AnsweredPairs, metrics: Sequence[Metric],
+    bias: Mapping[str, float] | None = None,
+) -> Comparison | None:  # fmt: skip
+    """Compare two models on the same examples; None if the examples differ. `bias`: as `compare`
+    takes it; by default that of the two runs."""
+    if not same_pairs(first, second):
+        return None
+    if bias is None:
+        bias = picking.difference(first.picking, second.picking)
+    return comparison.compare(
+        first.answers, second.answers, first.truth, first.target, metrics,
+        first.shared or second.shared, bias,
+    )  # fmt: skip

@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from finetune import disk
+from finetune import disk, text_hashes
 from finetune.errors import StoreError, first_line
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
+from finetune.metrics.shared_rows import SharedRows
 from finetune.runs.run import Run
 from finetune.tasks.base import Target
 from finetune.tasks.registry import task_of
@@ -161,6 +162,17 @@ def targets_of(table: pa.Table) -> Targets:
     values = np.asarray(column)
     _check(values.dtype.kind in "iuf", "the labels are no numbers")
     return values
+
+
+def sentences_of(table: pa.Table) -> list[list[str]]:
+    """Return the sentences of examples, a list for each column."""
+    names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
+    return [table.column(name).to_pylist() for name in names]
+
+
+def shared_rows(table: pa.Table | None) -> SharedRows | None:
+    """Find the examples that share a sentence; None without texts."""
+    return None if table is None else text_hashes.shared_rows(*sentences_of(table))
 
 
 @contextlib.contextmanager

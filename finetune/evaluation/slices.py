@@ -17,6 +17,7 @@ from finetune.messages import Text, message
 from finetune.metrics import intervals
 from finetune.metrics.classification import Floats, Truths
 from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks.base import Targets
 
 MOST_CLASSES = 20
@@ -98,8 +99,9 @@ def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None
 
 
 def score_slices(
-    traits: Traits, truth: Targets, errors: Floats, names: Sequence[str], has_right: bool = True
-) -> list[Slice]:
+    traits: Traits, truth: Targets, errors: Floats, names: Sequence[str], has_right: bool = True,
+    shared: SharedRows | None = None,
+) -> list[Slice]:  # fmt: skip
     """Return the result of each group of examples that share a trait, and mark weak groups.
 
     Groups are up to four bins of words, of overlap and of the true score, each yes/no trait, and
@@ -113,12 +115,15 @@ def score_slices(
         errors: shape (examples,), 0 for a right answer.
         names: of classes or labels.
         has_right: False if answers are only near.
+        shared: which examples share a sentence. Intervals and tests are as of the number of
+            independent examples that all of them are worth.
     """
+    part = rows_worth(errors != 0 if has_right else errors, shared) / max(1, len(errors))
     groups = [group for group in _groups(traits, truth, names) if group[2].any()]
     counts = np.array([members.sum() for _, _, members in groups], np.int64)
     measure = _by_right_answers if has_right else _by_errors
-    results, p_values = measure(errors, [members for _, _, members in groups])
-    weak = _significant(p_values, (counts >= TESTED) & (counts < len(errors)))
+    results, p_values = measure(errors, [members for _, _, members in groups], part)
+    weak = _significant(_of_fewer(p_values, part), (counts >= TESTED) & (counts < len(errors)))
     return [
         Slice(trait, value, int(members.sum()), result, index in weak)
         for index, ((trait, value, members), result) in enumerate(zip(groups, results, strict=True))
@@ -127,7 +132,7 @@ def score_slices(
 
 def compare_slices(
     traits: Traits, truth: Targets, old: Floats, new: Floats, names: Sequence[str],
-    has_right: bool = True,
+    has_right: bool = True, shared: SharedRows | None = None,
 ) -> list[SliceChange]:  # fmt: skip
     """Compare two models on the groups of `score_slices` that are not all examples.
 
@@ -136,6 +141,7 @@ def compare_slices(
 
     Args:
         old, new: errors of shape (examples,); 0 or 1 if `has_right`.
+        shared: as above.
     """
     from scipy.stats import binom
 
@@ -152,8 +158,17 @@ def compare_slices(
                 SliceChange(trait, value, len(before), first, second, lost, gained, False)
             )
     tested = np.array([change.count >= TESTED for change in changes], bool)
-    worse = set(_significant(np.array(p_values), tested).tolist())
+    part = rows_worth(np.sign(new - old), shared) / max(1, len(old))
+    worse = set(_significant(_of_fewer(np.array(p_values), part), tested).tolist())
     return [replace(change, worse=index in worse) for index, change in enumerate(changes)]
+
+
+def _of_fewer(p_values: Floats, part: float) -> Floats:
+    """Return the p values of the same differences among so many times as many examples (Rao and
+    Scott 1981, https://doi.org/10.1080/01621459.1981.10477633)."""
+    from scipy.special import ndtr, ndtri
+
+    return p_values if part == 1 else np.asarray(ndtr(ndtri(p_values) * math.sqrt(part)))
 
 
 def _significant(p_values: Floats, tested: Truths) -> NDArray[np.int64]:
@@ -165,7 +180,9 @@ def _significant(p_values: Floats, tested: Truths) -> NDArray[np.int64]:
     return np.asarray(ranked[np.logical_and.accumulate(rejected)])
 
 
-def _by_right_answers(errors: Floats, groups: Sequence[Truths]) -> tuple[list[Interval], Floats]:
+def _by_right_answers(
+    errors: Floats, groups: Sequence[Truths], part: float
+) -> tuple[list[Interval], Floats]:
     """Return the accuracy of each group, and the p value of Fisher's test: so few right among so
     many drawn at random."""
     from scipy.stats import hypergeom
@@ -174,10 +191,13 @@ def _by_right_answers(errors: Floats, groups: Sequence[Truths]) -> tuple[list[In
     counts = np.array([members.sum() for members in groups], np.int64)
     hits = np.array([right[members].sum() for members in groups], np.int64)
     p_values = hypergeom.cdf(hits, len(right), right.sum(), counts)
-    return list(map(intervals.wilson_interval, hits.tolist(), counts.tolist())), p_values
+    ends = zip((part * hits).tolist(), (part * counts).tolist(), strict=True)
+    return [intervals.wilson_interval(*each) for each in ends], p_values
 
 
-def _by_errors(errors: Floats, groups: Sequence[Truths]) -> tuple[list[Interval], Floats]:
+def _by_errors(
+    errors: Floats, groups: Sequence[Truths], part: float
+) -> tuple[list[Interval], Floats]:
     """Return the mean error of each group, and the p value that its errors are not greater than
     those of all others."""
     from scipy.stats import mannwhitneyu
@@ -185,7 +205,7 @@ def _by_errors(errors: Floats, groups: Sequence[Truths]) -> tuple[list[Interval]
     results, p_values = [], []
     for members in groups:
         mean = float(errors[members].mean())
-        interval = intervals.mean_interval(errors[members].tolist())
+        interval = intervals.mean_interval(errors[members].tolist(), part)
         results.append(interval or intervals.Interval(mean, 0.0, math.inf))
         others = errors[~members]
         worse = (

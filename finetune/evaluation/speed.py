@@ -15,7 +15,7 @@ import numpy as np
 from finetune import disk
 from finetune.data import checkpoints
 from finetune.environment import devices
-from finetune.evaluation import test_set
+from finetune.evaluation import saved_predictions, test_set
 from finetune.inference import quantized
 from finetune.runs.run import Run
 
@@ -57,9 +57,8 @@ def measure_speed(run: Run) -> Speed:
     from finetune.inference.scorer import Precision, Scorer
 
     table = test_set.validation_examples(run)
-    names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
     rows = np.linspace(0, table.num_rows - 1, min(_PAIRS, table.num_rows)).astype(int)
-    texts = [table.column(name).take(rows).to_pylist() for name in names]
+    texts = saved_predictions.sentences_of(table.take(rows))
     precision: Precision = "int8" if quantized.serves(run.best) else "auto"
     length = checkpoints.length_of(run.folder)
     scorer = Scorer(run.best, length, precision, single_requests=True)

@@ -13,6 +13,8 @@ from finetune.errors import DataError
 from finetune.evaluation import cross_validation, saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
+from finetune.metrics.calibration import Logits
+from finetune.metrics.catalog import LOSS
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.tasks.base import PredictOptions
@@ -24,27 +26,57 @@ if TYPE_CHECKING:
 MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 
 
-def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
-    """Score the kept model in both orders on the validation pairs, or on 10,000 of them. Of a model
-    trained on all rows, keep the answers of the folds. Raises a DataError for single sentences."""
+def score_kept_model(
+    run: Run, stop: Callable[[], bool] = lambda: False
+) -> events.KeptModelScored | None:
+    """Score the kept model on the validation split as it answers files, so that both have the same
+    scores, and pairs, or 10,000 of them, in the other order too. Of a model trained on all rows,
+    keep the answers of the folds.
+
+    Returns:
+        The new scores; None if stopped, or if they are those of the folds.
+    """
     from finetune.inference.scorer import Scorer
 
+    step = run.state().saved_step or 0
     if run.config().trains_on_all:
-        return cross_validation.keep_orders(run, run.state().saved_step or 0)
+        if run.state().paired:
+            cross_validation.keep_orders(run, step)
+        return None
     table = validation_examples(run)
-    if "sentence2" not in table.column_names:
-        raise DataError("These are single sentences: they have no order.")
-    rows = np.arange(table.num_rows)
-    if len(rows) > MOST_SWAPPED:
-        rows = np.sort(np.random.default_rng(0).choice(rows, MOST_SWAPPED, replace=False))
-    texts = table.take(rows)
-    first, second = (texts.column(name).to_pylist() for name in ("sentence1", "sentence2"))
+    columns = saved_predictions.sentences_of(table)
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
-    given = scorer.scores(first, second)
-    if not stop():
-        swapped = scorer.scores(second, first)
-        logits = SwappedLogits(run.state().saved_step or 0, rows, given, swapped)
-        saved_predictions.save_swapped_logits(run, logits)
+    given = scorer.scores(*columns)
+    if stop():
+        return None
+    if len(columns) > 1:
+        rows = np.arange(table.num_rows)
+        if len(rows) > MOST_SWAPPED:
+            rows = np.sort(np.random.default_rng(0).choice(rows, MOST_SWAPPED, replace=False))
+        first, second = ([column[row] for row in rows] for column in columns)
+        swapped = SwappedLogits(step, rows, given[rows], scorer.scores(second, first))
+        saved_predictions.save_swapped_logits(run, swapped)
+    return _keep_scores(run, step, given, table)
+
+
+def _keep_scores(
+    run: Run, step: int, logits: Logits, table: pa.Table
+) -> events.KeptModelScored | None:
+    """Keep the logits of the kept model in place of those of its evaluation."""
+    summary, labels = run.state(), saved_predictions.targets_of(table)
+    if summary.prepared is None or summary.best is None:
+        return None
+    target, shared = summary.prepared.target, saved_predictions.shared_rows(table)
+    task, metrics = task_of(target), measured(run.config(), target)
+    saved_predictions.save_logits(run, step, logits, labels)
+    if fitted := task.fitted_rule(logits, labels, target):
+        decision_rule.write_rule(run.best, **fitted)
+    modules = task.score_modules(target, [metric for metric in metrics if metric.kind != "any"])
+    modules.add_batch(predictions=logits, references=labels)
+    scores = {**modules.compute(), LOSS.name: float(task.losses(logits, labels).mean())}
+    found = task.intervals(task.plain_answers(logits), labels, target, metrics, shared)
+    ends = {name: [score.low, score.high] for name, score in found.items()}
+    return events.KeptModelScored(step=step, metrics=summary.best.metrics | scores, intervals=ends)
 
 
 def open_test_set(run: Run) -> None:
@@ -56,9 +88,8 @@ def open_test_set(run: Run) -> None:
     if "test" not in pairs.splits:
         raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
     table = keep_examples(run, pairs, "test")
-    sentences = [name for name in ("sentence1", "sentence2") if name in table.column_names]
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
-    logits = scorer.scores(*(table.column(name).to_pylist() for name in sentences))
+    logits = scorer.scores(*saved_predictions.sentences_of(table))
     labels = saved_predictions.targets_of(table)
     step = run.state().saved_step or 0
     saved_predictions.save_logits(run, step, logits, labels, "test")

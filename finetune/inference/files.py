@@ -23,6 +23,7 @@ from finetune.inference.result_files import DECISION, TRAINED_ON, ColumnTypes, L
 from finetune.inference.scorer import Precision, Scorer
 from finetune.inference.shown_rows import UNSURE, PredictedRow, ShownRow, ShownRows
 from finetune.metrics import classification
+from finetune.metrics.shared_rows import SharedRows
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import Target, Targets
@@ -244,8 +245,8 @@ class _RowPredictor:
         *self._answered, self._error = self.added  # the last column is for errors
         self.rows = self._errors = self._unknown_labels = 0
         self._examples: list[str] = []  # of errors
-        # Answers and labels of the labelled rows, and whether the run was trained on these.
-        self._labelled: list[tuple[Targets, Targets, NDArray[np.bool_]]] = []
+        # Of the labelled rows: answers, labels, if the run was trained on them, and `_row_hashes`.
+        self._labelled: list[tuple[Targets, Targets, NDArray[np.bool_], NDArray[np.int64]]] = []
         self._answers: Counter[str] = Counter()
         self._unsure: int | None = None  # None if answers have no margin
 
@@ -270,15 +271,18 @@ class _RowPredictor:
         task, target, options = self._task, self._target, self._request.options
         answers = task.answers(scores.logits, target, self._rule, options, scores.swapped)
         margins = task.margins(answers, target, self._rule, options)
-        trained_on = self._trained_on(records)
+        hashes = self._row_hashes(records)
+        trained_on = self._trained_on(hashes)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []
         if self._request.label:
             labels_in = self._label_parts or [self._request.label]
             truth, known = _read_labels(records, labels_in, self._request, self._target)
             labels = [record.get(self._request.label, "") for record in records]
             self._unknown_labels += int((~known).sum())
-            self._labelled.append((answers.values[known], truth[known], trained_on[known]))
-        self._others.add(records, self._numbers, answers.values, truth, known, labels)
+            self._labelled.append(
+                (answers.values[known], truth[known], trained_on[known], hashes.T[known])
+            )
+        self._others.add(records, self._numbers, answers.values, truth, known, labels, hashes)
         self._answers.update(task.counted(answers.values, target))
         given = decision_rule.sure_answers(
             scores.logits, target, self._rule, options, scores.swapped
@@ -297,17 +301,21 @@ class _RowPredictor:
             added = dict(zip(self._answered, [*cells, *decision, trained], strict=False))
             yield PredictedRow(added, margin, is_unsure)
 
-    def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
-        """Mask of the rows that are training pairs, shape (rows,); also counts them."""
-        if self._pair_index is None:
-            return np.zeros(len(records), bool)
+    def _row_hashes(self, records: list[Line]) -> NDArray[np.int64]:
+        """The hashes of the rows' sentences, shape (2, rows)."""
         first, second = (
             [to_plain_value(record.get(name)) for record in records] if name else None
             for name in (self._request.sentence1, self._request.sentence2)
         )
-        hashes = pair_index.pair_hashes(first or [], second)
-        trained = self._pair_index.among("train", hashes)
-        validated = self._pair_index.among("validation", hashes) & ~trained
+        return text_hashes.row_hashes(first or [], second)
+
+    def _trained_on(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mask of the rows that are training pairs, shape (rows,); also counts them."""
+        if self._pair_index is None:
+            return np.zeros(hashes.shape[1], bool)
+        pairs = text_hashes.unordered_pair_hash(*hashes)
+        trained = self._pair_index.among("train", pairs)
+        validated = self._pair_index.among("validation", pairs) & ~trained
         self._overlap[TRAINED_ON] += int(trained.sum())
         self._overlap["validated_on"] += int(validated.sum())
         return trained
@@ -330,21 +338,28 @@ class _RowPredictor:
         if self._request.threshold and self._rule.threshold_for(target.names):
             report["threshold"] = self._rule.threshold
         if self._labelled:
-            answers, truth, trained_on = map(np.concatenate, zip(*self._labelled, strict=True))
-            report |= self._scores(answers, truth, 1)
+            answers, truth, trained_on, hashes = map(
+                np.concatenate, zip(*self._labelled, strict=True)
+            )
+            report |= self._scores(answers, truth, hashes, 1)
             report["unknown_labels"] = self._unknown_labels
             if self._overlap.get(TRAINED_ON):
                 new = ~trained_on
-                report["not_trained_on"] = self._scores(answers[new], truth[new], ENOUGH)
+                report["not_trained_on"] = self._scores(
+                    answers[new], truth[new], hashes[new], ENOUGH
+                )
         if others := self._others.report():
             report["others"] = others
         return report
 
-    def _scores(self, answers: Targets, truth: Targets, enough: int) -> dict[str, Any]:
+    def _scores(
+        self, answers: Targets, truth: Targets, hashes: NDArray[np.int64], enough: int
+    ) -> dict[str, Any]:
         """The number of labelled rows and, if there are `enough`, their scores with intervals."""
         if len(truth) < enough:
             return {"labelled": len(truth)}
-        scores = self._task.intervals(answers, truth, self._target, self._metrics)
+        shared = SharedRows(*hashes.T)
+        scores = self._task.intervals(answers, truth, self._target, self._metrics, shared)
         rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
         found = {"labelled": len(truth), "scores": rows}
         if self._task.choices(self._target):

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.data.table import is_filled, to_plain_value
-from finetune.metrics import agreement, intervals
+from finetune.metrics import agreement
+from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.base import Target, Targets, Task
+from finetune.tasks.comparison import compare
 
 MOST_COLUMNS = 50  # that are looked at
 FEWEST_ROWS = 10  # that are compared
@@ -35,12 +38,12 @@ class OtherAnswers:
             name: [] for name in columns[:MOST_COLUMNS]
         }
         self._filled = dict.fromkeys(self._columns, 0)
-        self._rows: list[tuple[NDArray[np.int64], Targets, Targets, Known]] = []
+        self._rows: list[tuple[NDArray[np.int64], Targets, Targets, Known, NDArray[np.int64]]] = []
         self._numbers = any(map(_INTEGER.fullmatch, target.names))
 
     def add(
         self, records: Sequence[dict[str, Any]], numbers: Sequence[int], answers: Targets,
-        truth: Targets, known: Known, labels: Sequence[Any],
+        truth: Targets, known: Known, labels: Sequence[Any], hashes: NDArray[np.int64],
     ) -> None:  # fmt: skip
         """Take in the next rows.
 
@@ -48,8 +51,9 @@ class OtherAnswers:
             numbers: of the rows in the file.
             answers, truth, known: the model's, the labels, and which of these could be read.
             labels: the cells of the label column; none if there is none.
+            hashes: of the sentences, shape (2, rows).
         """
-        self._rows.append((np.array(numbers, np.int64), answers, truth, known))
+        self._rows.append((np.array(numbers, np.int64), answers, truth, known, hashes.T))
         self._numbers |= any(_INTEGER.fullmatch(str(cell)) for cell in labels[:100])
         for name in [*self._columns]:
             cells = [to_plain_value(record.get(name)) for record in records]
@@ -82,14 +86,16 @@ class OtherAnswers:
         """
         if not self._rows:
             return []
-        numbers, answers, truth, known = map(np.concatenate, zip(*self._rows, strict=True))
+        numbers, answers, truth, known, hashes = map(np.concatenate, zip(*self._rows, strict=True))
         found = []
         for name, parts in self._columns.items():
             values, mask = map(np.concatenate, zip(*parts, strict=True))
             several = len(np.unique(values[mask], axis=0)) > 1
             if mask.sum() < FEWEST_ROWS or not several:
                 continue
-            agreed = agreement.agreement(answers[mask], values[mask], self._target.names)
+            agreed = agreement.agreement(
+                answers[mask], values[mask], self._target.names, SharedRows(*hashes[mask].T)
+            )
             same = self._task.errors(answers[mask], values[mask]) == 0
             found.append(
                 {
@@ -97,20 +103,23 @@ class OtherAnswers:
                     "rows": int(mask.sum()),
                     "agreement": {key: _listed(one) for key, one in agreed.items()},
                     "differ": numbers[mask][~same][:_SHOWN].tolist(),
-                    **self._against_labels(answers, values, truth, mask & known),
+                    **self._against_labels(answers, values, truth, mask & known, hashes),
                 }
             )
         return found
 
     def _against_labels(
-        self, answers: Targets, values: Targets, truth: Targets, mask: Known
-    ) -> dict[str, Any]:
+        self, answers: Targets, values: Targets, truth: Targets, mask: Known,
+        hashes: NDArray[np.int64],
+    ) -> dict[str, Any]:  # fmt: skip
         if mask.sum() < FEWEST_ROWS:
             return {}
         ours, theirs, truth = answers[mask], values[mask], truth[mask]
         task, target = self._task, self._target
         scores = [task.scores(each, truth, target, task.metrics) for each in (ours, theirs)]
-        difference = task.difference(ours, theirs, truth, target, task.metrics)
+        shared = SharedRows(*hashes[mask].T)
+        compared = compare(ours, theirs, truth, target, task.metrics, shared)
+        difference = compared.difference
         found: dict[str, Any] = {
             "labelled": int(mask.sum()),
             "scores": {name: [each[name] for each in scores] for name in difference},
@@ -119,11 +128,11 @@ class OtherAnswers:
         if task.has_right:
             right = [task.right(each, truth) for each in (ours, theirs)]
             counts = agreement.who_is_right(right[0], right[1], task.errors(ours, theirs) == 0)
-            found["right"] = counts | {"p": intervals.mcnemar_test(right[0], right[1]).p}
+            found["right"] = counts | {"p": compared.p}
         return found
 
 
-def _listed(interval: intervals.Interval) -> list[float | None]:
+def _listed(interval: Interval) -> list[float | None]:
     """Value and ends as JSON has them."""
     ends = (interval.value, interval.low, interval.high)
     return [None if np.isnan(end) else end for end in ends]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from finetune.config import BUNDLED_CHECKPOINT
-from finetune.errors import JobError
+from finetune.errors import DataError, JobError
 from finetune.evaluation import abstention
 from finetune.inference import decision_rule
 from finetune.jobs.background import BackgroundJob, choose_offline
@@ -64,6 +64,11 @@ def keep_when_sure(run: Run, **bound: Any) -> SureRule:
 def score(run: Run, test: bool) -> None:
     """Score a run's model on the sealed test set, or on validation in both orders."""
     choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
-    from finetune.evaluation.test_set import open_test_set, score_both_orders
+    from finetune.evaluation import test_set
 
-    (open_test_set if test else score_both_orders)(run)
+    if test:
+        test_set.open_test_set(run)
+    elif not run.state().paired:
+        raise DataError("These are single sentences: they have no order.")
+    elif scored := test_set.score_kept_model(run):
+        run.append(scored)

@@ -126,12 +126,13 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
         gc.unfreeze()  # or what the loop left would stay
         accelerator.free_memory()
         engine.give_back_freed_memory()
-        if distributed.is_main_process() and run.state().paired:
+        if distributed.is_main_process():
             yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
             with _logged_only():
                 from finetune.evaluation import test_set
 
-                test_set.score_both_orders(run, stop)
+                if scored := test_set.score_kept_model(run, stop):
+                    yield scored
         tracker(finished)
         yield finished
     accelerator.end_training()
@@ -349,7 +350,7 @@ class _Training:
                 saved_predictions.save_logits(run, step, logits, labels)
             rule.update(task.fitted_rule(logits, labels, pairs.target))
             answers = task.plain_answers(logits)
-            scores = task.intervals(answers, labels, pairs.target, metrics)
+            scores = task.intervals(answers, labels, pairs.target, metrics, pairs.shared)
             return {name: [score.low, score.high] for name, score in scores.items()}
 
         def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:

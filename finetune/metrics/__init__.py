@@ -3,7 +3,6 @@
 __all__ = [
     "abstention",
     "agreement",
-    "best_set",
     "calibration",
     "catalog",
     "classification",
@@ -15,4 +14,5 @@ __all__ = [
     "prediction_powered",
     "regression",
     "selection",
+    "shared_rows",
 ]

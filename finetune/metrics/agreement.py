@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from finetune.metrics import intervals
 from finetune.metrics.catalog import OF_SCORES, Metric, Tally
-from finetune.metrics.classification import Floats, Truths, confusion_matrix, ratio
+from finetune.metrics.classification import Floats, Truths, ratio
 from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 
 
 def _cohen_kappa(tally: Tally, positive: int | None) -> Floats:
@@ -23,29 +24,31 @@ def _cohen_kappa(tally: Tally, positive: int | None) -> Floats:
 KAPPA = Metric("cohen_kappa", "Cohen's kappa", "kappa", range=(-1, 1), of_tally=_cohen_kappa)
 
 
-def kappa(first: NDArray[Any], second: NDArray[Any], classes: int) -> Interval:
+def kappa(first: NDArray[Any], second: NDArray[Any], shared: SharedRows | None = None) -> Interval:
     """Compute Cohen's kappa of two sets of class indices, both of shape (rows,), with a bootstrap
     interval: 0 for an agreement by chance, 1 for a complete one. If one of them always gives the
     same class it is 0, and if both do nan; the interval is then unknown.
 
     Source: Cohen 1960, https://doi.org/10.1177/001316446002000104.
     """
-    confusion = confusion_matrix(np.asarray(first, np.int64), np.asarray(second, np.int64), classes)
-    used = [np.count_nonzero(confusion.sum(axis=axis)) for axis in (0, 1)]
+    used = [len(np.unique(each)) for each in (first, second)]
     if min(used) < 2:
         return Interval(0.0 if max(used) > 1 else float("nan"), -1.0, 1.0)
-    return intervals.bootstrap_intervals(confusion, metrics=[KAPPA])[KAPPA.name]
+    answers, truth = (np.asarray(each, np.int64) for each in (second, first))
+    return intervals.score_intervals(answers, truth, [KAPPA], None, shared)[KAPPA.name]
 
 
 def agreement(
-    first: NDArray[Any], second: NDArray[Any], names: Sequence[str]
-) -> dict[str, Interval]:
+    first: NDArray[Any], second: NDArray[Any], names: Sequence[str],
+    shared: SharedRows | None = None,
+) -> dict[str, Interval]:  # fmt: skip
     """Compare two sets of answers.
 
     Args:
         first, second: class indices or scores of shape (rows,), or 0 and 1 for each label, of shape
             (rows, labels).
         names: of the classes or labels; none for scores.
+        shared: which rows share a sentence; None if that is unknown.
 
     Returns:
         For classes the share of `equal` answers and `kappa`; for several labels the share of equal
@@ -53,15 +56,17 @@ def agreement(
         the mean of second - first as `difference`.
     """
     if not names:
-        found = intervals.example_intervals(second, first, OF_SCORES[:1])
-        difference = intervals.mean_interval((second - first).tolist())
+        found = intervals.score_intervals(second, first, OF_SCORES[:1], None, shared)
+        part = rows_worth(second - first, shared) / len(first)
+        difference = intervals.mean_interval((second - first).tolist(), part)
         return found | ({"difference": difference} if difference else {})
     same = (first == second).reshape(len(first), -1).all(axis=1)
-    equal = {"equal": intervals.wilson_interval(int(same.sum()), len(same))}
+    worth = rows_worth(same, shared)
+    equal = {"equal": intervals.wilson_interval(worth * float(same.mean()), worth)}
     if first.ndim == 1:
-        return equal | {"kappa": kappa(first, second, len(names))}
+        return equal | {"kappa": kappa(first, second, shared)}
     return equal | {
-        f"kappa {name}": kappa(first[:, label], second[:, label], 2)
+        f"kappa {name}": kappa(first[:, label], second[:, label], shared)
         for label, name in enumerate(names)
     }
 

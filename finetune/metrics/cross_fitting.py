@@ -11,6 +11,7 @@ from finetune.metrics import classification, intervals
 from finetune.metrics.catalog import F1, OF_LABELS
 from finetune.metrics.classification import Floats, Indices, Probabilities, Truths
 from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows
 
 FOLDS = 10
 MICRO_F1 = OF_LABELS[0]
@@ -69,7 +70,7 @@ def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = 
 
 
 def cross_fit_threshold(
-    scores: Probabilities, positives: Truths, groups: Indices | None = None
+    scores: Probabilities, positives: Truths, shared: SharedRows | None = None
 ) -> CrossFittedThreshold | None:
     """Fit the threshold of the best F1, and estimate its F1 on new examples.
 
@@ -81,13 +82,13 @@ def cross_fit_threshold(
     Args:
         scores: probability of the positive class; shape (examples,).
         positives: which examples are of that class; shape (examples,).
-        groups: examples of a group are never on both sides of a fold; shape (examples,).
+        shared: which examples share a sentence; linked ones are never on both sides of a fold.
 
     Returns:
         None with fewer than ten examples, or groups, of either class.
     """
     exact: Floats = np.asarray(scores, np.float64)
-    groups = np.arange(len(exact)) if groups is None else groups
+    groups = np.arange(len(exact)) if shared is None else shared.fold_groups(FOLDS)
     if not _suffices(positives, groups):
         return None
     fold_of = assign_folds(positives, FOLDS, groups)
@@ -97,29 +98,28 @@ def cross_fit_threshold(
         threshold = classification.best_threshold(exact[others], positives[others])
         answers[~others] = exact[~others] >= threshold
     truth, plain = positives.astype(np.int64), (exact > 0.5).astype(np.int64)
-    confusion = classification.confusion_matrix(truth, answers, 2)
     return CrossFittedThreshold(
         threshold=classification.best_threshold(exact, positives),
-        f1=intervals.bootstrap_intervals(confusion, metrics=[F1])[F1.name],
-        gain=intervals.paired_bootstrap(truth, plain, answers, 2, metrics=[F1])[F1.name],
+        f1=intervals.score_intervals(answers, truth, [F1], 1, shared)[F1.name],
+        gain=intervals.difference_intervals(answers, plain, truth, [F1], 1, shared)[F1.name],
     )
 
 
 def cross_fit_thresholds(
-    scores: Probabilities, truth: Truths, groups: Indices | None = None
+    scores: Probabilities, truth: Truths, shared: SharedRows | None = None
 ) -> CrossFittedThresholds | None:
     """Fit a threshold for each label, and estimate their effect on new examples, as above.
 
     Args:
         scores: probabilities of shape (examples, labels).
         truth: which labels the examples have, of the same shape.
-        groups: as above.
+        shared: as above.
 
     Returns:
         None if no label has ten examples, or groups, with it and ten without it.
     """
     exact: Floats = np.asarray(scores, np.float64)
-    groups = np.arange(len(exact)) if groups is None else groups
+    groups = np.arange(len(exact)) if shared is None else shared.fold_groups(FOLDS)
     labels = [label for label, own in enumerate(truth.T) if _suffices(own, groups)]
     if not labels:
         return None
@@ -136,10 +136,11 @@ def cross_fit_thresholds(
         own = fold_of == fold
         answers[own] = exact[own] >= fit(~own)
     true, plain = truth.astype(np.int8), (exact >= 0.5).astype(np.int8)
+    gains = intervals.difference_intervals(answers, plain, true, [MICRO_F1], None, shared)
     return CrossFittedThresholds(
         thresholds=tuple(fit(np.ones(len(exact), bool)).tolist()),
-        f1=intervals.example_intervals(answers, true, [MICRO_F1])[MICRO_F1.name],
-        gain=intervals.paired_example_bootstrap(true, plain, answers, [MICRO_F1])[MICRO_F1.name],
+        f1=intervals.score_intervals(answers, true, [MICRO_F1], None, shared)[MICRO_F1.name],
+        gain=gains[MICRO_F1.name],
     )
 
 

@@ -1,30 +1,34 @@
-"""95% confidence intervals of metrics, and tests of differences between classifiers.
+"""95% confidence intervals of scores and of differences between models, and tests of the latter.
 
-The bootstrap resamples the counts of the confusion matrix's cells, not the examples: examples of
-the same label and prediction are interchangeable. 10,000 resamples of 408 or 40,000 examples take
-6 ms; `scipy.stats.bootstrap(method="BCa")` takes 320 ms for 408.
+The bootstrap resamples the counts of cells, not the examples: examples of one label that got the
+same answers are interchangeable. 10,000 resamples of 408 or 40,000 examples take 6 ms;
+`scipy.stats.bootstrap(method="BCa")` takes 320 ms for 408. Scores and sets of labels are cells of
+their own.
+
+Examples that share a sentence count as the number of independent ones that they are worth
+(`SharedRows.worth`): so many are drawn in each resample.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics import classification
 from finetune.metrics.catalog import STANDARD, Metric, Tally
 from finetune.metrics.classification import Counts, Floats, Indices, Truths
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 
 _RESAMPLES = 10_000
 _FEWEST = 200  # resamples, however many cells there are
 _BUDGET = 2_000_000  # cells x resamples, 16 MB
-
-# The metrics, of shape (metrics, samples), of counts of shape (cells, samples).
-_Statistic = Callable[[Counts], Floats]
+_LEVEL = 0.975  # of either end of an interval
+_NORMAL = 1.959963984540054  # the quantile of the normal distribution at this level
 
 
 @dataclass(frozen=True)
@@ -37,203 +41,311 @@ class Interval:
     resamples: int = 0  # bootstrap samples behind it; 0 if it comes from a formula
 
 
-@dataclass(frozen=True)
-class McNemar:
-    """The number of examples on which only the first, and only the second of two classifiers is
-    right, and the two-sided p value of "both are right equally often"."""
+class _Cells(NamedTuple):
+    """Examples that count alike, and how many there are."""
 
-    first_only: int
-    second_only: int
-    p: float
+    truth: NDArray[Any]  # of shape (cells, ...)
+    answers: list[NDArray[Any]]  # of each model, the same shape
+    counts: Counts
+    of_row: Indices  # the cell of each example
+
+    @classmethod
+    def of(cls, truth: NDArray[Any], answers: Sequence[NDArray[Any]], classes: bool) -> _Cells:
+        """Gather examples, if the answers are classes; otherwise each has a cell of its own."""
+        if not classes:
+            rows = np.arange(len(truth))
+            return cls(truth, [*answers], np.ones(len(rows), np.int64), rows)
+        found, of_row, counts = np.unique(
+            np.stack([truth, *answers]), axis=1, return_inverse=True, return_counts=True
+        )
+        return cls(found[0], [*found[1:]], counts, of_row.reshape(-1))
 
 
-def bootstrap_intervals(
-    confusion: Counts, positive: int = 1, metrics: Iterable[Metric] = STANDARD
+def score_intervals(
+    answers: NDArray[Any],
+    truth: NDArray[Any],
+    metrics: Iterable[Metric] = STANDARD,
+    positive: int | None = None,
+    shared: SharedRows | None = None,
 ) -> dict[str, Interval]:
     """Compute bootstrap intervals of metrics of answers, bias-corrected and accelerated (BCa).
 
-    At the ends of a metric's range all resamples agree; Wilson's interval of a proportion is used
-    there
-    (`Metric.at_ends`).
+    At the ends of a metric's range all resamples agree. Wilson's interval of a proportion is used
+    there: that of `Metric.at_ends`, or of as many examples, all of them right or all wrong.
+
+    Args:
+        answers, truth: of shape (examples, ...).
+        metrics: those for which answers do not suffice are left out.
+        positive: of two classes, the one that is meant; None for the mean over all classes.
+        shared: which examples share a sentence; by default none.
 
     Source: Efron 1987, Better Bootstrap Confidence Intervals,
     https://doi.org/10.1080/01621459.1987.10478410.
     """
-    metrics = [metric for metric in metrics if metric.of_tally is not None]
-    labels, predictions = np.nonzero(confusion)
-    meant = positive if len(confusion) == 2 else None
-    statistic = _scores_of(labels, predictions, meant, metrics)
-    intervals = _bootstrap(statistic, confusion[labels, predictions], metrics)
-    for metric in metrics:
-        score, (least, most) = intervals[metric.name], metric.range
-        if not least + 1e-12 < score.value < most - 1e-12:
-            right, n, ends = metric.at_ends(Tally.of(confusion), meant)
-            share = wilson_interval(right, n)
-            intervals[metric.name] = Interval(score.value, ends(share.low), ends(share.high))
-    return intervals
-
-
-def paired_bootstrap(
-    labels: Indices,
-    first: Indices,
-    second: Indices,
-    classes: int,
-    positive: int = 1,
-    metrics: Iterable[Metric] = STANDARD,
-) -> dict[str, Interval]:
-    """Compute bootstrap intervals of the difference second - first on the same examples, in which
-    what is hard for both cancels out (Berg-Kirkpatrick, Burkett and Klein 2012,
-    https://aclanthology.org/D12-1091/)."""
-    metrics = [metric for metric in metrics if metric.of_tally is not None]
-    cells, counts = np.unique(np.stack([labels, first, second]), axis=1, return_counts=True)
-    meant = positive if classes == 2 else None
-    before, after = (_scores_of(cells[0], predictions, meant, metrics) for predictions in cells[1:])
-    return _bootstrap(lambda weights: after(weights) - before(weights), counts, metrics)
-
-
-def example_intervals(
-    answers: NDArray[Any], truth: NDArray[Any], metrics: Iterable[Metric]
-) -> dict[str, Interval]:
-    """Compute the same intervals of metrics of scores or of several labels, by resampling examples.
-
-    At the ends of a metric's range Wilson's interval of as many examples, all of them right or all
-    wrong, is used.
-
-    Args:
-        answers, truth: of shape (examples, ...).
-    """
-    metrics, examples = [metric for metric in metrics if metric.of_examples], len(truth)
-    counts = np.ones(examples, np.int64)
-    intervals = _bootstrap(_metrics_of(answers, truth, metrics), counts, metrics)
-    for metric in metrics:
-        score, (least, most) = intervals[metric.name], metric.range
-        if math.isfinite(most) and not least + 1e-12 < score.value < most - 1e-12:
-            share = wilson_interval(examples * (2 * score.value > least + most), examples)
-            low, high = (least + (most - least) * end for end in (share.low, share.high))
-            intervals[metric.name] = Interval(score.value, low, high)
-    return intervals
-
-
-def paired_example_bootstrap(
-    truth: NDArray[Any], first: NDArray[Any], second: NDArray[Any], metrics: Iterable[Metric]
-) -> dict[str, Interval]:
-    """Compute bootstrap intervals of the difference second - first of such metrics on the same
-    examples."""
-    metrics = [metric for metric in metrics if metric.of_examples]
-    before, after = (_metrics_of(answers, truth, metrics) for answers in (first, second))
-    counts = np.ones(len(truth), np.int64)
-    return _bootstrap(lambda weights: after(weights) - before(weights), counts, metrics)
-
-
-def _metrics_of(
-    answers: NDArray[Any], truth: NDArray[Any], metrics: Sequence[Metric]
-) -> _Statistic:
-    """The statistic of these examples, which are cells of their own."""
-    functions = [metric.of_examples for metric in metrics if metric.of_examples]
-    return lambda weights: np.stack([of(answers, truth, weights) for of in functions])
-
-
-def _scores_of(
-    labels: Indices, predictions: Indices, positive: int | None, metrics: Sequence[Metric]
-) -> _Statistic:
-    """The statistic of cells of these labels and predictions, of the positive class or of all."""
-    from scipy.sparse import csr_array
-
-    size, cells = int(max(labels.max(), predictions.max(), positive or 0)) + 1, len(labels)
-    # Which cells count for which class, of shape (classes, cells).
-    labelled, predicted = (
-        csr_array((np.ones(cells, np.int64), (classes, np.arange(cells))), (size, cells))
-        for classes in (labels, predictions)
-    )
-    hits = labelled.multiply(labels == predictions).tocsr()
-
-    def scores(counts: Counts) -> Floats:
-        tally = Tally(hits @ counts, labelled @ counts, predicted @ counts)
-        return np.stack([metric.tallied(tally, positive) for metric in metrics])
-
-    return scores
-
-
-def _bootstrap(
-    statistic: _Statistic, counts: Counts, metrics: Sequence[Metric]
-) -> dict[str, Interval]:
-    from scipy.special import ndtr, ndtri
-
-    # 1. Scores of resamples: fewer of them where the cells are many.
-    resamples, total = min(_RESAMPLES, max(_FEWEST, _BUDGET // len(counts))), int(counts.sum())
-    samples = np.random.default_rng(0).multinomial(total, counts / total, resamples)
-    draws = statistic(np.ascontiguousarray(samples.T))
-    # 2. Efron's a, how fast the standard error changes with the score, by the jackknife; 0 where
-    # the cells are too many, and the examples so many that it matters little.
-    measured = statistic(counts[:, None])
-    accelerations = np.zeros(len(metrics))
-    if total > 1 and len(counts) ** 2 <= _BUDGET:
-        left_out = statistic(counts[:, None] - np.eye(len(counts), dtype=np.int64))
-        away = np.average(left_out, axis=1, weights=counts)[:, None] - left_out
-        square, cube = ((counts * away**power).sum(axis=1) for power in (2, 3))
-        accelerations = classification.ratio(cube, np.where(square < 1e-24, 0, 6 * square**1.5))
-    # 3. The ends of the intervals; ties with the measured value count half below it.
-    edge = 0.5 / resamples  # no sample is ever wholly on one side
     found = {}
-    for metric, value, scores, a in zip(metrics, measured[:, 0], draws, accelerations, strict=True):
-        ties = np.abs(scores - value) < 1e-12
-        below = ((scores < value) & ~ties).mean() + ties.mean() / 2
-        bias = ndtri(np.clip(below, edge, 1 - edge))
-        z = bias + ndtri(np.array([0.025, 0.975]))
-        low, high = np.quantile(scores, ndtr(bias + z / np.maximum(1 - a * z, 1e-6)))
-        found[metric.name] = Interval(float(value), float(low), float(high), resamples)
+    for metric, cells in _cells(truth, [answers], metrics):
+        effects = _effects(metric, cells, positive)[0]
+        worth = rows_worth(effects[cells.of_row], shared)
+        score, (least, most) = _bca(metric, cells, positive, effects, worth), metric.range
+        if math.isfinite(most) and not least + 1e-12 < score.value < most - 1e-12:
+            score = _at_end(metric, cells, positive, score.value, worth)
+        found[metric.name] = score
     return found
 
 
-def mcnemar_test(first_right: Truths, second_right: Truths) -> McNemar:
-    """Test exactly whether one of two classifiers is right more often on the same examples.
+def _cells(
+    truth: NDArray[Any], answers: Sequence[NDArray[Any]], metrics: Iterable[Metric]
+) -> Iterator[tuple[Metric, _Cells]]:
+    """Yield each metric for which answers suffice with the cells that it is computed of."""
+    gathered = cache(lambda classes: _Cells.of(truth, answers, classes))
+    for metric in metrics:
+        if metric.of_tally or metric.of_examples:
+            yield metric, gathered(metric.of_tally is not None)
+
+
+def _measured(
+    metric: Metric, truth: NDArray[Any], answers: NDArray[Any], positive: int | None, counts: Any
+) -> Floats:
+    """Compute a metric of weighted cells; `counts` of shape (cells, samples)."""
+    if metric.of_examples is not None:
+        return metric.of_examples(answers, truth, counts)
+    from scipy.sparse import csr_array
+
+    size, cells = int(max(truth.max(), answers.max(), positive or 0)) + 1, len(truth)
+    # Which cells count for which class, of shape (classes, cells).
+    labelled, predicted = (
+        csr_array((np.ones(cells, np.int64), (classes, np.arange(cells))), (size, cells))
+        for classes in (truth, answers)
+    )
+    hits = labelled.multiply(truth == answers).tocsr()
+    return metric.tallied(Tally(hits @ counts, labelled @ counts, predicted @ counts), positive)
+
+
+def _effects(metric: Metric, cells: _Cells, positive: int | None) -> Floats:
+    """Return by how much an example of each cell raises the metric of each model, times the number
+    of examples; shape (models, cells). Of very many cells of classes, whether they are right."""
+    truth, counts = cells.truth, cells.counts
+    if metric.effects is not None:
+        found = np.stack([metric.effects(each, truth) for each in cells.answers])
+    elif len(counts) ** 2 > _BUDGET:
+        found = np.stack([each == truth for each in cells.answers]).astype(np.float64)
+    else:  # the jackknife
+        left_out = counts[:, None] - np.eye(len(counts), dtype=np.int64)
+        without = [_measured(metric, truth, each, positive, left_out) for each in cells.answers]
+        found = -np.stack(without) * counts.sum()
+    return np.asarray(found - np.average(found, axis=1, weights=counts)[:, None])
+
+
+def _bca(
+    metric: Metric, cells: _Cells, positive: int | None, effects: Floats, worth: float
+) -> Interval:
+    from scipy.special import ndtr, ndtri
+
+    def statistic(counts: Any) -> Floats:
+        return _measured(metric, cells.truth, cells.answers[0], positive, counts)
+
+    # 1. Scores of resamples: fewer of them where the cells are many.
+    counts, total = cells.counts, int(cells.counts.sum())
+    samples = np.random.default_rng(0).multinomial(
+        max(1, round(worth)), counts / total, _resamples(len(counts))
+    )
+    scores = statistic(np.ascontiguousarray(samples.T))
+    # 2. Efron's a, how fast the standard error changes with the score.
+    square, cube = ((counts * effects**power).sum() for power in (2, 3))
+    scale = 6 * square**1.5 * math.sqrt(worth / total)
+    a = float(cube / scale) if square > 1e-12 and total > 1 else 0.0
+    # 3. The ends of the interval. Ties with the measured value count half below it; if fewer are
+    # drawn than there are, it may lie between two values that occur.
+    value = float(statistic(counts[:, None])[0])
+    edge = 0.5 / len(scores)  # no sample is ever wholly on one side
+    occurring, often = np.unique(scores.round(12), return_counts=True)
+    below = np.interp(value, occurring, (often.cumsum() - often / 2) / len(scores), 0.0, 1.0)
+    bias = ndtri(np.clip(below, edge, 1 - edge))
+    z = bias + ndtri(np.array([1 - _LEVEL, _LEVEL]))
+    low, high = np.quantile(scores, ndtr(bias + z / np.maximum(1 - a * z, 1e-6)))
+    return Interval(value, float(low), float(high), len(scores))
+
+
+def _resamples(cells: int) -> int:
+    return min(_RESAMPLES, max(_FEWEST, _BUDGET // cells))
+
+
+def _at_end(
+    metric: Metric, cells: _Cells, positive: int | None, value: float, worth: float
+) -> Interval:
+    """The interval of a metric at an end of its range."""
+    (least, most), examples = metric.range, int(cells.counts.sum())
+    if metric.of_tally is None:
+        right = examples * (2 * value > least + most)
+        share = wilson_interval(right * worth / examples, worth)
+        low, high = (least + (most - least) * end for end in (share.low, share.high))
+        return Interval(value, low, high)
+    truth, answers = cells.truth, cells.answers[0]
+    size = int(max(truth.max(), answers.max(), positive or 0)) + 1
+    tally = Tally.count(truth, answers, cells.counts, size)
+    right, of, ends = metric.at_ends(tally, positive)
+    share = wilson_interval(right * worth / examples, of * worth / examples)
+    return Interval(value, ends(share.low), ends(share.high))
+
+
+def difference_intervals(
+    first: NDArray[Any],
+    second: NDArray[Any],
+    truth: NDArray[Any],
+    metrics: Iterable[Metric] = STANDARD,
+    positive: int | None = None,
+    shared: SharedRows | None = None,
+    times: float = 1.0,
+) -> dict[str, Interval]:
+    """Compute intervals of the difference first - second of metrics on the same examples, in which
+    what is hard for both cancels out.
+
+    Each end is a quantile of the Bayesian bootstrap with one example more: for the lower end one
+    that only the second model answers rightly, for the upper end one that only the first does. So
+    no interval is without width, and that of accuracy is exact: it excludes 0 where McNemar's exact
+    test is significant, and if no answer differs its ends are Clopper and Pearson's bounds of how
+    many may.
+
+    Args:
+        first, second, truth: of shape (examples, ...).
+        metrics, positive, shared: as above.
+        times: compute the intervals of so many times as many examples like these.
+
+    Sources: Fay and Lumbard 2021, Confidence intervals for difference in proportions for matched
+    pairs compatible with exact McNemar's or sign tests, https://doi.org/10.1002/sim.8829; Rubin
+    1981, The Bayesian bootstrap, https://doi.org/10.1214/aos/1176345338.
+    """
+    return {
+        metric.name: _melded(metric, cells, positive, shared, times)
+        for metric, cells in _cells(truth, [first, second], metrics)
+    }
+
+
+def _melded(
+    metric: Metric, cells: _Cells, positive: int | None, shared: SharedRows | None, times: float
+) -> Interval:
+    effects = _effects(metric, cells, positive)
+    worth = rows_worth((effects[0] - effects[1])[cells.of_row], shared)
+    right, wrong, truth = _one_more(cells, metric.of_tally is not None)
+    everything = np.concatenate([cells.truth, truth])
+
+    def difference(more: tuple[Any, Any], counts: Any) -> Floats:
+        given = [np.concatenate(each) for each in zip(cells.answers, more, strict=True)]
+        one, other = (_measured(metric, everything, each, positive, counts) for each in given)
+        return one - other
+
+    rng, draws = np.random.default_rng(0), _resamples(len(cells.counts))
+    shape = cells.counts * (times * worth / cells.counts.sum())
+    more = rng.standard_exponential(draws)
+    drawn = rng.standard_gamma(shape[:, None], (len(shape), draws))
+    plain = np.append(cells.counts, np.zeros(len(truth)))[:, None]
+    value = float(difference((right, right), plain)[0])
+    ends = []
+    orders = [(wrong, right), (right, wrong)][:: 1 if metric.greater_is_better else -1]
+    for answers, sign, level in zip(orders, (1, -1), (1 - _LEVEL, _LEVEL), strict=True):
+        # The kind of example that changes the difference most.
+        kinds = plain + np.eye(len(plain), len(truth), -len(shape))
+        kind = int((sign * difference(answers, kinds)).argmin())
+        weights = np.concatenate([drawn, np.zeros((len(truth), draws))])
+        weights[len(shape) + kind] = more
+        ends.append(float(np.quantile(difference(answers, weights), level)))
+    return Interval(value, min(ends[0], value), max(ends[1], value), draws)
+
+
+def _one_more(cells: _Cells, classes: bool) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return kinds of examples that there might be besides: better answers, worse ones, the truth.
+
+    Of classes one of each, right, and mistaken for the rarest other one. Of scores the example on
+    which the models differ most; otherwise right, and with the largest error that was made.
+    """
+    truth, answers = cells.truth, np.stack(cells.answers)
+    if classes:
+        occurring = np.unique([truth, *answers])
+        if len(occurring) < 2:
+            occurring = np.append(occurring, occurring[0] + 1)
+        rows = np.array([cells.counts[truth == each].sum() for each in occurring])
+        rarest, next_rarest = occurring[np.argsort(rows, kind="stable")[:2]]
+        return occurring, np.where(occurring == rarest, next_rarest, rarest), occurring
+    errors = np.abs(answers.astype(np.float64) - truth).reshape(*answers.shape[:2], -1).sum(axis=2)
+    row, model = errors.max(axis=0).argmax(), errors.argmax(axis=0)
+    right, wrong = truth[row], answers[model[row], row]
+    if truth.ndim == 1 and (errors[0] != errors[1]).any():
+        row = np.abs(errors[0] - errors[1]).argmax()
+        right, wrong = answers[1 - model[row], row], answers[model[row], row]
+    elif not errors.any():  # the largest that can be made
+        row = truth.reshape(len(truth), -1).sum(axis=1).argmax()
+        right, wrong = truth[row], 1 - truth[row] if truth.ndim > 1 else truth.min()
+    return np.array([right]), np.array([wrong]), truth[row][None]
+
+
+def sign_test(apart: NDArray[Any], shared: SharedRows | None = None) -> float:
+    """Return the exact two-sided p value of "above 0 as often as below"; of two classifiers that
+    are right or wrong, that of McNemar's test.
+
+    Of examples that share a sentence, so many count as they are worth (Eliasziw and Donner 1991,
+    Statistics in Medicine 10(12), 1981-1991).
+
+    Args:
+        apart: such as the errors of two models' answers, one minus the other; shape (examples,).
 
     Source: Dietterich 1998, https://doi.org/10.1162/089976698300017197.
     """
-    from scipy.stats import binomtest
+    from scipy.special import betainc
 
-    first_only = int((first_right & ~second_right).sum())
-    second_only = int((second_right & ~first_right).sum())
-    disagreements = first_only + second_only
-    p = float(binomtest(first_only, disagreements).pvalue) if disagreements else 1.0
-    return McNemar(first_only, second_only, p)
+    signs = np.sign(apart)
+    part = rows_worth(signs, shared) / max(1, len(signs))
+    few, many = sorted((part * float((signs < 0).sum()), part * float((signs > 0).sum())))
+    # The probability that of few + many tosses at most so few are heads.
+    return min(1.0, 2 * float(betainc(many, few + 1, 0.5))) if many else 1.0
 
 
-def wilson_interval(right: int, n: int) -> Interval:
+def wilson_interval(right: float, n: float) -> Interval:
     """Wilson's score interval (1927) of a proportion, suitable for few examples and near 0 and
     1."""
-    from scipy.stats import binomtest
-
-    if n == 0:
+    if n <= 0:
         return Interval(float("nan"), 0.0, 1.0)
-    low, high = binomtest(right, n).proportion_ci(method="wilson")
-    return Interval(right / n, float(low), float(high))
+    share, square = right / n, _NORMAL**2 / n
+    middle = share + square / 2
+    half = math.sqrt(square * share * (1 - share) + square**2 / 4)
+    low, high = ((middle + sign * half) / (1 + square) for sign in (-1, 1))
+    return Interval(share, low if right > 0 else 0.0, high if right < n else 1.0)
 
 
-def accuracy_margin(examples: int) -> float:
+def highest_share(hits: Truths, shared: SharedRows | None = None) -> float:
+    """The upper end of Clopper and Pearson's exact interval (1934) of the share of hits: a greater
+    share would give so few in 2.5% of draws only."""
+    from scipy.special import betaincinv
+
+    if hits.all():
+        return 1.0
+    part = rows_worth(hits, shared) / len(hits)
+    return float(betaincinv(part * hits.sum() + 1, part * (~hits).sum(), _LEVEL))
+
+
+def accuracy_margin(examples: float) -> float:
     """Half of the 95% interval of an accuracy of 0.5: the largest margin with this many
     examples."""
-    interval = wilson_interval(examples // 2, examples)
+    interval = wilson_interval(examples / 2, examples)
     return (interval.high - interval.low) / 2
 
 
-def newcombe_interval(score: Interval, other: float, examples: int) -> Interval:
+def newcombe_interval(score: Interval, other: float, examples: float) -> Interval:
     """The interval of the difference `score` - `other`, the latter without an interval of its own.
     Both are taken as independent proportions, which makes it too wide, if anything.
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
     """
-    return _square_and_add(score, other, wilson_interval(round(other * examples), examples))
+    return _square_and_add(score, other, wilson_interval(other * examples, examples))
 
 
-def correlation_difference(score: Interval, other: float, examples: int) -> Interval:
+def correlation_difference(score: Interval, other: float, examples: float) -> Interval:
     """The interval of the difference of two correlations, the second without an interval of its
     own: it gets Fisher's. Both are taken as independent.
 
     Source: Zou 2007, Psychological Methods 12(4), 399-413.
     """
     middle = math.atanh(max(-0.999999, min(0.999999, other)))
-    half = 1.959964 / math.sqrt(max(1, examples - 3))
+    half = _NORMAL / math.sqrt(max(1, examples - 3))
     around = Interval(other, math.tanh(middle - half), math.tanh(middle + half))
     return _square_and_add(score, other, around)
 
@@ -245,13 +357,14 @@ def _square_and_add(score: Interval, other: float, around: Interval) -> Interval
     return Interval(difference, difference - below, difference + above)
 
 
-def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Student's t interval of a mean, such as that over several seeds; None for fewer than two
-    values."""
+def mean_interval(values: Sequence[float], part: float = 1.0) -> Interval | None:
+    """Student's t interval of a mean, such as that over several seeds, if the values are worth this
+    part of them; None for fewer than two values."""
     from scipy.special import stdtrit  # loads in half of the time of scipy.stats
 
     if len(values) < 2:
         return None
-    middle, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, 0.975)) * error
+    count = part * len(values)
+    middle, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(count)
+    half = float(stdtrit(max(1.0, count - 1), _LEVEL)) * error
     return Interval(middle, middle - half, middle + half)

@@ -2,7 +2,8 @@
 with labels: its accuracy, the shares of the classes, and whether anything has changed.
 
 The functions resample counts of cells, so that nothing else of a file must be kept, and their time
-does not grow with the rows.
+does not grow with the rows. `parts` are what the rows of the reference and those of the file are
+worth, as parts of their numbers, if some share a sentence (`SharedRows.worth`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _RESAMPLES = 2000
 _PERMUTATIONS = 1999
 _CLASSIFIERS = 500  # permutations, each of which is another classifier
 _FOLDS = 5
+Parts = tuple[float, float]
 
 
 class TwoSample(NamedTuple):
@@ -40,7 +42,9 @@ def confidence_bins(confidence: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(np.minimum(-8 * np.log(doubt), CONFIDENCE_BINS - 1).clip(0), np.int64)
 
 
-def estimated_accuracy(reference: Counts, file: Counts) -> tuple[Interval, Interval]:
+def estimated_accuracy(
+    reference: Counts, file: Counts, parts: Parts = (1.0, 1.0)
+) -> tuple[Interval, Interval]:
     """Estimate the accuracy on a file by average thresholded confidence (ATC), and its difference
     from the accuracy on the reference.
 
@@ -57,15 +61,17 @@ def estimated_accuracy(reference: Counts, file: Counts) -> tuple[Interval, Inter
     Source: Garg et al. 2022, Leveraging unlabeled data to predict out-of-distribution performance,
     https://arxiv.org/abs/2201.04234.
     """
-    rng, n, m = np.random.default_rng(0), int(reference.sum()), int(file.sum())
+    rng = np.random.default_rng(0)
+    n, m = (part * float(rows.sum()) for part, rows in zip(parts, (reference, file), strict=True))
     # One wrong row more, of any confidence: otherwise a few errors, or none, would seem certain.
     cells = reference + np.outer((1, 0), reference.sum(axis=0) / n)
-    drawn = rng.multinomial(n, cells.ravel() / (n + 1), _RESAMPLES).T.reshape(2, -1, _RESAMPLES)
-    changes = _change_of_share(drawn, rng.multinomial(m, file / m, _RESAMPLES).T)
+    drawn = rng.multinomial(round(n), (cells / cells.sum()).ravel(), _RESAMPLES)
+    files = rng.multinomial(round(m), file / file.sum(), _RESAMPLES)
+    changes = _change_of_share(drawn.T.reshape(2, -1, _RESAMPLES), files.T)
     change = float(_change_of_share(reference[..., None], file[:, None])[0])
     low, high = np.quantile(changes, (0.025, 0.975))
     low, high = min(float(low), change), max(float(high), change)
-    known = wilson_interval(int(reference[1].sum()), n)
+    known = wilson_interval(parts[0] * float(reference[1].sum()), n)
     value = known.value + change
     below = math.hypot(known.value - known.low, change - low)
     above = math.hypot(known.high - known.value, high - change)
@@ -83,7 +89,9 @@ def _change_of_share(reference: Counts, file: Counts) -> Floats:
     return np.asarray((ratio(file, file.sum(axis=0)) * counted.clip(0, 1)).sum(axis=0) - accuracy)
 
 
-def estimated_shares(reference: Counts, file: Counts) -> list[Interval] | None:
+def estimated_shares(
+    reference: Counts, file: Counts, parts: Parts = (1.0, 1.0)
+) -> list[Interval] | None:
     """Estimate the share of each class in a file from the model's answers (BBSE), shape (classes,).
     None if the reference does not suffice: a class has too few rows or is seldom found.
 
@@ -105,8 +113,8 @@ def estimated_shares(reference: Counts, file: Counts) -> list[Interval] | None:
         return None
     # A Bayesian bootstrap: with few rows of a class, resampled counts vary too little.
     rng = np.random.default_rng(0)
-    drawn = rng.standard_gamma(reference + 0.5, (_RESAMPLES, classes, classes))
-    draws = _class_shares(drawn, rng.standard_gamma(file + 0.5, (_RESAMPLES, classes)))
+    drawn = rng.standard_gamma(parts[0] * reference + 0.5, (_RESAMPLES, classes, classes))
+    draws = _class_shares(drawn, rng.standard_gamma(parts[1] * file + 0.5, (_RESAMPLES, classes)))
     values = _class_shares(reference[None], file[None])[0]
     ends = np.quantile(draws, (0.015, 0.985), axis=0)  # those of 95% hold in 92% at times
     return [
@@ -125,12 +133,16 @@ def _class_shares(reference: NDArray[Any], file: NDArray[Any]) -> Floats:
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
-def counts_test(reference: Counts, file: Counts, ordered: bool) -> TwoSample:
+def counts_test(
+    reference: Counts, file: Counts, ordered: bool, parts: Parts = (1.0, 1.0)
+) -> TwoSample:
     """Test two samples by their counts of cells, both of shape (cells,), with random permutations
     of their rows.
 
     The distance is the largest difference of the shares up to a cell if cells are `ordered`
-    (Kolmogorov-Smirnov), otherwise the share of rows that would have to change cells.
+    (Kolmogorov-Smirnov), otherwise the share of rows that would have to change cells. Rows that are
+    worth fewer lie further apart by chance, by the ratio of the standard errors (Rao and Scott
+    1981, https://doi.org/10.1080/01621459.1981.10477633).
     """
     rows = np.array([reference.sum(), file.sum()])
     pooled = reference + file
@@ -144,7 +156,8 @@ def counts_test(reference: Counts, file: Counts, ordered: bool) -> TwoSample:
     rng, cells = np.random.default_rng(0), pooled > 0
     drawn = np.zeros((_PERMUTATIONS, len(pooled)), np.int64)
     drawn[:, cells] = rng.multivariate_hypergeometric(pooled[cells], rows[1], _PERMUTATIONS)
-    return _permuted(distance(file), distance(drawn))
+    further = math.sqrt((1 / (rows * parts)).sum() / (1 / rows).sum())
+    return _permuted(distance(file), further * distance(drawn))
 
 
 def _permuted(measured: Floats, drawn: Floats) -> TwoSample:

@@ -17,7 +17,7 @@ FEWEST = (
 
 
 def share_intervals(
-    known: NDArray[Any], predicted: NDArray[Any], mean: Floats, variance: Floats, rows: int
+    known: NDArray[Any], predicted: NDArray[Any], mean: Floats, variance: Floats, rows: float
 ) -> list[Interval]:
     """Estimate shares of rows, such as those answered rightly, each with a 95% interval.
 
@@ -32,7 +32,7 @@ def share_intervals(
             random sample of all.
         predicted: what the model expects of these, of any scale; the same shape.
         mean, variance: of what it expects of all rows, shape (shares,).
-        rows: the number of all rows.
+        rows: the number of all rows, or how many they are worth.
 
     Raises:
         ValueError: for fewer than 3 labelled rows.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from finetune.metrics import classification
 from finetune.metrics.catalog import Metric, Tally
-from finetune.metrics.classification import Floats, Indices
+from finetune.metrics.classification import Floats, Indices, Truths
 from finetune.metrics.intervals import Interval
 
 _RESAMPLES = 2000
@@ -130,7 +130,7 @@ def loss(losses: Floats) -> Statistic:
 
 
 def picking_bias(
-    picked_by: Statistic, reported: Mapping[str, Statistic], kept: int
+    picked_by: Statistic, reported: Mapping[str, Statistic], kept: int, worth: float | None = None
 ) -> dict[str, float]:
     """Estimate how much lower each reported score of the model `kept` will be on new examples,
     because it was picked as the best by `picked_by` on these; 0 if picking adds nothing.
@@ -142,12 +142,15 @@ def picking_bias(
     predictions for efficient and accurate cross-validation (BBC-CV),
     https://doi.org/10.1007/s10994-018-5714-4. The difference from the model kept has the same
     expectation as their estimate, and is exactly 0 if all samples pick it.
+
+    Args:
+        worth: how many independent examples these are worth; all by default.
     """
     examples, models = picked_by.terms.shape[1], picked_by.models
     if models < 2 or examples < 2:
         return dict.fromkeys(reported, 0.0)
     added: dict[str, list[Floats]] = {name: [] for name in reported}
-    for weights in resampled_weights(picked_by, *reported.values()):
+    for weights in resampled_weights(worth, picked_by, *reported.values()):
         columns = np.arange(weights.shape[1])
         chosen, outside = picked_by.of(weights).argmax(axis=0), (weights == 0).astype(np.float32)
         sums = {id(of.terms): of.terms for of in reported.values()}
@@ -158,19 +161,21 @@ def picking_bias(
     return {name: max(0.0, float(np.concatenate(each).mean())) for name, each in added.items()}
 
 
-def resampled_weights(*statistics: Statistic) -> Iterator[NDArray[np.float32]]:
+def resampled_weights(worth: float | None, *statistics: Statistic) -> Iterator[NDArray[np.float32]]:
     """Yield how often bootstrap samples draw each example, in arrays of shape (examples, samples):
-    2,000 samples together, or fewer if a statistic takes much work."""
+    2,000 samples together, or fewer if a statistic takes much work. As many are drawn as the
+    examples are worth."""
     examples, work = statistics[0].terms.shape[1], max(each.work for each in statistics)
     resamples = min(_RESAMPLES, max(_FEWEST, _BUDGET // max(1, work)))
+    most = examples if worth is None else max(1, round(worth))
     rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
     for first in range(0, resamples, at_once):
         columns = np.arange(min(at_once, resamples - first))
-        drawn = rng.integers(0, examples, (examples, len(columns)))
+        drawn = rng.integers(0, examples, (most, len(columns)))
         drawn *= len(columns)
         drawn += columns
-        counts = np.bincount(drawn.ravel(), minlength=drawn.size)
-        yield counts.reshape(drawn.shape).astype(np.float32)
+        counts = np.bincount(drawn.ravel(), minlength=examples * len(columns))
+        yield counts.reshape(examples, -1).astype(np.float32)
 
 
 def lowered(score: Interval, bias: float) -> Interval:
@@ -182,3 +187,45 @@ def lowered(score: Interval, bias: float) -> Interval:
     """
     ends = [score.low, score.low - bias, score.high, score.high - bias]
     return replace(score, value=score.value - bias, low=min(ends), high=max(ends))
+
+
+def bootstrap_scores(statistic: Statistic, worth: float | None = None) -> tuple[Floats, Floats]:
+    """Score all models on the examples, shape (models,), and on the same bootstrap samples of them,
+    shape (models, samples). `worth`: as above."""
+    once = np.ones((statistic.terms.shape[1], 1), np.float32)
+    samples = [statistic.of(weights) for weights in resampled_weights(worth, statistic)]
+    return statistic.of(once)[:, 0], np.concatenate(samples, axis=1)
+
+
+def best_set(
+    measured: Floats, resampled: Floats, bias: Floats | float = 0.0, level: float = 0.95
+) -> Truths:
+    """Return which models are not shown to be worse than another one; the best is among them with
+    a probability of `level`.
+
+    Each model is compared with all others at once. It is left out if one of them leads by more
+    standard errors than, in `level` of the resamples, any lead differs from the measured one. The
+    differences are taken without their sign: with it, six equally good models on 60 to 200 examples
+    would be kept in 93% of simulations only.
+
+    Sources: Hsu 1996, Multiple Comparisons, chapter 4 (comparisons with the best); Romano and Wolf
+    2005, Econometrica 73(4), 1237-1282 (the maximum of studentized differences, by the bootstrap).
+
+    Args:
+        measured, resampled: as `bootstrap_scores` returns them.
+        bias: what being picked as the best of several evaluations has added to the score of each
+            model, of shape (models,). A lead must hold with it and without.
+    """
+    added = np.broadcast_to(bias, measured.shape)
+    kept = np.ones(len(measured), bool)
+    for model in range(len(measured)):
+        lead, leads = measured - measured[model], resampled - resampled[model]
+        error = leads.std(axis=1)
+        differs = error > 1e-12
+        claimed = np.minimum(lead, lead - added + added[model])
+        limit = np.full(len(measured), 1e-12)
+        if differs.any():
+            away = np.abs(leads - lead[:, None])[differs] / error[differs][:, None]
+            limit[differs] = np.quantile(away.max(axis=0), level) * error[differs]
+        kept[model] = not (claimed > limit).any()
+    return kept

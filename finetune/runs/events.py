@@ -292,6 +292,16 @@ class Evaluated(Event):
     intervals: dict[str, list[float]] = {}
 
 
+class KeptModelScored(Event):
+    """The kept model, which was evaluated in the precision of training, was scored on the
+    validation split again in that of its answers."""
+
+    event: Literal["kept_model_scored"] = "kept_model_scored"
+    step: int
+    metrics: Scores
+    intervals: dict[str, list[float]] = {}
+
+
 class BaselinesMeasured(Event):
     """Scores of the baselines on the same validation pairs: baseline -> score -> value."""
 
@@ -361,7 +371,8 @@ class Finished(Event):
 
 AnyEvent = Annotated[
     Started | PhaseStarted | Progressed | Prepared | FirstBatch | Stepped | EvaluationsPlanned
-    | GraphsGivenUp | Evaluated | BaselinesMeasured | TestSetOpened | Saved | Resumed | Stopped
+    | GraphsGivenUp | Evaluated | KeptModelScored | BaselinesMeasured | TestSetOpened | Saved
+    | Resumed | Stopped
     | Failed | Finished,
     Field(discriminator="event"),
 ]  # fmt: skip

@@ -55,8 +55,4 @@ def read_pair_index(run: Run) -> PairIndex | None:
 def pair_hashes(first: Sequence[Any], second: Sequence[Any] | None) -> Integers:
     """Hash each pair of a file's cells, the same in either order, as the data checks do. `second`
     is None for single sentences."""
-    hashes, others = (
-        np.array([text_hashes.text_hash(text_hashes.clean_sentence(cell)) for cell in cells], int)
-        for cells in (first, second or [None] * len(first))
-    )
-    return text_hashes.unordered_pair_hash(hashes, others)
+    return text_hashes.unordered_pair_hash(*text_hashes.row_hashes(first, second))

@@ -246,7 +246,8 @@ class RunSummary(JobState):
         worked = self.worked  # until the event before
         super().apply(event)
         self.count += 1
-        if not isinstance(event, events.TestSetOpened):  # its worker may be long dead
+        # Its worker may be long dead when these are written.
+        if not isinstance(event, events.TestSetOpened | events.KeptModelScored):
             self.latest = event.time
         match event:
             case events.Stepped():
@@ -281,6 +282,11 @@ class RunSummary(JobState):
                 if event.best:
                     self.bests[event.step] = event
                 self.reached = max(self.reached, event.step)
+            case events.KeptModelScored() if event.step in self.bests:
+                before = self.bests[event.step]
+                changed = {"metrics": event.metrics, "intervals": event.intervals}
+                self.bests[event.step] = again = before.model_copy(update=changed)
+                self.validation = [again if each is before else each for each in self.validation]
             case events.BaselinesMeasured():
                 self.baselines = self.baselines | event.baselines
             case events.TestSetOpened():

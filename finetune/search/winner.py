@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from finetune.errors import StoreError
-from finetune.evaluation import picking, report, saved_predictions
+from finetune.evaluation import picking, ranking, report, saved_predictions
 from finetune.evaluation.picking import Picking
-from finetune.metrics import catalog
+from finetune.metrics import catalog, selection
 from finetune.metrics.intervals import Interval
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search.results import TrialRow
 from finetune.search.study import Study
-from finetune.tasks.registry import task_of
 
 
 @dataclass(frozen=True)
@@ -97,11 +93,12 @@ def within_chance(
         interval = analysis.scores.get(metric)
         if interval is None:
             return None
-        picked, kept, alike = _picked(store, rows, best), _Kept.of(run), []
+        picked, alike = _picked(store, rows, best), []
+        added = picking.difference(picked, None).get(metric, 0.0)
         for row in others:
-            other = _Kept.of(store.get(row.run_id)) if row.run_id else None
-            gains = _gains(kept, other, metric) if kept and other else {}
-            gain = picking.difference(gains, picked, None).get(metric)
+            gain = _gain(run, store.get(row.run_id), metric) if row.run_id else None
+            if gain is not None:
+                gain = selection.lowered(gain, added)
             if least(gain) <= 0 if gain else least(interval) <= rank(row.score or 0.0):
                 alike.append(row)
         alike.sort(key=lambda row: -rank(row.score or 0.0))
@@ -109,34 +106,18 @@ def within_chance(
     return None
 
 
-class _Kept(NamedTuple):
-    """A trial's kept model."""
-
-    folder: Path  # of its run
-    step: int
-    version: object  # of its predictions, for the cache
-
-    @classmethod
-    def of(cls, run: Run) -> _Kept | None:
-        best = run.state().best
-        return cls(run.folder, best.step, saved_predictions.files_version(run)) if best else None
+def _gain(first: Run, second: Run, metric: str) -> Interval | None:
+    """Return by how much the first run's kept model scores more than the second's on the same
+    pairs. None if their predictions are gone or of other pairs."""
+    versions = tuple(saved_predictions.files_version(run) for run in (first, second))
+    return _kept_gain(first.folder, second.folder, metric, versions)
 
 
 @lru_cache(maxsize=512)
-def _gains(first: _Kept, second: _Kept, metric: str) -> dict[str, Interval]:
-    """Return by how much the first model scores more than the second on the same pairs. Empty if
-    their predictions are gone or of other pairs. Cached: an open page asks every second."""
-    prepared = Run(second.folder).state().prepared
-    if prepared is None:
-        return {}
-    target, task = prepared.target, task_of(prepared.target)
+def _kept_gain(first: Path, second: Path, metric: str, versions: object) -> Interval | None:
+    """The same. Cached, because an open page asks every second; `versions` change with files."""
     with contextlib.suppress(StoreError):
-        one, other = (
-            saved_predictions.read_logits(Run(kept.folder), kept.step, target)
-            for kept in (first, second)
-        )
-        if np.array_equal(one.labels, other.labels):
-            first_answers, answers = map(task.plain_answers, (one.logits, other.logits))
-            metrics = [catalog.find(metric)]
-            return task.difference(first_answers, answers, one.labels, target, metrics)
-    return {}
+        one, other = (ranking.kept_answers(Run(folder)) for folder in (first, second))
+        if compared := report.compare_runs(one, other, [catalog.find(metric)], {}):
+            return compared.difference.get(metric)
+    return None

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
+from finetune.metrics import catalog, intervals
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
+from finetune.metrics.shared_rows import SharedRows
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class SureRule:
     confidence: float  # with this probability
     above: float  # an answer is given if its confidence is greater; 1 for none
     classes: tuple[tuple[str, float], ...] = ()  # classes with such a threshold of their own
-    examples: int = 0  # it was found on, no two of which share a sentence
+    examples: int = 0  # it was found on
     answered: int = 0  # of these
     split: str = "validation"  # of the run, which they are of
 
@@ -362,9 +364,11 @@ class Task(Protocol):
         """Return the metrics for which answers suffice, by name."""
 
     def intervals(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, Interval]:
-        """Return the metrics of `scores` with their 95% confidence intervals, by name."""
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric],
+        shared: SharedRows | None = None,
+    ) -> dict[str, Interval]:  # fmt: skip
+        """Return the metrics of `scores` with their 95% confidence intervals, by name. `shared`:
+        which rows share a sentence; None if that is unknown."""
 
     def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
         """Return which answers are right, shape (examples,). Of no use unless `has_right`."""
@@ -374,14 +378,14 @@ class Task(Protocol):
 
     def difference(
         self, first: Targets, second: Targets, truth: Targets, target: Target,
-        metrics: Sequence[Metric],
+        metrics: Sequence[Metric], shared: SharedRows | None = None, times: float = 1.0,
     ) -> dict[str, Interval]:  # fmt: skip
         """Return the metrics of the first answers minus those of the second, by name, with their
-        95% intervals."""
+        95% intervals, or those that so many times as many rows like these would have."""
 
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
-        groups: Integers | None,
+        shared: SharedRows | None,
     ) -> Any:  # fmt: skip
         """Return what an evaluation shows besides scores.
 
@@ -390,6 +394,34 @@ class Task(Protocol):
         cross-fitted decision rule, or None.
 
         Args:
-            groups: the group of each example, equal for examples that share a sentence; None if the
-                texts are unknown.
+            shared: which examples share a sentence; None if the texts are unknown.
         """
+
+
+class MeasuredByAnswers:
+    """The scores of a task whose metrics are computed from answers and the truth."""
+
+    headline: Metric
+
+    def scores(
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
+    ) -> dict[str, float]:
+        if self.headline.of_tally is None:
+            return catalog.example_scores(answers, truth, metrics)
+        return catalog.tallied_scores(truth, answers, target.size, target.positive, metrics)
+
+    def intervals(
+        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric],
+        shared: SharedRows | None = None,
+    ) -> dict[str, Interval]:  # fmt: skip
+        positive = target.positive if target.size == 2 else None
+        return intervals.score_intervals(answers, truth, metrics, positive, shared)
+
+    def difference(
+        self, first: Targets, second: Targets, truth: Targets, target: Target,
+        metrics: Sequence[Metric], shared: SharedRows | None = None, times: float = 1.0,
+    ) -> dict[str, Interval]:  # fmt: skip
+        positive = target.positive if target.size == 2 else None
+        return intervals.difference_intervals(
+            first, second, truth, metrics, positive, shared, times
+        )

@@ -16,8 +16,8 @@ from finetune.metrics.classification import (
     ThresholdSweep,
 )
 from finetune.metrics.cross_fitting import CrossFittedThreshold
+from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.base import Target
-from finetune.text_hashes import Integers
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ def measure_details(
     answers: Indices,
     truth: Indices,
     target: Target,
-    groups: Integers | None,
+    shared: SharedRows | None,
 ) -> ClassDetails:
     """Measure the details of answers.
 
     Args:
         logits, shares: of shape (examples, classes); `shares` are probabilities.
         answers, truth: of shape (examples,).
-        groups: of examples that share a sentence, which stay together in cross-fitting.
+        shared: which examples share a sentence; linked ones stay together in cross-fitting.
     """
     confusion = classification.confusion_matrix(truth, answers, target.size)
     curves, sweep, fitted = None, None, None
@@ -67,7 +67,7 @@ def measure_details(
         scores, positives = shares[:, target.positive], truth == target.positive
         curves = classification.ranking_curves(scores, positives)
         sweep = classification.threshold_sweep(scores, positives)
-        fitted = cross_fitting.cross_fit_threshold(scores, positives, groups)
+        fitted = cross_fitting.cross_fit_threshold(scores, positives, shared)
     roc, precision_recall = curves or (None, None)
     most_probable = shares.argmax(axis=1)
     return ClassDetails(

@@ -12,8 +12,8 @@ from finetune.metrics import cross_fitting, intervals
 from finetune.metrics.classification import Counts
 from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks.base import Targets
-from finetune.text_hashes import Integers
 
 RARE = 10  # examples; of a label with fewer, no score says much
 
@@ -48,14 +48,14 @@ class LabelDetails:
 
 
 def measure_details(
-    answers: Targets, shares: NDArray[np.floating], truth: Targets, groups: Integers | None
+    answers: Targets, shares: NDArray[np.floating], truth: Targets, shared: SharedRows | None
 ) -> LabelDetails:
     """Measure the details of answers.
 
     Args:
         answers, truth: 0 and 1, of shape (examples, labels).
         shares: the probability of each label, of the same shape.
-        groups: of examples that share a sentence, which stay together in cross-fitting.
+        shared: which examples share a sentence; linked ones stay together in cross-fitting.
     """
     given, true = answers > 0, truth > 0
     missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
@@ -63,14 +63,19 @@ def measure_details(
     support = true.sum(axis=0)
     labels = []
     counts = np.array([(given & true).sum(axis=0), given.sum(axis=0), support])
-    for hits, called, meant in counts.T.tolist():
+    for label, (hits, called, meant) in enumerate(counts.T.tolist()):
+        part = rows_worth(given[:, label] != true[:, label], shared) / len(true)
+
+        def share_of(all_of_them: int, hits: int = hits, part: float = part) -> Interval:
+            return intervals.wilson_interval(hits * part, all_of_them * part)
+
         # F1 is 2 J / (1 + J), where J is the share of hits among what is of the label or given it.
-        share = intervals.wilson_interval(hits, called + meant - hits)
+        share = share_of(called + meant - hits)
         value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
         labels.append(
             LabelScores(
-                precision=intervals.wilson_interval(hits, called),
-                recall=intervals.wilson_interval(hits, meant),
+                precision=share_of(called),
+                recall=share_of(meant),
                 f1=Interval(value, low, high),
                 support=meant,
                 given=called,
@@ -84,6 +89,6 @@ def measure_details(
         confused=(missed.T @ wrong).astype(np.int64),
         rare=np.flatnonzero(support < RARE).tolist(),
         mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
-        thresholds=cross_fitting.cross_fit_thresholds(shares, true, groups),
+        thresholds=cross_fitting.cross_fit_thresholds(shares, true, shared),
         errors=int((given != true).any(axis=1).sum()),
     )

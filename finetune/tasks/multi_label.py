@@ -15,12 +15,12 @@ from finetune import text_hashes
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import catalog, intervals
+from finetune.metrics import catalog
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats
-from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
+from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, label_findings, label_lists
 from finetune.tasks.base import (
     LEFT_OUT,
@@ -31,6 +31,7 @@ from finetune.tasks.base import (
     DecisionRule,
     LabelColumn,
     LabelledRows,
+    MeasuredByAnswers,
     PredictOptions,
     Target,
     Targets,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _HALF = 0.5  # the probability from which a label is given, if no other is kept with the model
 
 
-class MultiLabel:
+class MultiLabel(MeasuredByAnswers):
     """Answers with each label whose probability reaches its threshold."""
 
     name = MULTI_LABEL
@@ -227,16 +228,6 @@ class MultiLabel:
         scores = np.asarray(logits, np.float64)
         return np.asarray((np.logaddexp(0, scores) - labels * scores).mean(axis=1))
 
-    def scores(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, float]:
-        return catalog.example_scores(answers, truth, metrics)
-
-    def intervals(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, Interval]:
-        return intervals.example_intervals(answers, truth, metrics)
-
     def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
         return np.asarray((answers == truth).all(axis=1))
 
@@ -244,18 +235,12 @@ class MultiLabel:
         """The share of labels that are wrongly given or not given."""
         return np.asarray((answers != truth).mean(axis=1))
 
-    def difference(
-        self, first: Targets, second: Targets, truth: Targets, target: Target,
-        metrics: Sequence[Metric],
-    ) -> dict[str, Interval]:  # fmt: skip
-        return intervals.paired_example_bootstrap(truth, second, first, metrics)
-
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
-        groups: Integers | None,
+        shared: SharedRows | None,
     ) -> LabelDetails:  # fmt: skip
         shares = _probabilities(logits)  # those of the given order, without kept thresholds
-        return measure_details(answers.values, shares, truth, groups)
+        return measure_details(answers.values, shares, truth, shared)
 
 
 def _probabilities(logits: Logits) -> NDArray[np.float32]:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import catalog, intervals
+from finetune.metrics import catalog
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Floats
-from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.regression import conformal_margin
+from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, numerals, score_findings, scores
 from finetune.tasks.base import (
     LEFT_OUT,
@@ -29,6 +29,7 @@ from finetune.tasks.base import (
     DecisionRule,
     LabelColumn,
     LabelledRows,
+    MeasuredByAnswers,
     PredictOptions,
     Target,
     Targets,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
 
 
-class Regression:
+class Regression(MeasuredByAnswers):
     """Answers with a score, on the scale of the data: the model's only output as it is."""
 
     name = REGRESSION
@@ -228,30 +229,14 @@ class Regression:
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         return self.errors(self.plain_answers(logits), labels) ** 2
 
-    def scores(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, float]:
-        return catalog.example_scores(answers, truth, metrics)
-
-    def intervals(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, Interval]:
-        return intervals.example_intervals(answers, truth, metrics)
-
     def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
         return np.asarray(answers == truth)
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
         return np.abs(np.asarray(answers, np.float64) - truth)
 
-    def difference(
-        self, first: Targets, second: Targets, truth: Targets, target: Target,
-        metrics: Sequence[Metric],
-    ) -> dict[str, Interval]:  # fmt: skip
-        return intervals.paired_example_bootstrap(truth, second, first, metrics)
-
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
-        groups: Integers | None,
+        shared: SharedRows | None,
     ) -> ScoreDetails:  # fmt: skip
         return measure_details(answers.values, truth)

@@ -18,12 +18,12 @@ from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import catalog, classification, intervals
+from finetune.metrics import catalog, classification
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Floats, confusion_matrix
-from finetune.metrics.intervals import Interval
+from finetune.metrics.classification import Floats
 from finetune.metrics.modules import ScoreModules
+from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, classes, score_findings, scores
 from finetune.tasks.base import (
     NO_RULE,
@@ -32,6 +32,7 @@ from finetune.tasks.base import (
     DecisionRule,
     LabelColumn,
     LabelledRows,
+    MeasuredByAnswers,
     PredictOptions,
     Target,
     Targets,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class SingleLabel:
+class SingleLabel(MeasuredByAnswers):
     """Answers with the most probable class, or by a threshold."""
 
     name = SINGLE_LABEL
@@ -282,34 +283,15 @@ class SingleLabel:
         own = scores[np.arange(len(labels)), labels]
         return np.asarray(np.log(np.exp(scores).sum(axis=1)) - own)
 
-    def scores(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, float]:
-        return catalog.tallied_scores(truth, answers, target.size, target.positive, metrics)
-
-    def intervals(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, Interval]:
-        confusion = confusion_matrix(truth, answers, target.size)
-        return intervals.bootstrap_intervals(confusion, target.positive, metrics)
-
     def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
         return np.asarray(answers == truth)
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
         return np.asarray(answers != truth, np.float64)
 
-    def difference(
-        self, first: Targets, second: Targets, truth: Targets, target: Target,
-        metrics: Sequence[Metric],
-    ) -> dict[str, Interval]:  # fmt: skip
-        return intervals.paired_bootstrap(
-            truth, second, first, target.size, target.positive, metrics
-        )
-
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
-        groups: Integers | None,
+        shared: SharedRows | None,
     ) -> ClassDetails:  # fmt: skip
         shares, values = answers
-        return measure_details(logits, shares, values, truth, target, groups)
+        return measure_details(logits, shares, values, truth, target, shared)

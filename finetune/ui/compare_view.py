@@ -18,6 +18,7 @@ from finetune.evaluation.gate import Judgement, Limits
 from finetune.jobs import compare, run_table
 from finetune.jobs.compare import ComparisonJob
 from finetune.jobs.run_table import RunRow
+from finetune.metrics import catalog, shared_rows
 from finetune.metrics.catalog import LOSS
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -60,7 +61,10 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         first = report.evaluate_run(runs[0], summaries[0])
     with contextlib.suppress(StoreError):
         second = report.evaluate_run(runs[1], summaries[1])
-    paired = report.compare_runs(first, second) if first and second else None
+    paired = None
+    if first and second:
+        both = [name for name in first.analysis.scores if name in second.analysis.scores]
+        paired = report.compare_runs(first, second, [*map(catalog.find, both)])
     classes, headline = max(row.classes for row in rows), summaries[0].headline
     measured = dict.fromkeys((headline, *(m for each in summaries for m in each.measured)))
     titles = {metric.name: in_words(metric.name, classes) for metric in (*measured, LOSS)}
@@ -77,9 +81,11 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         keys=[macro("macros.html", "swatch")(f"run{n}") + _LETTERS[n] for n in range(len(runs))],
         comparable=len(fingerprints) == 1 and (paired is not None or not (first and second)),
         comparison=paired,
+        counted=shared_rows.note(len(first.truth), paired.worth) if first and paired else "",
         same_answers=paired is not None and paired.same_answers,
         examples=first.analysis.examples if first else 0,
         headline=headline.name,
+        is_better=paired is not None and paired.is_better(headline),
         f1=titles[headline.name],
         at_thresholds=any(row.threshold is not None for row in rows),
         expected=expected_scores,

@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from finetune.evaluation import report
 from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.examples import example_rows
-from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
+from finetune.evaluation.report import Analysis, RunEvaluation, Verdict
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.findings import shorten
-from finetune.metrics import calibration, intervals
+from finetune.metrics import calibration, intervals, shared_rows
 from finetune.metrics.classification import Curve, thin_curve
 from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.tasks.base import DecisionRule
+from finetune.tasks.comparison import Comparison
 from finetune.tasks.registry import task_of
 from finetune.ui import charts
 from finetune.ui.charts import Series
@@ -75,7 +76,8 @@ def view(
         verdict=verdict_sentence(report.verdict(analysis, summary.baselines)),
         metrics=list(dict.fromkeys((task.headline.name, *analysis.scores))),
         widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
-        margin=intervals.accuracy_margin(analysis.examples),
+        margin=intervals.accuracy_margin(analysis.worth),
+        counted=shared_rows.note(analysis.examples, analysis.worth),
         slices=_weak_first(analysis.slices, own.get("never", ()), task.has_right),
         slice_scale=1.0 if task.has_right else max(ends, default=1.0) or 1.0,
         tested=TESTED,
@@ -128,7 +130,8 @@ def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, 
             ("confidence", found.confidence, sorted({*_CONFIDENCES, found.confidence})),
         )
     ]  # fmt: skip
-    return {"found": found, "kept": decision.sure, "chart": chart, "choices": choices}
+    counted, kept = shared_rows.note(found.rows, found.worth), decision.sure
+    return {"found": found, "kept": kept, "chart": chart, "choices": choices, "counted": counted}
 
 
 def verdict_sentence(verdict: Verdict) -> Markup:
@@ -162,7 +165,7 @@ def _weak_first(
 
 
 def disagreements(
-    first: RunEvaluation, second: RunEvaluation, comparison: PairedComparison, columns: ColumnNames
+    first: RunEvaluation, second: RunEvaluation, comparison: Comparison, columns: ColumnNames
 ) -> Markup:
     """The pairs that only one of two runs, A and B, got right."""
     rows = comparison.disagreements
@@ -171,7 +174,8 @@ def disagreements(
         examples = example_rows(first, rows[:MOST_DISAGREEMENTS])
         target = second.analysis.target
         others = task_of(target).spell(second.answers[[each.row for each in examples]], target)
-        shown = list(zip(examples, comparison.first_right, others, strict=False))
+        first_right = (comparison.misses[0] < comparison.misses[1])[rows]
+        shown = list(zip(examples, first_right, others, strict=False))
     return render("disagreements.html", shown=shown, total=len(rows), columns=columns)
 
 

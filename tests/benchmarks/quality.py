@@ -97,16 +97,18 @@ def main() -> None:
 
 def difference(trained: dict[str, list[Trained]], which: str) -> str:
     """F1 of both sides' `answers` or `last` on the unseen pairs of all seeds together, and their
-    difference with its 95% interval (paired bootstrap over the pairs)."""
+    difference with its 95% interval."""
     from finetune.metrics import intervals
-    from finetune.metrics.catalog import tallied_scores
+    from finetune.metrics.catalog import F1, tallied_scores
 
     labels = np.concatenate([each.labels for each in trained["course"]])
     answers = {
         side: np.concatenate([getattr(each, which) for each in trained[side]]) for side in SIDES
     }
     course, recommended = (tallied_scores(labels, answers[side], 2)["f1"] for side in SIDES)
-    gain = intervals.paired_bootstrap(labels, answers["course"], answers["recommended"], 2)["f1"]
+    gain = intervals.difference_intervals(
+        answers["recommended"], answers["course"], labels, [F1], 1
+    )["f1"]
     return (
         f"F1 on {len(labels):,} unseen pairs {course:.3f}, Recommended {recommended:.3f}, "
         f"{gain.value:+.3f} (95% {gain.low:+.3f} to {gain.high:+.3f})"

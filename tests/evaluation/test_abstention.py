@@ -53,7 +53,7 @@ def test_a_rule_is_found_kept_and_followed(run: Run) -> None:
     rule = finetune.answer_when_sure(run, error=0.05)
     found = abstention.answer_when_sure(run, error=0.05)
     assert found.rule == rule
-    assert (found.rows, found.examples, found.candidates) == (1500, 1500, 3)
+    assert (found.rows, found.worth, found.candidates) == (1500, 1500, 3)
     assert 0.4 < rule.coverage < 1
     logits, truth = draw_logits(1500)
     kept = decision_rule.read_rule(run.best)
@@ -131,13 +131,25 @@ def test_another_threshold_forgets_it_and_a_temperature_does_not(run: Run) -> No
     assert decision_rule.read_rule(run.best).threshold == 0.4
 
 
-def test_rows_that_share_a_sentence_count_once(run: Run) -> None:
-    saved = saved_predictions.read_logits(run, 3, Target(NAMES))
+@pytest.mark.parametrize(("alike", "fewest", "most"), [(True, 730, 760), (False, 1300, 1500)])
+def test_rows_that_share_a_sentence_count_as_they_go_together(
+    alike: bool, fewest: int, most: int, store: RunStore, toy_checkpoint: Path
+) -> None:
+    """Each sentence stands in two rows, which are right and wrong together, or independently."""
+    logits, truth = draw_logits(1500)
+    if alike:
+        logits, truth = np.repeat(logits[::2], 2, axis=0), np.repeat(truth[::2], 2).tolist()
+    run, _ = evaluated(store, {1: logits}, truth, 1, NAMES)
     shared = [f"question {row // 2}" for row in range(1500)]
     columns = {"sentence1": shared, "sentence2": [f"answer {row}" for row in range(1500)]}
-    saved_predictions.save_examples(run, "validation", pa.table(columns | {"label": saved.labels}))
+    saved_predictions.save_examples(run, "validation", pa.table(columns | {"label": truth}))
     found = abstention.answer_when_sure(run, error=0.05)
-    assert (found.rows, found.examples) == (1500, 750)
+    assert found.rows == 1500
+    assert fewest <= found.worth <= most
+    unknown = replace(report.evaluate_run(run, run.state()), shared=None)
+    plain = abstention.measure(unknown, 0.05, 0.95)
+    assert (found.curve.upper[-1] > plain.curve.upper[-1] + 0.004) == alike
+    assert found.curve.error[-1] == plain.curve.error[-1]
 
 
 def test_what_cannot_be_kept_says_how_many_rows_it_takes(run: Run) -> None:

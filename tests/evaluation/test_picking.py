@@ -10,7 +10,7 @@ import pytest
 from finetune.config import Range, RunConfig
 from finetune.evaluation import picking, report, saved_predictions
 from finetune.hub import model_card
-from finetune.metrics.catalog import find, tallied_scores
+from finetune.metrics.catalog import F1, find, tallied_scores
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -132,7 +132,7 @@ def test_a_card_whose_evaluations_are_gone_says_that_the_model_was_chosen(store:
 def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) -> None:
     many, one = picked_run(store, 20, seed=1), picked_run(store, 1, seed=4)
     studies = [report.evaluate_run(run, run.state()) for run in (many, one)]
-    comparison = report.compare_runs(*studies)
+    comparison = report.compare_runs(*studies, [F1])
     assert comparison is not None
     plain = studies[0].analysis.scores["f1"].value - studies[1].analysis.scores["f1"].value
     expected = studies[0].analysis.expected["f1"].value

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finetune import text_hashes
 from finetune.__main__ import main
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.errors import ConfigError, DataError
@@ -21,6 +20,7 @@ from finetune.evaluation.probe import Figure, Probed, ProbeReport
 from finetune.jobs import probe as jobs
 from finetune.jobs import worker_files
 from finetune.metrics import cross_fitting
+from finetune.metrics.shared_rows import SharedRows
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
@@ -135,14 +135,15 @@ def test_features_are_of_one_scale_and_know_how_sentences_differ() -> None:
 def test_rows_that_share_a_sentence_share_a_fold() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 200, (2, 90))
-    groups = text_hashes.fold_groups(first, second, 5)
+    groups = SharedRows(first, second).fold_groups(5)
     fold_of = cross_fitting.assign_folds(rng.integers(0, 2, 90), 5, groups)
     for sentence in range(200):
         rows = (first == sentence) | (second == sentence)
         assert len(set(fold_of[rows])) <= 1
     # One sentence in nearly every row would make one fold of all.
-    groups = text_hashes.fold_groups(np.zeros(90, np.int64), second, 5)
-    assert len(np.unique(groups)) == len(np.unique(second))
+    groups = SharedRows(np.minimum(first, 1), second).fold_groups(5)
+    pairs = {frozenset(pair) for pair in zip(np.minimum(first, 1), second, strict=True)}
+    assert len(np.unique(groups)) == len(pairs)
 
 
 def test_too_few_pairs_are_refused(toy_checkpoint: Path, tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_what_cannot_be_compared_says_why(
     tmp_path: Path, sentence_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = toys.load(toys.write_pairs(tmp_path, train=80))
-    monkeypatch.setattr(probe, "_folds", lambda drawn, strata: np.asarray(drawn.targets))
+    monkeypatch.setattr(cross_fitting, "assign_folds", lambda strata, *_: strata)
     (one,) = probe.probe(pairs, RunConfig(max_length=32), [str(sentence_encoder)]).candidates
     assert str(one.problem) == "Without a fifth of the pairs, only one answer is left."
     monkeypatch.setattr(probe, "encode", lambda *values: np.full((80, 4), np.nan, np.float32))

@@ -100,9 +100,14 @@ def test_the_cheapest_of_those_that_may_be_the_best_is_named(
 def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
     truth = np.arange(4.0)
     wide, narrow = (Target((), task=REGRESSION, low=low, high=5.0) for low in (0.0, 1.0))
-    assert report.same_pairs((wide, truth, None), (narrow, truth, None))
-    assert not report.same_pairs((wide, truth, None), (narrow, truth + 1, None))
-    assert not report.same_pairs((wide, truth, None), (Target(("a", "b")), truth, None))
+
+    def answered(target: Target, truth: np.ndarray) -> ranking.KeptAnswers:
+        return ranking.KeptAnswers(Run(Path()), target, truth, None, truth)
+
+    first = answered(wide, truth)
+    assert report.same_pairs(first, answered(narrow, truth))
+    assert not report.same_pairs(first, answered(narrow, truth + 1))
+    assert not report.same_pairs(first, answered(Target(("a", "b")), truth))
 
 
 def test_damaged_answers_are_left_out(store: RunStore) -> None:

@@ -15,6 +15,7 @@ from finetune.errors import StoreError
 from finetune.evaluation import examples, report, saved_predictions
 from finetune.evaluation.report import RunEvaluation
 from finetune.evaluation.saved_predictions import SwappedLogits
+from finetune.metrics.catalog import ACCURACY, F1
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -111,20 +112,18 @@ def test_order_says_what_flips(store: RunStore) -> None:
 def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
     labels = [0, 1] * 20
     first, second = study_of(store, sure([0] * 40), labels), study_of(store, sure(labels), labels)
-    comparison = report.compare_runs(first, second)
+    comparison = report.compare_runs(first, second, [ACCURACY, F1])
     assert comparison is not None
-    assert comparison.mcnemar is not None
-    assert comparison is report.compare_runs(first, second)
     assert comparison.difference["accuracy"].value == pytest.approx(-0.5)
-    assert (comparison.mcnemar.first_only, comparison.mcnemar.second_only) == (0, 20)
-    assert comparison.mcnemar.p == pytest.approx(2 * 0.5**20)
+    assert (comparison.first_only, comparison.second_only) == (0, 20)
+    assert comparison.p == pytest.approx(2 * 0.5**20)
     assert comparison.disagreements == list(range(1, 40, 2))
-    assert not comparison.is_better
-    better = report.compare_runs(second, first)
+    assert not comparison.is_better(F1)
+    better = report.compare_runs(second, first, [F1])
     assert better is not None
-    assert better.is_better
+    assert better.is_better(F1)
     third = study_of(store, sure(labels[:30]), labels[:30])
-    assert report.compare_runs(first, third) is None
+    assert report.compare_runs(first, third, [F1]) is None
 
 
 @pytest.mark.parametrize(

@@ -25,23 +25,21 @@ def test_kappa_is_scikit_learns_and_its_interval_holds(monkeypatch: pytest.Monke
     monkeypatch.setattr(intervals, "_RESAMPLES", 500)
     draw = np.random.default_rng(0)
     first, second = noisy(draw, 200)
-    assert agreement.kappa(first, second, 3).value == pytest.approx(
-        cohen_kappa_score(first, second)
-    )
+    assert agreement.kappa(first, second).value == pytest.approx(cohen_kappa_score(first, second))
     truth, held = cohen_kappa_score(*noisy(draw, 500_000)), 0
     for _ in range(200):
-        found = agreement.kappa(*noisy(draw, 150), 3)
+        found = agreement.kappa(*noisy(draw, 150))
         held += found.low <= truth <= found.high
     assert held / 200 >= 0.92  # 0.95 within two standard errors
 
 
 def test_kappa_of_equal_and_of_constant_answers() -> None:
     same = np.array([0, 1] * 20)
-    found = agreement.kappa(same, same, 2)
+    found = agreement.kappa(same, same)
     assert (found.value, found.high) == (1, 1)
     assert 0.5 < found.low < 1
-    assert np.isnan(agreement.kappa(np.zeros(9, int), np.zeros(9, int), 2).value)
-    assert agreement.kappa(same, np.zeros(40, int), 2) == Interval(0, -1, 1)
+    assert np.isnan(agreement.kappa(np.zeros(9, int), np.zeros(9, int)).value)
+    assert agreement.kappa(same, np.zeros(40, int)) == Interval(0, -1, 1)
 
 
 def test_classes_labels_and_scores_are_compared_by_what_they_are() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finetune.metrics import best_set, catalog, selection
+from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import F1, Metric
 from finetune.metrics.classification import Floats, Truths
 
@@ -20,12 +20,12 @@ def kept(skills: NDArray[np.float64], examples: int, seed: int) -> Truths:
     labels = (draw.random(examples) < 0.6).astype(np.int64)
     noise = draw.normal(size=examples) + draw.normal(size=(len(skills), examples))
     answers = ((2 * labels - 1) * skills[:, None] + noise / 2**0.5 > 0).astype(np.int64)
-    return best_set.best_set(*scored(F1, labels, answers, 2))
+    return selection.best_set(*scored(F1, labels, answers, 2))
 
 
 def scored(metric: Metric, truth: Any, answers: Any, size: int) -> tuple[Floats, Floats]:
     statistics = selection.statistics([metric], truth, np.asarray(answers), size)
-    return best_set.bootstrap_scores(statistics[metric.name])
+    return selection.bootstrap_scores(statistics[metric.name])
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_equal_answers_stay_together_and_a_lead_must_hold_without_the_bias() -> 
     truth = draw.integers(0, 2, 300)
     good, poor = (np.where(draw.random(300) < share, truth, 1 - truth) for share in (0.9, 0.75))
     measured, resampled = scored(catalog.ACCURACY, truth, [good, good, poor], 2)
-    assert best_set.best_set(measured, resampled).tolist() == [True, True, False]
+    assert selection.best_set(measured, resampled).tolist() == [True, True, False]
     # The lead came from picking, or from the other model's being picked less.
     bias = np.array([0.2, 0.2, 0.0])
-    assert best_set.best_set(measured, resampled, bias).tolist() == [True, True, True]
-    assert best_set.best_set(measured, resampled, -bias).tolist() == [True, True, False]
-    assert best_set.best_set(*scored(catalog.ACCURACY, truth, [poor], 2)).tolist() == [True]
+    assert selection.best_set(measured, resampled, bias).tolist() == [True, True, True]
+    assert selection.best_set(measured, resampled, -bias).tolist() == [True, True, False]
+    assert selection.best_set(*scored(catalog.ACCURACY, truth, [poor], 2)).tolist() == [True]
 
 
 def test_scores_and_labels_are_ranked_too() -> None:
@@ -74,8 +74,8 @@ def test_scores_and_labels_are_ranked_too() -> None:
     error = catalog.find("mae")
     measured, resampled = scored(error, truth, [far, near], 1)
     assert measured[1] == pytest.approx(-np.abs(near - truth).mean(), rel=1e-4)
-    assert best_set.best_set(measured, resampled).tolist() == [False, True]
+    assert selection.best_set(measured, resampled).tolist() == [False, True]
     labels = draw.integers(0, 2, (200, 3))
     answers = [labels, np.roll(labels, 1, axis=1)]
     sets = scored(catalog.find("micro_f1"), labels, answers, 3)
-    assert best_set.best_set(*sets).tolist() == [True, False]
+    assert selection.best_set(*sets).tolist() == [True, False]

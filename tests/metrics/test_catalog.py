@@ -79,7 +79,8 @@ def test_arrays_intervals_and_resamples_score_alike(metric: catalog.Metric, clas
     answers, expected = logits.argmax(axis=1), by_sklearn(metric, logits, labels, 1)
     confusion = confusion_matrix(labels, answers, classes)
     assert metric.score(confusion) == pytest.approx(expected)
-    interval = intervals.bootstrap_intervals(confusion, metrics=[metric])[metric.name]
+    positive = 1 if classes == 2 else None
+    interval = intervals.score_intervals(answers, labels, [metric], positive)[metric.name]
     assert interval.value == pytest.approx(expected)
     assert metric.range[0] <= interval.low < interval.value < interval.high <= metric.range[1]
     statistic = selection.tallied([metric], labels, np.stack([answers, labels]), classes)[
@@ -94,8 +95,8 @@ def test_arrays_intervals_and_resamples_score_alike(metric: catalog.Metric, clas
 def test_of_right_answers_alone_the_interval_reaches_below(
     metric: catalog.Metric, classes: int
 ) -> None:
-    confusion = np.diag(np.full(classes, 5))
-    interval = intervals.bootstrap_intervals(confusion, metrics=[metric])[metric.name]
+    truth, positive = np.repeat(np.arange(classes), 5), 1 if classes == 2 else None
+    interval = intervals.score_intervals(truth, truth, [metric], positive)[metric.name]
     assert (interval.value, interval.high) == (1.0, 1.0)
     assert 0 < interval.low < 0.9
 

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from finetune.metrics import classification, cross_fitting
+from finetune.metrics.shared_rows import SharedRows
 
 Floats = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -54,14 +55,16 @@ def test_repeated_examples_do_not_confirm_a_threshold_that_was_fitted_to_them() 
     draw = np.random.default_rng(1)
     once = draw.random(60), draw.random(60) < 0.4
     scores, positives = np.repeat(once[0], 8), np.repeat(once[1], 8)
-    groups = np.repeat(np.arange(60), 8)
+    shared = SharedRows(np.repeat(np.arange(60), 8))
     alone = cross_fitting.cross_fit_threshold(scores, positives)
-    together = cross_fitting.cross_fit_threshold(scores, positives, groups)
+    together = cross_fitting.cross_fit_threshold(scores, positives, shared)
     assert alone is not None
     assert together is not None
     best = f1_at(together.threshold, *once)
     assert alone.f1.value > best - 0.02
     assert together.f1.value < best - 0.04
+    widths = [found.f1.high - found.f1.low for found in (alone, together)]
+    assert widths[1] > 2 * widths[0]  # they are worth 60 examples, not 480
 
 
 def test_folds_keep_groups_together_and_classes_apart_and_are_the_same_again() -> None:

@@ -1,23 +1,27 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 from numpy.typing import NDArray
+from scipy.stats import binom
 from sklearn.metrics import accuracy_score, f1_score
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.proportion import proportion_confint
 
 from finetune.metrics import intervals
-from finetune.metrics.classification import confusion_matrix
+from finetune.metrics.catalog import ACCURACY, F1, METRICS, OF_LABELS, OF_SCORES, Metric
 from finetune.metrics.intervals import Interval
 
 Array = NDArray[np.int64]
 Floats = NDArray[np.float64]
 # Of (true, predicted): accuracy 0.85 and F1 0.9, as a good run on MRPC has them.
 MRPC = np.array([0.175, 0.09, 0.06, 0.675])  # 00, 01, 10, 11
+TALLIED = [metric for metric in METRICS.values() if metric.of_tally]
 pytestmark = pytest.mark.filterwarnings("error")
 
 
@@ -38,7 +42,7 @@ def drawn(n: int, classes: int, right: float = 0.7, seed: int = 0) -> tuple[Arra
 
 
 def bootstrap(labels: Array, predictions: Array, classes: int) -> dict[str, Interval]:
-    return intervals.bootstrap_intervals(confusion_matrix(labels, predictions, classes))
+    return intervals.score_intervals(predictions, labels, positive=1 if classes == 2 else None)
 
 
 def scores(labels: Array, predictions: Array, classes: int) -> Floats:
@@ -70,19 +74,147 @@ def test_the_interval_equals_scipys_bca(n: int, classes: int) -> None:
 
 
 def test_the_interval_of_a_difference_is_that_of_resampled_examples() -> None:
-    labels, first, _ = drawn(200, 2)
+    labels, first, _ = drawn(2000, 2)
     second = first.copy()
-    second[:15] = labels[:15]  # nearly the same answers, so the difference varies little
-    computed = intervals.paired_bootstrap(labels, first, second, 2)
+    second[:150] = labels[:150]  # nearly the same answers, so the difference varies little
+    computed = intervals.difference_intervals(second, first, labels, positive=1)
     value = scores(labels, second, 2) - scores(labels, first, 2)
-    rows = np.random.default_rng(1).integers(200, size=(2000, 200))
+    rows = np.random.default_rng(1).integers(2000, size=(1000, 2000))
     draws = scores(labels[rows], second[rows], 2) - scores(labels[rows], first[rows], 2)
     for column, name in enumerate(("accuracy", "f1")):
         assert computed[name].value == pytest.approx(value[column])
         ends = np.quantile(draws[column], [0.025, 0.975])
-        assert [computed[name].low, computed[name].high] == pytest.approx(ends, abs=0.015)
+        assert [computed[name].low, computed[name].high] == pytest.approx(ends, abs=0.002)
     alone, both = bootstrap(labels, second, 2)["f1"], computed["f1"]
     assert both.high - both.low < (alone.high - alone.low) / 2
+
+
+def answered(lost: int, gained: int, rows: int) -> tuple[Array, Array, Array]:
+    """Labels, and the answers of a first and a second model, which lose and gain so many."""
+    labels = np.arange(rows) % 2
+    first, second = labels.copy(), labels.copy()
+    second[:lost] = 1 - labels[:lost]
+    first[lost : lost + gained] = 1 - labels[lost : lost + gained]
+    return labels, first, second
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "rows"),
+    [(0, 0, 30), (0, 0, 400), (1, 0, 50), (0, 5, 60), (6, 0, 60), (2, 9, 100), (9, 2, 100),
+     (12, 30, 400), (3, 3, 30), (30, 0, 30)],
+)  # fmt: skip
+def test_a_difference_agrees_with_the_exact_tests(lost: int, gained: int, rows: int) -> None:
+    """It excludes 0 where McNemar's exact test is significant. Where answers are only lost, its
+    ends are Clopper and Pearson's; it never has no width."""
+    labels, first, second = answered(lost, gained, rows)
+    found = intervals.difference_intervals(second, first, labels, [ACCURACY])["accuracy"]
+    p = intervals.sign_test((second == labels) - (first == labels).astype(int))
+    assert found.value == pytest.approx((gained - lost) / rows)
+    assert (found.low <= 0 <= found.high) == (p > 0.05)
+    assert found.high - found.low > 1 / rows
+    if not gained:
+        most = proportion_confint(lost, rows, method="beta")[1]
+        assert found.low == pytest.approx(-most, rel=0.06)  # of 10,000 resamples
+    f1 = intervals.difference_intervals(second, first, labels, [F1], 1)["f1"]
+    assert f1.low < f1.value < f1.high or rows == lost
+
+
+@pytest.mark.parametrize("metric", [*TALLIED, *OF_SCORES, *OF_LABELS], ids=lambda each: each.name)
+@pytest.mark.parametrize("right", [True, False])
+def test_equal_answers_differ_by_a_few_rows_at_most(metric: Metric, right: bool) -> None:
+    """Of 40 rows an interval reaches to both sides, of a hundred times as many hardly."""
+    draw = np.random.default_rng(0)
+    truth: Any = {
+        "classes": np.arange(40) % 3, "score": np.linspace(0, 5, 40),
+        "labels": draw.integers(0, 2, (40, 3)),
+    }[metric.kind]  # fmt: skip
+    answers = truth if right else np.roll(truth, 1, axis=0)
+    (once,) = intervals.difference_intervals(answers, answers, truth, [metric]).values()
+    (more,) = intervals.difference_intervals(
+        answers, answers, truth, [metric], times=100
+    ).values()  # fmt: skip
+    assert once.value == more.value == 0
+    assert once.low < more.low <= 0 <= more.high < once.high
+    assert more.high - more.low < 0.2 * (once.high - once.low)
+
+
+# The share of right answers of an old model, and what a new one loses of these and gains of others.
+MODELS = {
+    "loses 3%": (0.9, 0.03, 0.0), "loses 3%, gains": (0.9, 0.03, 0.2),
+    "loses and gains": (0.8, 0.1, 0.1), "was perfect": (1.0, 0.03, 0.0),
+}  # fmt: skip
+
+
+def passes(lost: int, gained: int, rows: int, least: float) -> bool:
+    labels, old, new = answered(lost, gained, rows)
+    return intervals.difference_intervals(new, old, labels, [ACCURACY])["accuracy"].low >= least
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [(kind, rows) for kind in MODELS for rows in (30, 50, 100)]
+    + [("loses 3%", 400), ("loses 3%, gains", 400),
+       pytest.param("loses and gains", 400, marks=pytest.mark.long)],
+)  # fmt: skip
+def test_a_model_at_the_margin_passes_in_at_most_2_5_of_100_cases(
+    kind: str, rows: int, few_resamples: None
+) -> None:
+    """A new model that is exactly as much worse as is still allowed: the probability that the lower
+    end of the interval reaches the true difference, over all that it may lose and gain."""
+    right, lost, gained = MODELS[kind]
+    loses, gains = right * lost, (1 - right) * gained
+    error = 0.0
+    for losses in range(rows + 1):
+        if (p := binom.pmf(losses, rows, loses)) < 1e-5:
+            continue
+        # The fewest gains with which it passes; more do not hurt.
+        fewest = bisect_left(
+            range(rows - losses + 1),
+            True,
+            key=lambda gained: passes(losses, gained, rows, gains - loses),
+        )
+        error += p * binom.sf(fewest - 1, rows - losses, gains / (1 - loses))
+    assert error <= 0.025
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("loses 3%, gains", 50), ("loses and gains", 100)]
+    + [pytest.param(kind, rows, marks=pytest.mark.long)
+       for kind in MODELS for rows in (30, 50, 100, 400)],
+)  # fmt: skip
+def test_so_it_does_by_f1(kind: str, rows: int, few_resamples: None) -> None:
+    """In 400 draws (standard error: 0.8 points); the positive class is the rarer one."""
+    right, lost, gained = MODELS[kind]
+    shares = np.array([right * (1 - lost), right * lost, (1 - right) * gained])
+    cells = np.outer([0.7, 0.3], [*shares, 1 - shares.sum()]).ravel()
+    draw, passed, sets = np.random.default_rng(rows), 0, 400
+    true = _f1_gain(cells)
+    for counts in draw.multinomial(rows, cells, sets):
+        cell = np.repeat(np.arange(8), counts)
+        labels, case = cell // 4, cell % 4
+        old = np.where(case < 2, labels, 1 - labels)
+        new = np.where(case % 2 == 0, labels, 1 - labels)
+        found = intervals.difference_intervals(new, old, labels, [F1], 1)["f1"]
+        passed += found.low >= true
+    assert passed / sets <= 0.025 + 0.016
+
+
+@pytest.mark.parametrize(("rows", "least"), [(400, -0.01), (200, -0.02), (100, -0.04)])
+def test_a_model_that_answers_the_same_passes_where_rows_suffice(rows: int, least: float) -> None:
+    assert passes(0, 0, rows, least)
+    assert not passes(0, 0, rows // 2, least)
+
+
+def _f1_gain(cells: Floats) -> float:
+    """The difference of F1 on endless rows; the cells are those of above."""
+    (zero, one), case = cells.reshape(2, 4), np.arange(4)
+
+    def f1(right: NDArray[np.bool_]) -> float:
+        hits = one[right].sum()
+        return float(2 * hits / (hits + zero[~right].sum() + one.sum()))
+
+    return f1(case % 2 == 0) - f1(case < 2)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say(few_resamples: None) -> None:
@@ -90,7 +222,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(few_resamples: None) -> N
     truth = {"accuracy": 0.85, "f1": 2 * 0.675 / (2 * 0.675 + 0.15)}
     above, below = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
     for cells in random.multinomial(408, MRPC, size=sets):
-        computed = intervals.bootstrap_intervals(cells.reshape(2, 2))
+        true, called = np.divmod(np.repeat(np.arange(4), cells), 2)
+        computed = intervals.score_intervals(called, true, positive=1)
         for name, value in truth.items():
             above[name] += computed[name].low - 1e-9 > value
             below[name] += computed[name].high + 1e-9 < value
@@ -120,8 +253,9 @@ def test_few_examples_and_a_single_class_are_no_trouble(n: int, classes: int) ->
         for score in bootstrap(labels, predictions, classes).values():
             assert 0 <= score.low <= score.value <= score.high <= 1
             assert score.high - score.low > 0.1  # so few examples are never sure
-        for score in intervals.paired_bootstrap(labels, labels, predictions, classes).values():
-            assert score.low == score.value == score.high
+        for score in intervals.difference_intervals(predictions, labels, labels).values():
+            assert -1 <= score.low <= score.value <= score.high <= 1
+            assert score.high - score.low > 0.1
 
 
 def test_where_all_are_right_the_interval_is_wilsons() -> None:
@@ -136,14 +270,13 @@ def test_where_all_are_right_the_interval_is_wilsons() -> None:
 
 
 @pytest.mark.parametrize("n", [5, 2000])
-def test_mcnemar_equals_statsmodels(n: int) -> None:
+def test_the_sign_test_equals_statsmodels_mcnemar(n: int) -> None:
     labels, first, second = drawn(n, 3, seed=n)
     a, b = first == labels, second == labels
     table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
-    test = intervals.mcnemar_test(a, b)
-    assert (test.first_only, test.second_only) == (table[0][1], table[1][0])
-    assert test.p == pytest.approx(min(1.0, mcnemar(table, exact=True).pvalue))
-    assert intervals.mcnemar_test(a, a) == intervals.McNemar(0, 0, 1.0)
+    p = intervals.sign_test(a.astype(int) - b)
+    assert p == pytest.approx(min(1.0, mcnemar(table, exact=True).pvalue))
+    assert intervals.sign_test(np.zeros(n)) == 1.0
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 1), (17, 30), (99_990, 100_000)])

@@ -66,7 +66,7 @@ def test_a_label_that_neither_occurs_nor_is_given_does_not_count() -> None:
 
 def test_intervals_are_of_resampled_examples() -> None:
     answers, truth = drawn(200)
-    computed = intervals.example_intervals(answers, truth, OF_LABELS)
+    computed = intervals.score_intervals(answers, truth, OF_LABELS)
     rows = np.random.default_rng(1).integers(200, size=(1000, 200))
     draws = [by_sklearn(answers[row], truth[row]) for row in rows]
     for name, score in computed.items():
@@ -77,7 +77,7 @@ def test_intervals_are_of_resampled_examples() -> None:
 
 def test_of_right_answers_alone_the_interval_reaches_below() -> None:
     _, truth = drawn(20)
-    found = intervals.example_intervals(truth, truth, OF_LABELS)
+    found = intervals.score_intervals(truth, truth, OF_LABELS)
     for name in ("micro_f1", "macro_f1", "subset_accuracy"):
         assert (found[name].value, found[name].high) == (1.0, 1.0)
         assert 0.7 < found[name].low < 0.95

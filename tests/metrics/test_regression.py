@@ -84,7 +84,7 @@ def test_resamples_are_ranked_anew() -> None:
 
 def test_the_interval_equals_scipys_bca() -> None:
     answers, truth = drawn(80)
-    computed = intervals.example_intervals(answers, truth, OF_SCORES)
+    computed = intervals.score_intervals(answers, truth, OF_SCORES)
     for name in ("pearson", "mae"):
         resampled = scipy.stats.bootstrap(
             (answers, truth), lambda a, t: expected(a, t)[name],  # noqa: B023
@@ -103,7 +103,7 @@ def test_an_interval_holds_the_true_value_as_often_as_it_says(
     true = {"pearson": 0.7, "rmse": np.sqrt(1 / 0.49 - 1)}
     hits = dict.fromkeys(true, 0)
     for seed in range(200):
-        found = intervals.example_intervals(*drawn(120, seed, decimals=9), metrics)
+        found = intervals.score_intervals(*drawn(120, seed, decimals=9), metrics)
         for name, value in true.items():
             hits[name] += found[name].low <= value <= found[name].high
     assert all(count >= 178 for count in hits.values()), hits
@@ -112,7 +112,7 @@ def test_an_interval_holds_the_true_value_as_often_as_it_says(
 def test_the_difference_of_two_models_is_that_of_resampled_pairs() -> None:
     first, truth = drawn(150)
     second = first + np.random.default_rng(3).normal(0, 0.2, 150)
-    computed = intervals.paired_example_bootstrap(truth, first, second, OF_SCORES)
+    computed = intervals.difference_intervals(second, first, truth, OF_SCORES)
     rows = np.random.default_rng(1).integers(150, size=(1500, 150))
     draws = [
         expected(second[row], truth[row])["mae"] - expected(first[row], truth[row])["mae"]

@@ -20,7 +20,6 @@ from finetune.metrics.catalog import (
     example_scores,
     find,
 )  # fmt: skip
-from finetune.metrics.classification import confusion_matrix
 from finetune.metrics.intervals import Interval
 
 RUNS, EXAMPLES, POSITIVE = 300, 150, 0.6
@@ -42,7 +41,7 @@ def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, 
         f1 = selection.tallied([F1], labels, predictions, 2)[F1.name]
         kept = int(f1.of(np.ones((EXAMPLES, 1)))[:, 0].argmax())
         bias = selection.picking_bias(f1, {"f1": f1}, kept)["f1"]
-        score = intervals.bootstrap_intervals(confusion_matrix(labels, predictions[kept], 2))["f1"]
+        score = intervals.score_intervals(predictions[kept], labels, [F1], 1)["f1"]
         right = float(norm.cdf(skills[kept]))
         true = 2 * POSITIVE * right / (POSITIVE + POSITIVE * right + (1 - POSITIVE) * (1 - right))
         yield score, selection.lowered(score, bias), true
