@@ -285,9 +285,9 @@ class RunConfig(BaseModel):
     score_cut: str = _data("", label="Cut of scores")
     """Learn which scores are at least this number, as two classes; empty for the score itself."""
     decimal_mark: Literal["auto", ".", ","] = _data("auto")
-    """What precedes decimals: 1,022 is 1022 if it is a point, and 1.022 if it is a comma."""
+    """The mark before decimals: with a point 1,022 is read as 1022, with a comma as 1.022."""
     label_separator: str = _data("auto")
-    """What is between several labels of a row: a character, newline, tab, space, or none."""
+    """What separates several labels of a row: a character, newline, tab, space, or none."""
     rare_classes: Literal["ask", "keep", "leave_out"] = _data("ask", label="Rare classes")
     """A class of fewer than five training rows: ask first, keep it, or leave its rows out."""
     lost_rows: Literal["ask", "leave_out"] = _data("ask", label="Half of the rows lost")

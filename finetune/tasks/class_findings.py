@@ -54,8 +54,8 @@ def questions(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFin
             listed=_listed(labels),
         )
         action = _(
-            "Say as task whether each label is learned by itself ({several}), or each combination "
-            "is a class ({single}).",
+            "Choose as task whether each label is learned by itself ({several}) or each "
+            "combination is a class ({single}).",
             several=MULTI_LABEL,
             single=SINGLE_LABEL,
         )
@@ -80,14 +80,14 @@ def no_label(
         rows: those with -1.
         other: what it stands for otherwise, which `text` says.
     """
-    title = _("Does -1 mean that there is no label in the column {column!r}?", column=column)
+    title = _("Does -1 in the column {column!r} mean that a row has no label?", column=column)
     action = _(
-        "Say so as label_map: {none} leaves these rows out, {other} keeps them. In a terminal: "
+        "Answer by label_map: {none} leaves these rows out, {other} keeps them. In a terminal: "
         "--label_map={none} or --label_map={other}.",
         none=f"{NO_LABEL}=",
         other=f"{NO_LABEL}={other}",
     )
-    remedies = change(config, {NO_LABEL: ""}, _("There is no label: leave out their rows"))
+    remedies = change(config, {NO_LABEL: ""}, _("No label: leave out these rows"))
     remedies += change(config, {NO_LABEL: other}, text)
     return RowsFinding("no-label", "blocks", title, action, rows, remedies)
 
@@ -177,15 +177,7 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
     yield from _no_agreement(config, labels)
     yield _spellings(config, labels)
     yield _capitals(config, labels)
-    if labels.reading.empty >= 0:
-        title = _(
-            "Empty cells of the column {column!r} are a class, too", column=labels.column.name
-        )
-        action = _("All others hold one mark, {mark!r}.", mark=labels.reading.names[-1])
-        rows = rows_spelled(labels, [MISSING_LABEL])
-        yield RowsFinding("empty-cells", "warns", title, action, rows)
-    broken = [n for n, text in enumerate(labels.column.spellings) if cells.is_nested(text)]
-    yield unreadable(labels, broken)
+    yield from _cells(labels)
     if labels.reading.separator and config.task:
         title = _(
             "The column {column!r} holds several labels per row, such as {listed!r}.",
@@ -195,6 +187,21 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
         action = _("Each combination of labels is learned as a class of its own.")
         remedies = [Remedy("task", MULTI_LABEL, _("Learn each label by itself"))]
         yield Finding("several-labels", "warns", title, 0, action, remedies=remedies)
+
+
+def _cells(labels: LabelledRows) -> Iterator[RowsFinding]:
+    """Report empty cells that are a class, and cells that cannot be read."""
+    column, reading = labels.column, labels.reading
+    if reading.empty >= 0:
+        title = _(
+            "Empty cells of the column {column!r} are a class of their own", column=column.name
+        )
+        action = _("All other cells hold the same mark, {mark!r}.", mark=reading.names[-1])
+        rows = rows_spelled(labels, [MISSING_LABEL])
+        yield RowsFinding("empty-cells", "warns", title, action, rows)
+    yield unreadable(
+        labels, [n for n, cell in enumerate(column.spellings) if cells.is_nested(cell)]
+    )
 
 
 def _listed(labels: LabelledRows) -> str:

@@ -51,7 +51,7 @@ def questions(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFin
     if not labels.reading.unclear:
         return []
     rows = class_findings.rows_spelled(labels, sorted(labels.reading.unlabelled))
-    text = _("It is 0: the label is not given")
+    text = _("It means 0: the label is not given")
     return [class_findings.no_label(config, labels.column.name, rows, "0", text)]
 
 
@@ -85,16 +85,16 @@ def findings(
         chosen = _("You chose it.")
         yield Finding("label-map", "notes", title, 0, chosen, remedies=[undo], done=True)
     if labels.reading.notation == "shares":
-        title = _("Numbers between 0 and 1 in the column {column!r}", column=column.name)
-        action = _("A row has the label from 0.5 on. Write 0 and 1 for another limit.")
+        title = _("The column {column!r} has numbers between 0 and 1.", column=column.name)
+        action = _("A row has a label from 0.5 on. For another limit, write 0 and 1.")
         yield Finding("shares", "warns", title, 0, action)
     yield class_findings.unreadable(labels, [n for n, of in enumerate(members) if of is None])
     yield from _names(config, labels)
     if not blocks(labels):
         yield from _few_rows(config, labels)
     if f"{constant.get(catalog.OF_LABELS[0].name, 0):.3f}" == "1.000":
-        title = _("Always giving the same labels reaches micro F1 1.000")
-        action = _("No model can be better, so a score says nothing of what it has learned.")
+        title = _("Always giving the same labels already reaches micro F1 1.000.")
+        action = _("No model can do better, so its score says nothing.")
         yield Finding("constant", "warns", title, 0, action)
 
 
@@ -103,10 +103,12 @@ def _several_labels(config: RunConfig, labels: LabelledRows) -> Finding:
     reading, column, kind = labels.reading, labels.column, "several-labels"
     if column.joined:
         title = _("Each of these columns is a label: {columns}", columns=column.name)
-        action = _("A row has those in whose column it has 1, or a mark such as x; empty is 0.")
+        action = _(
+            "A row has those in whose column it has 1 or a mark such as x. An empty cell is 0."
+        )
         if reading.notation == "labels":
-            title = _("These columns hold the labels of a row: {columns}", columns=column.name)
-            action = _("A row has the label of each cell that is not empty.")
+            title = _("The labels of a row are in these columns: {columns}", columns=column.name)
+            action = _("Each cell that is not empty is a label.")
         return Finding(kind, "notes", title, 0, action)
     title = _(
         "The column {column!r} holds several labels per row, such as {listed!r}.",
@@ -142,7 +144,7 @@ def _names(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
         count=len(labels.reading.names),
     )
     action = _(
-        "They are called by their places, from 1. Say their names as label_map, such as {names}.",
+        "They are called by their places, from 1. Name them by label_map, such as {names}.",
         names="'1=first 2=second'",
     )
     yield Finding("label-names", "warns", title, 0, action)
@@ -195,8 +197,8 @@ def _nothing_to_learn(config: RunConfig, kind: str, names: list[str]) -> Finding
         "label-of-all": _("Labels that every training row has: {names}", names=shown),
     }
     action = {
-        "label-of-none": _("A model learns never to give them, and macro F1 counts each as 0."),
-        "label-of-all": _("A model learns to give them always, which is right without reading."),
+        "label-of-none": _("A model learns never to give them, and each counts as 0 in macro F1."),
+        "label-of-all": _("A model learns to give them to every row, whatever it says."),
     }
     text = _("Leave them out")
     remedies = class_findings.change(config, dict.fromkeys(names, ""), text)

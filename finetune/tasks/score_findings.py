@@ -70,7 +70,7 @@ def questions(
             whole=scores.spell(max(reading.both, key=abs)),
             fraction=scores.spell(min(reading.both, key=abs)),
         )
-        action = _("Say as decimal_mark whether a point or a comma precedes decimals.")
+        action = _("Choose as decimal_mark what precedes decimals, a point or a comma.")
         ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
         asked.append(Finding("decimals", "blocks", title, 0, action, remedies=ways))
     if reading.unclear:
@@ -153,7 +153,7 @@ def notation(config: RunConfig, labels: LabelledRows, reading: Scores) -> Iterat
     if len(units) > 1:
         shown = some([unit or "-" for unit in units])
         title = _("The numbers have different units: {units}", units=shown)
-        action = _("Units do not count: they are learned as if all had the same.")
+        action = _("Units are ignored, so the numbers are compared as they are.")
         yield Finding("units", "warns", title, 0, action)
     done = config.decimal_mark != "auto"
     if not reading.both or not reading.decimal:

@@ -212,6 +212,9 @@ def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
     assert ("B", "B") in changes[tab.columns[4]]["choices"]
     pressed = gr.EventData(None, {"field": "drop_leaked", "value": True})
     assert tab.on_remedy(NOBODY, pressed) == {tab.remedies["drop_leaked"]: True}
+    for name in ("task", "score_cut", "label_separator", "decimal_mark", "label_column"):
+        chosen = gr.EventData(None, {"field": name, "value": "x"})
+        assert tab.on_remedy(NOBODY, chosen) == {tab.remedies[name]: "x"}
     assert tab.on_remedy(NOBODY, gr.EventData(None, {"field": "name"})) == gr.skip()
 
 

@@ -40,8 +40,8 @@ from finetune.ui.panel import Panel, Updates, handler
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # Settings for the rows of one source; like its columns, they do not apply to another.
 ANSWERS = (
-    "positive_label", "label_map", "label_separator", "rare_classes", "lost_rows", "drop_leaked",
-    "drop_duplicates", "folds",
+    "positive_label", "label_map", "decimal_mark", "label_separator", "rare_classes", "lost_rows",
+    "drop_leaked", "drop_duplicates", "folds",
 )  # fmt: skip
 CLEARED_FIELDS = (*SOURCE_FIELDS[1:], *ANSWERS)
 CHOSEN_COLUMNS = (
@@ -132,7 +132,7 @@ class DataTab(Panel):
         self.fields = [controls[name] for name in CHECKED_FIELDS]
         self.remedies = {name: controls[name] for name in REMEDIES}
         self.label_map = self.remedies["label_map"]
-        self.settable = [*self.cleared, *self.remedies.values()]
+        self.settable = [*self.remedies.values()]
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
             chooser.input(
