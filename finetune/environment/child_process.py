@@ -29,7 +29,7 @@ from finetune.messages import message
 
 _LARGEST_RESULT = 2**24  # bytes
 _SECONDS = 60.0
-_BUSY, _BUSY_PER_BYTE = 10.0, 2 / 2**20  # seconds of a processor's time for reading files
+_BUSY, _BUSY_PER_BYTE = 10.0, 5 / 2**20  # seconds of a processor's time for reading files
 asker: ContextVar[str] = ContextVar("asker", default="")  # the visitor that this thread works for
 
 
@@ -59,7 +59,7 @@ def call(
         function: `module:name`. Its arguments and result must be JSON values.
         about: what the function reads, for errors.
         seconds: limit. Of a processor's time less, if `confinement` names only files to read: ten
-            and two a megabyte.
+            and five a megabyte.
         memory: limit in bytes.
         confinement: the files that the child may use; None for those that this process may use.
             Ignored if this process is itself confined, because its children inherit that.

@@ -167,8 +167,8 @@ def _start_waiting(store: RunStore) -> None:
     while (chosen := _next(store)) is not None:
         job = chosen.job
         _served[job.name, chosen.owner] = time.monotonic()
-        confinement = worker_files.of_job(job.name, store.root, job, chosen.request)
         try:
+            confinement = worker_files.of_job(job.name, store.root, job, chosen.request)
             workers.spawn_worker(job, stdin=chosen.stdin, confinement=confinement)
         except FinetuneError as error:
             with contextlib.suppress(StoreError):

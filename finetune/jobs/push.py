@@ -60,6 +60,9 @@ class PushJob(BackgroundJob):
     name, folders, limit = "push", "*/pushes/*", 4
     phase = Phase.CHECK_HUB
 
+    def end_in_time(self) -> None:
+        """Do nothing: a commit may have been sent, so that only the Hub's answer ends a push."""
+
     def start(
         self, store: RunStore, request: PushRequest, token: str | None, approvals: Approvals
     ) -> None:

@@ -124,6 +124,8 @@ def tab(store: RunStore) -> FilePredictions:
         ("running", {"rows": 20, "trained_on": 5}, ["trained on 5 of the 20 rows"], "Download"),
         ("running", {"trained_on": None, "validated_on": None}, ["20 of about 408 rows"],
          "trained on"),
+        ("waiting", {}, ["Waiting for the machine"], "Loading"),
+        ("stopped", {}, ["as long as a job may be. · 408 rows"], "cancelled"),
     ],
 )  # fmt: skip
 def test_rows_that_are_not_new_are_told_and_scored_apart(
@@ -131,7 +133,8 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
 ) -> None:
     job = add_job(store, store.create(RunConfig()), "pairs.csv")
     report = {name: value for name, value in (REPORT | changes).items() if value is not None}
-    state = PredictionState(status, done=20, total=408, report=report)
+    state = PredictionState(status, "wait", done=20, total=408, report=report)
+    state.error = "It took as long as a job may be." if status == "stopped" else ""
     shown = predict_file.view(store, job, state)
     plain = " ".join(re.sub("<.*?>", " ", shown).split())
     for text in texts:
