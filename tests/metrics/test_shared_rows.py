@@ -34,7 +34,8 @@ def topics(groups: int, rows: int, alike: float, sentences: int = 1) -> Draw:
             first, second = of_row * sentences + one, of_row * sentences + other
         share: Any = 0.8
         if alike:
-            share = rng.beta(*((1 / alike - 1) * np.array([0.8, 0.2])), groups)[of_row]
+            apart = 1 / alike - 1
+            share = rng.beta(0.8 * apart, 0.2 * apart, groups)[of_row]
         return SharedRows(first, second), rng.random(len(of_row)) < share
 
     return draw
