@@ -189,8 +189,9 @@ class CheckedFiles:
         thread = threading.get_ident()
 
         def count(module: object, name: str, parameter: Any) -> None:
-            if threading.get_ident() == thread and parameter is not None and parameter.is_meta:
-                left[:] = left[0] - parameter.numel(), left[1] - 1
+            if threading.get_ident() != thread or parameter is None or not parameter.is_meta:
+                return
+            left[:] = left[0] - parameter.numel(), left[1] - 1
             if min(left) < 0:
                 raise ModelError(
                     "config.json of the checkpoint {name} asks for a model that is far larger than "
