@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from finetune import hub_errors
 from finetune.environment import hub_connection
 from finetune.errors import PublishError
-from finetune.hub.client import HubClient
+from finetune.hub.client import HubClient, NoAnswer
 from tests.support.hub import TOKEN, LoopbackHub
 
 
@@ -52,6 +52,20 @@ def test_why_the_hub_gave_nothing(error: Exception, cause: str, words: str) -> N
     assert explanation is not None
     assert "ada/x" in explanation.fact
     assert explanation.remedy
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 409, 412, 422])
+def test_a_refusal_is_believed(status: int) -> None:
+    error = asked(refusal(status))
+    assert not isinstance(error, NoAnswer)
+    assert f"Sending was refused with status {status}" in error.fact
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 520])
+def test_other_statuses_do_not_say_whether_something_was_done(status: int) -> None:
+    error = asked(refusal(status))
+    assert isinstance(error, NoAnswer)
+    assert f"Sending failed with status {status}" in error.fact
 
 
 def test_a_client_error_is_told_without_the_token() -> None:
