@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from finetune.config import Range
+from finetune.config import Range, hyperparameters
 from finetune.errors import FinetuneError
 from finetune.metrics.catalog import find
 from finetune.runs.store import RunStore
@@ -62,6 +62,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         alike=results.alike(rows, best, spread),
         rows=[*scored, *(row for row in rows if row.score is None)],
         fields=list(study.settings.space),
+        hyperparameters=hyperparameters(),
         value_text=_value_text,
         importance=results.importance(study),
         price=limits.trial_price(study.settings.spec),
