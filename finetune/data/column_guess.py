@@ -290,7 +290,10 @@ def _is_copy(name: str, cells: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def stem(name: str) -> str:
-    """Remove the number from a column's name, such as `Labels (2)` or `label_2`."""
+    """Remove the number from a column's name, such as `Labels (2)` or `label_2`, unless it is the
+    number that a column without a name gets."""
+    if re.fullmatch(r"column \d+", name):
+        return name
     return re.sub(r"[\W_]*\d+\W*$", "", name.lower())
 
 

@@ -55,7 +55,7 @@ class MultiLabel:
     template = "labels"
     constant = message("always the commonest labels")
     has_right = True
-    left_out = message("the label cannot be read")
+    left_out = message("the label is left out or cannot be read")
 
     def recognises(self, cells: Sequence[Any]) -> bool:
         return label_lists.are_lists(cells)
