@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import (
     column_guess,
     columns,
     dataset_cache,
-    label_columns,
     reading_findings,
     sources,
 )
@@ -35,19 +32,15 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         raise error from None
     usable = [name for name, reason in source.columns.items() if not reason]
     examples = []
-    for line, cells in islice(
-        source.cells("train", usable, len(usable), lambda *_: None), MAX_EXAMPLES
-    ):
+    for line, cells in islice(source.cells("train", usable, lambda *_: None), MAX_EXAMPLES):
         text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
         examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
     said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
     guess = columns.guess_from(source.columns, sample, said)
     findings = []  # a question about each role in doubt, the texts first
     for role in guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]:
-        text, answers = columns.question(guess, role, source.name)
+        text, answers = columns.question(guess, role, source.name, sample)
         kind = {"sentence2": "single-or-pair", "status": "review"}.get(role, "columns")
-        if role == "label":
-            answers = [*_joint_labels(guess.doubts[role], sample), *answers]
         action = how_to_answer(answers)
         findings.append(Finding(kind, "blocks", text, 0, action, remedies=answers))
     if not findings or not columns.are_usable(said, source.columns):
@@ -67,24 +60,6 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         notes=source.notes,
         sheets=source.sheets,
     )
-
-
-def _joint_labels(names: Sequence[str], sample: Mapping[str, Sequence[Any]]) -> Iterator[Remedy]:
-    """Make the buttons that read several columns as labels: columns of marks, those with one name
-    but for a number, or if there are neither all that repeat their values."""
-    profiles = {name: column_guess.describe_cells(sample.get(name, ())) for name in names}
-    marked = [name for name, profile in profiles.items() if column_guess.has_marks(profile)]
-    few = [name for name in names if name in marked or profiles[name].kind in ("few", "lists")]
-    stems = Counter(map(column_guess.stem, few))
-    numbered = [name for name in few if stems[column_guess.stem(name)] > 1 and name not in marked]
-    for joint in [marked, numbered] if max(len(marked), len(numbered)) > 1 else [few]:
-        value = label_columns.BETWEEN.join(joint)
-        if len(joint) > 1 and label_columns.parts_of(value, names) == joint:
-            text = _("Several labels, from {names}", names=some(joint))
-            if joint == marked:
-                text = _("{names}: each is a label", names=some(joint))
-                text = _("All of them, each is a label") if len(joint) == len(names) else text
-            yield Remedy("label_column", value, text)
 
 
 def single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:

@@ -109,9 +109,9 @@ class Profile:
 def describe_cells(cells: Sequence[Any]) -> Profile:
     """Classify a sample of a column's cells."""
     said = [own for cell in cells if not isinstance(own := read_cell(cell), list | dict)]
-    if 2 * len(said) < len(cells):
-        return _describe_lists(cells)
     texts = [clean_label(label_text(cell)) for cell in said if not is_missing(cell)]
+    if len(cells) - len(said) > len(texts):
+        return _describe_lists(cells)
     values = frozenset(text.lower() for text in texts)
     few = len(values) <= max(2, len(texts) // 2)
 
@@ -290,7 +290,10 @@ def _is_copy(name: str, cells: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def stem(name: str) -> str:
-    """Remove the number from a column's name, such as `Labels (2)` or `label_2`."""
+    """Remove the number from a column's name, such as `Labels (2)` or `label_2`, unless it is the
+    number that a column without a name gets."""
+    if re.fullmatch(r"column \d+", name):
+        return name
     return re.sub(r"[\W_]*\d+\W*$", "", name.lower())
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data.column_guess import ROLES, Guess, Role, guess_columns, named_label, plain_name
+from finetune.data.column_guess import (
+    ROLES,
+    Guess,
+    Role,
+    describe_cells,
+    guess_columns,
+    has_marks,
+    named_label,
+    plain_name,
+    stem,
+)
 from finetune.data.label_columns import BETWEEN, NESTED, parts_of
 from finetune.errors import DataError, some
 from finetune.findings import Remedy, how_to_answer
@@ -94,7 +105,7 @@ def choose_columns(
         )
     guess = guess_from(columns, cells, said)
     for role in guess.doubts:
-        fact, answers = question(guess, role, source)
+        fact, answers = question(guess, role, source, cells)
         raise DataError(fact, how_to_answer(answers))
     for role in ROLES:
         if column := getattr(guess, role):
@@ -123,8 +134,10 @@ def are_usable(said: Mapping[Role, str], columns: Mapping[str, str]) -> bool:
     return len(set(used)) == len(used) and all(columns.get(name) in usable for name in used)
 
 
-def question(guess: Guess, role: Role, source: str) -> tuple[str, list[Remedy]]:
-    """Return the question about a role in doubt, and its answers."""
+def question(
+    guess: Guess, role: Role, source: str, cells: Mapping[str, Sequence[Any]]
+) -> tuple[str, list[Remedy]]:
+    """Return the question about a role in doubt, and its answers. `cells` are a sample."""
     candidates = list(guess.doubts[role])
     names = some([repr(name) for name in candidates], 6)
     first, second = guess.sentence1, guess.sentence2
@@ -159,7 +172,26 @@ def question(guess: Guess, role: Role, source: str) -> tuple[str, list[Remedy]]:
         text = _("No column of {source} can hold a text.", source=source)
         if role == "label":
             text = _("No column of {source} can hold the answer.", source=source)
-    return text, [chosen(role, name) for name in candidates[:_MOST_ANSWERS]]
+    joint = _joint_labels(candidates, cells) if role == "label" else ()
+    return text, [*joint, *(chosen(role, name) for name in candidates[:_MOST_ANSWERS])]
+
+
+def _joint_labels(names: Sequence[str], cells: Mapping[str, Sequence[Any]]) -> Iterator[Remedy]:
+    """Make the buttons that read several columns as labels: columns of marks, those with one name
+    but for a number, or if there are neither all that repeat their values."""
+    profiles = {name: describe_cells(cells.get(name, ())) for name in names}
+    marked = [name for name, profile in profiles.items() if has_marks(profile)]
+    few = [name for name in names if name in marked or profiles[name].kind in ("few", "lists")]
+    stems = Counter(map(stem, few))
+    numbered = [name for name in few if stems[stem(name)] > 1 and name not in marked]
+    for joint in [marked, numbered] if max(len(marked), len(numbered)) > 1 else [few]:
+        value = BETWEEN.join(joint)
+        if len(joint) > 1 and parts_of(value, names) == joint:
+            text = _("Several labels, from {names}", names=some(joint))
+            if joint == marked:
+                text = _("{names}: each is a label", names=some(joint))
+                text = _("All of them, each is a label") if len(joint) == len(names) else text
+            yield Remedy("label_column", value, text)
 
 
 def chosen(role: Role, name: str) -> Remedy:

@@ -34,6 +34,7 @@ _BRACKETS = ("[]", "{}", "()")
 _NESTED = (list, tuple, set, dict)
 _LABEL_KEYS = ("choices", "labels", "label", "classes", "class", "categories", "category")
 _NAME_KEYS = ("name", "value", "title", "text")
+_CALL = re.compile(r"^(?:c|set)\((.*)\)$", re.DOTALL)  # lists of R, and Python's empty set
 _BETWEEN_TEXTS = re.compile(r"(?<=['\"])\s+(?=['\"])")  # of an array, as NumPy prints it
 # Zero-width characters and direction marks. The joiners U+200C and U+200D stay in names, because
 # scripts and emoji need them, but do not distinguish classes.
@@ -76,9 +77,9 @@ def is_missing(cell: Any) -> bool:
 def read_cell(cell: Any) -> Any:
     """Return what a cell says.
 
-    Lists and objects may be values of a typed file, or texts as JSON, Python, NumPy and PostgreSQL
-    write them, or `[a, b]` without quotes. Of an object with a key such as `choices` or `label`,
-    only that part counts.
+    Lists and objects may be values of a typed file, or texts as JSON, Python, NumPy, R and
+    PostgreSQL write them, or `[a, b]` without quotes. Of an object with a key such as `choices` or
+    `label`, only that part counts.
 
     Returns:
         A list of texts; an object (name -> text) if all its values are marks; otherwise the cell
@@ -88,7 +89,7 @@ def read_cell(cell: Any) -> Any:
         if isinstance(cell, _NESTED) and not isinstance(cell, Columns):
             return _said(cell)
         if isinstance(cell, str):
-            text = cell.strip()
+            text = _CALL.sub(r"[\1]", cell.strip())
             if text[:1] + text[-1:] in _BRACKETS and len(text) <= _MOST_CHARACTERS:
                 return _read_brackets(text)
     except ValueError:

@@ -8,7 +8,7 @@ import numpy as np
 
 from finetune.config import RunConfig
 from finetune.errors import DataError, some
-from finetune.findings import Finding, Remedy, RowsFinding, shorten
+from finetune.findings import Finding, Remedy, RowsFinding, how_to_answer, shorten
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
 from finetune.tasks import cells, classes
@@ -53,16 +53,11 @@ def questions(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFin
             column=labels.column.name,
             listed=_listed(labels),
         )
-        action = _(
-            "Choose as task whether each label is learned by itself ({several}) or each "
-            "combination is a class ({single}).",
-            several=MULTI_LABEL,
-            single=SINGLE_LABEL,
-        )
         remedies = [
             Remedy("task", MULTI_LABEL, _("Learn each label by itself")),
             Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")),
         ]
+        action = how_to_answer(remedies)
         asked.append(Finding("several-labels", "blocks", title, 0, action, remedies=remedies))
     if reading.unclear:
         rows = rows_spelled(labels, [n for n, text in enumerate(spellings) if text == NO_LABEL])
@@ -81,15 +76,9 @@ def no_label(
         other: what it stands for otherwise, which `text` says.
     """
     title = _("Does -1 in the column {column!r} mean that a row has no label?", column=column)
-    action = _(
-        "Answer by label_map: {none} leaves these rows out, {other} keeps them. In a terminal: "
-        "--label_map={none} or --label_map={other}.",
-        none=f"{NO_LABEL}=",
-        other=f"{NO_LABEL}={other}",
-    )
     remedies = change(config, {NO_LABEL: ""}, _("No label: leave out these rows"))
     remedies += change(config, {NO_LABEL: other}, text)
-    return RowsFinding("no-label", "blocks", title, action, rows, remedies)
+    return RowsFinding("no-label", "blocks", title, how_to_answer(remedies), rows, remedies)
 
 
 def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> RowsFinding:

@@ -156,7 +156,7 @@ def make_classes(
     for index, text in enumerate(cleaned):
         name = changeable(text)
         other = changes.get(name, "" if text in none else text)
-        if not other or cells.is_nested(text):
+        if not other or cells.is_nested(spellings[index]):
             continue
         key = f"={other}" if named or other in apart else class_key(other)
         members.setdefault(key, []).append(index)

@@ -101,16 +101,16 @@ class LabelLists:
 
     def targets(self, codes: NDArray[Any]) -> Targets:
         """1 for each label of a row and 0 for the others, infinity for a row without a label, nan
-        for one that cannot be read; shape (rows, labels)."""
+        for one that is left out; shape (rows, labels)."""
         targets = np.zeros((len(codes), max(1, len(self.names))), np.float32)
         spellings, first, place = np.unique(codes, return_index=True, return_inverse=True)
         for number, spelling in enumerate(spellings.tolist()):
-            if spelling in self.unlabelled or spelling == MISSING_LABEL:
+            if spelling == MISSING_LABEL:
                 targets[first[number]] = np.inf
-            elif (labels := self.members[spelling]) is None:
+            elif spelling in self.unlabelled or self.members[spelling] is None:
                 targets[first[number]] = np.nan
             else:
-                targets[first[number], labels] = 1
+                targets[first[number], self.members[spelling]] = 1
         return targets[first[place]]
 
 

@@ -56,7 +56,7 @@ class MultiLabel(MeasuredByAnswers):
     template = "labels"
     constant = message("always the commonest labels")
     has_right = True
-    left_out = message("the label cannot be read")
+    left_out = message("the label is left out or cannot be read")
 
     def recognises(self, cells: Sequence[Any]) -> bool:
         return label_lists.are_lists(cells)

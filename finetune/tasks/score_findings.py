@@ -8,7 +8,7 @@ import numpy as np
 
 from finetune.config import RunConfig
 from finetune.errors import some
-from finetune.findings import Finding, Remedy, RowsFinding
+from finetune.findings import Finding, Remedy, RowsFinding, how_to_answer
 from finetune.messages import message as _
 from finetune.tasks import cells, class_findings, numerals, scores
 from finetune.tasks.base import REGRESSION, SINGLE_LABEL, LabelledRows
@@ -70,9 +70,8 @@ def questions(
             whole=scores.spell(max(reading.both, key=abs)),
             fraction=scores.spell(min(reading.both, key=abs)),
         )
-        action = _("Choose as decimal_mark what precedes decimals, a point or a comma.")
         ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
-        asked.append(Finding("decimals", "blocks", title, 0, action, remedies=ways))
+        asked.append(Finding("decimals", "blocks", title, 0, how_to_answer(ways), remedies=ways))
     if reading.unclear:
         rows = [(split, np.flatnonzero(codes[:, 0] == -1)) for split, codes in column.codes.items()]
         text = _("It is a score")

@@ -49,10 +49,11 @@ class ScoreEncoder:
     def code(self, cell: Any) -> tuple[float, float, int, int]:
         """Return a row's numbers."""
         value = cells.read_value(cell)
-        if cells.is_missing(value):
+        number = numerals.read_number(value)
+        if number is None and cells.is_missing(value):
             return np.nan, np.nan, 0, -1
-        number = numerals.read_number(value) or Number(np.inf, np.inf)
-        text = cells.label_text(value)[:200] if np.isinf(number.by_point) else number.unit
+        text = number.unit if number else cells.label_text(value)[:200]
+        number = number or Number(np.inf, np.inf)
         if text not in self._places and len(self.spellings) < _MOST_SPELLINGS:
             self._places[text] = len(self.spellings)
             self.spellings.append(text)

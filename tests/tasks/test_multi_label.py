@@ -72,7 +72,7 @@ def found(checked: CheckReport, kind: str) -> Finding | None:
 def test_what_is_no_list_is_not_read_as_one(tmp_path: Path, cell: str) -> None:
     checked = check(tmp_path, ["['a', 'b']", "['b']", cell] * 8)
     assert checked.labels == ["a", "b"]
-    assert checked.splits[0].left_out == {"the label cannot be read": 8}
+    assert checked.splits[0].left_out == {"the label is left out or cannot be read": 8}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_cells_that_are_no_list_are_named_and_left_out(tmp_path: Path) -> None:
     finding = found(checked, "unreadable-labels")
     assert finding is not None
     assert finding.count == 8 + 4
-    assert checked.splits[0].left_out == {"the label cannot be read": 8}
+    assert checked.splits[0].left_out == {"the label is left out or cannot be read": 8}
 
 
 def test_combinations_can_be_classes_and_one_label_is_none(tmp_path: Path) -> None:
