@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
@@ -75,6 +75,18 @@ class RowsFinding(NamedTuple):
     action: str
     rows: Sequence[tuple[str, Integers]]  # splits of the source, and indices into them
     remedies: Sequence[Remedy] = ()
+
+
+def in_split(found: Sequence[Finding], split: str) -> list[Finding]:
+    """Name the split of findings about the lines of a file."""
+    return [
+        replace(
+            finding,
+            rows={split or name: lines for name, lines in finding.rows.items()},
+            examples=[replace(example, split=split) for example in finding.examples],
+        )
+        for finding in found
+    ]
 
 
 def how_to_answer(answers: Sequence[Remedy]) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def check_pairs(
     kept = config.changed(drop_duplicates=False, drop_leaked=False)
     all_rows = splits.assign_rows(dataset, kept)
     findings = [
-        *reading_findings.findings(dataset.remarks),
+        *chain(*dataset.remarks.values()),
         *splits.half_lost(all_rows, config),
         *_rows_left_out(config, all_rows),
         *column_findings.single_text(config, all_rows),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from finetune.config import NO_COLUMN, RunConfig
@@ -55,7 +55,7 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         choices=source.columns,
         columns={role: getattr(guess, role) for role in column_guess.ROLES},
         findings=reading_findings.offer_sheets(
-            [*findings, *reading_findings.findings(source.remarks)], source.remarks
+            [*findings, *chain(*source.remarks.values())], source.remarks
         ),
         notes=source.notes,
         sheets=source.sheets,

@@ -29,10 +29,9 @@ from finetune.config import RunConfig
 from finetune.data import catalog, needed_files, review, sources
 from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
 from finetune.data.label_columns import NESTED
-from finetune.data.table import Remark
 from finetune.environment import child_process
 from finetune.errors import DataError
-from finetune.findings import Example, shorten
+from finetune.findings import Example, Finding, in_split, shorten
 from finetune.messages import Text, message
 from finetune.tasks.base import CUT_SCORES, TargetEncoder, Task
 from finetune.tasks.registry import find_task, recognise
@@ -96,7 +95,7 @@ class CachedDataset:
     unreadable: dict[str, int]  # split -> number of rows that could not be read
     examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of these
     notes: list[Text]  # facts for the user on how it was read
-    remarks: dict[str, list[Remark]]  # split -> remarks on how its file was read
+    remarks: dict[str, list[Finding]]  # split -> remarks on how its file was read
     splits: dict[str, str]  # split -> the source's own name of it
     named_labels: bool  # True if the source names its classes
     sheets: list[str]  # of a workbook
@@ -318,7 +317,9 @@ def _write(
         examples=examples,
         notes=source.notes,
         remarks={
-            split: [*source.remarks.get(split, ()), *review.remarks(columns.status, lines)]
+            split: in_split(
+                [*source.remarks.get(split, ()), *review.remarks(columns.status, lines)], split
+            )
             for split, lines in left_out.items()
         },
         splits=source.splits,

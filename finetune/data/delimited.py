@@ -16,11 +16,10 @@ from finetune.data import headers, quoting
 from finetune.data.quoting import Line, Shape
 from finetune.data.table import (
     MAX_FIELD,
-    MAX_LINES,
     OnBadRow,
     ReadOptions,
-    Remark,
     Rows,
+    remark,
 )
 from finetune.data.text_tables import TextTable
 from finetune.errors import DataError, some
@@ -73,10 +72,7 @@ class CsvTable(TextTable):
                 "Rows with more cells than the header: line {lines}", lines=some(found.extra, 3)
             )
             action = _("Their first {width} cells are read.", width=self._shape.width)
-            shown = [(line, "") for line in found.extra[:MAX_LINES]]
-            self.remarks.append(
-                Remark("extra-cells", "notes", title, action, len(found.extra), shown)
-            )
+            self.remarks.append(remark("extra-cells", title, action, found.extra))
         if self.delimiter != ",":
             self.notes.append(
                 _("{name} is separated by {delimiter!r}.", name=name, delimiter=self.delimiter)

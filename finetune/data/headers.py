@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finetune.data.table import MAX_LINES, Remark
+from finetune.data.table import remark
 from finetune.errors import some
-from finetune.findings import Remedy
+from finetune.findings import Finding, Remedy
 from finetune.messages import message as _
 
 Cells = Sequence[str]
@@ -195,7 +195,7 @@ def _column_vote(cell: str, values: list[str]) -> int:
     return 2 if len(present) >= _FEW and len(cell.split()) < words[len(words) // 20] else 0
 
 
-def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
+def remarks(name: str, line: int, header: Header, names: Cells) -> list[Finding]:
     """Remark on the first line of a table if its header was guessed and is in doubt."""
     if not header.named:
         title = _(
@@ -214,29 +214,32 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Remark]:
         answer = Remedy("header", "no", _("It is a row"))
     else:
         return []
-    return [Remark("header", "notes", title, action, answers=[answer])]
+    return [remark("header", title, action, answers=[answer])]
 
 
-def skipped_remarks(rows: Sequence[tuple[int, str]], names: int) -> list[Remark]:
+def skipped_remarks(rows: Sequence[tuple[int, str]], names: int) -> list[Finding]:
     """Remark on lines before the first row of data. `names` is the line with the names of the
     columns; others stand above it, or describe the columns."""
     answers = [Remedy("header", "yes", _("The first line has the names of the columns"))]
-    remarks = []
-    for kind, title, found in (
-        ("above-header", _("Lines above the table"), [row for row in rows if row[0] < names]),
-        ("below-header", _("Lines that describe the columns"), [r for r in rows if r[0] > names]),
-    ):
-        if found:
-            shown = [(line, text.strip()[:200]) for line, text in found[:MAX_LINES]]
-            action, count = _("They are skipped."), len(found)
-            remarks.append(Remark(kind, "notes", title, action, count, shown, answers))
-    return remarks
+    above, below = [row for row in rows if row[0] < names], [row for row in rows if row[0] > names]
+    return [
+        remark(
+            kind,
+            title,
+            _("They are skipped."),
+            [line for line, _text in found],
+            answers,
+            [text.strip()[:200] for _line, text in found],
+        )
+        for kind, title, found in (
+            ("above-header", _("Lines above the table"), above),
+            ("below-header", _("Lines that describe the columns"), below),
+        )
+        if found
+    ]
 
 
-def repeat_remarks(lines: Sequence[int]) -> list[Remark]:
+def repeat_remarks(lines: Sequence[int]) -> list[Finding]:
     """Remark on the lines that repeat the header."""
-    if not lines:
-        return []
     title = _("Rows that are the header again: line {lines}", lines=some(lines, 3))
-    shown = [(line, "") for line in lines[:MAX_LINES]]
-    return [Remark("repeated-header", "notes", title, _("They are left out."), len(lines), shown)]
+    return [remark("repeated-header", title, _("They are left out."), lines)] if lines else []

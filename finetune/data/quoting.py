@@ -11,12 +11,12 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.data import headers
-from finetune.data.table import MAX_LINES, Remark
+from finetune.data.table import MAX_LINES, remark
 from finetune.errors import some
-from finetune.findings import Remedy
+from finetune.findings import Finding, Remedy, Severity
 from finetune.messages import message as _
 
 _MOSTLY = 0.9  # share of rows from which a column counts as quoted
@@ -337,31 +337,28 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
     return Quoting(DOUBLE, rare or len(double.joining) > len(double.enclosing), double)
 
 
-def remarks(quoting: Quoting, requested: bool) -> list[Remark]:
+def remarks(quoting: Quoting, requested: bool) -> list[Finding]:
     """Remark on the quotes of a file if their reading is in doubt."""
-    found, lines = quoting.counted, []
-    apart = _("They are marks around cells")
+    found, lines = quoting.counted, list[int]()
+    severity: Severity = "notes"
+    value, text = NONE, _("They are part of the texts")
     if quoting.quote == NONE and not requested:
-        lines = found.joining + found.stray
+        lines = sorted(found.joining + found.stray)
         title = _(
             "Quotation marks are read as part of the texts: line {lines}", lines=some(lines, 3)
         )
         action = _("There they do not enclose cells, while each line fits the header as it stands.")
-        answers = [Remedy("quote", DOUBLE, apart)]
-        severity: Literal["warns", "notes"] = "notes"
+        value, text = DOUBLE, _("They are marks around cells")
     elif found.against:
-        lines = found.stray + (found.joining if quoting.split_joined else [])
+        lines, severity = sorted(found.stray + found.joining * quoting.split_joined), "warns"
         title = _("Quotation marks that do not enclose cells: line {lines}", lines=some(lines, 3))
         action = _("These lines are read as they stand, the others with quotes around cells.")
-        answers = [Remedy("quote", NONE, _("They are part of the texts everywhere"))]
-        severity = "warns"
+        text = _("They are part of the texts everywhere")
     elif found.sometimes_quoted() and not requested:
         lines = found.needless_lines
         title = _("Quotation marks around some texts: line {lines}", lines=some(lines, 3))
         action = _("They are taken for marks around cells and left out.")
-        answers = [Remedy("quote", NONE, _("They are part of the texts"))]
-        severity = "notes"
     if not lines:
         return []
-    shown = [(line, "") for line in sorted(lines)[:MAX_LINES]]
-    return [Remark("quotes", severity, title, action, len(lines), shown, answers)]
+    answers = [Remedy("quote", value, text)]
+    return [remark("quotes", title, action, lines, answers, severity=severity)]

@@ -6,34 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from finetune.data.table import Remark
 from finetune.errors import DataError
-from finetune.findings import Example, Finding
+from finetune.findings import Finding
 
-Remarks = Mapping[str, Sequence[Remark]]  # by split
-
-
-def findings(remarks: Remarks) -> list[Finding]:
-    """A finding for each remark on a file."""
-    return [
-        Finding(
-            remark.kind,
-            remark.severity,
-            remark.title,
-            remark.count,
-            remark.action,
-            [Example(split, line, note=text) for line, text in remark.lines if text],
-            remark.answers,
-            rows={split: [line for line, _ in remark.lines]} if remark.lines else {},
-        )
-        for split, of_split in remarks.items()
-        for remark in of_split
-    ]
+Remarks = Mapping[str, Sequence[Finding]]  # by split
 
 
 def offer_sheets(found: list[Finding], remarks: Remarks) -> list[Finding]:
     """Add the other sheets of a workbook to the remedies of the first blocking finding."""
-    sheets = [remark.answers for remark in remarks.get("train", ()) if remark.kind == "sheet"]
+    sheets = [one.remedies for one in remarks.get("train", ()) if one.kind == "sheet"]
     blocked = next((n for n, finding in enumerate(found) if finding.severity == "blocks"), None)
     if blocked is None:
         return found

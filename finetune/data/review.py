@@ -11,8 +11,8 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from finetune.config import NO_COLUMN
-from finetune.data.table import MAX_LINES, Remark
-from finetune.findings import Remedy
+from finetune.data.table import remark
+from finetune.findings import Finding, Remedy
 from finetune.messages import message as _
 from finetune.tasks.cells import MISSING, label_text, read_cell
 
@@ -119,22 +119,21 @@ def _agreed(answers: Sequence[Any]) -> Any:
     return [label for label, count in labels.items() if 2 * count > len(answers)] or None
 
 
-def remarks(column: str, lines: Mapping[str, Sequence[int]]) -> list[Remark]:
+def remarks(column: str, lines: Mapping[str, Sequence[int]]) -> list[Finding]:
     """Remark on the rows that were left out: reason -> their lines."""
     rejected = {said: own for said, own in lines.items() if said not in LOST}
     words = ", ".join(f"{said} ({len(own):,})" for said, own in rejected.items())
-    answers = [Remedy("status_column", NO_COLUMN, _("Use them too"))]
-    not_passed = _(
-        "Rows that did not pass review in {column!r}: {words}", column=column, words=words
-    )
-    apart = _("Rows for which no label was given by more than half of the people")
-    kinds = {
-        "review": (not_passed, sorted(chain.from_iterable(rejected.values())), answers),
-        UNANSWERED: (_("Rows that nobody has labelled"), lines.get(UNANSWERED, ()), []),
-        DISAGREEMENT: (apart, lines.get(DISAGREEMENT, ()), []),
+    titles = {
+        "review": _(
+            "Rows that did not pass review in {column!r}: {words}", column=column, words=words
+        ),
+        UNANSWERED: _("Rows that nobody has labelled"),
+        DISAGREEMENT: _("Rows for which no label was given by more than half of the people"),
     }
+    answers = {"review": [Remedy("status_column", NO_COLUMN, _("Use them too"))]}
+    every = {**lines, "review": sorted(chain.from_iterable(rejected.values()))}
     return [
-        Remark(kind, "notes", title, _("They are left out."), len(own),
-               [(line, "") for line in own[:MAX_LINES]], buttons)
-        for kind, (title, own, buttons) in kinds.items() if own
-    ]  # fmt: skip
+        remark(kind, title, _("They are left out."), every[kind], answers.get(kind, ()))
+        for kind, title in titles.items()
+        if every.get(kind)
+    ]

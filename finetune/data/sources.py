@@ -18,8 +18,9 @@ from huggingface_hub.errors import EntryNotFoundError
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
 from finetune.data import catalog, hub_access, label_columns, review, table_formats
-from finetune.data.table import OnBadRow, ReadOptions, Remark, to_plain_value
+from finetune.data.table import OnBadRow, ReadOptions, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
+from finetune.findings import Finding, in_split
 from finetune.messages import message as _
 from finetune.tasks.cells import Columns
 
@@ -46,7 +47,7 @@ class Source(ABC):
         self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
         self.listed: dict[str, list[str]] = {}  # the same for columns of lists
         self.notes: list[str] = []  # facts for the user on how it is read
-        self.remarks: dict[str, list[Remark]] = {}  # split -> remarks on how its file was read
+        self.remarks: dict[str, list[Finding]] = {}  # split -> remarks on how its file was read
         self.sheets: list[str] = []  # of a workbook
 
     def rows(
@@ -131,7 +132,9 @@ class _FileSource(Source):
         self.columns |= dict.fromkeys(train.nested, label_columns.NESTED)
         self.sheets = train.sheets
         self.notes = [note for table in self._tables.values() for note in table.notes]
-        self.remarks = {split: table.remarks for split, table in self._tables.items()}
+        self.remarks = {
+            split: in_split(table.remarks, split) for split, table in self._tables.items()
+        }
 
     def columns_of(self, split: str) -> list[str]:
         return self._tables[split].columns

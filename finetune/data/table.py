@@ -9,9 +9,8 @@ import gzip
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 from pydantic.dataclasses import dataclass
@@ -19,8 +18,7 @@ from pydantic.dataclasses import dataclass
 from finetune import owners
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.errors import DataError
-from finetune.findings import Remedy
-from finetune.messages import Text
+from finetune.findings import Example, Finding, Remedy, Severity
 from finetune.messages import message as _
 
 OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
@@ -54,20 +52,28 @@ class ReadOptions:
         return cls.of(RunConfig(**values))
 
 
-@dataclass(frozen=True)
-class Remark:
-    """A fact or question about how a file was read."""
-
-    kind: str  # an identifier, such as `encoding`
-    severity: Literal["blocks", "warns", "notes"]
-    title: Text
-    action: Text
-    count: int = 0  # lines concerned
-    lines: list[tuple[int, str]] = field(default_factory=list)  # some of them, from 1
-    answers: list[Remedy] = field(default_factory=list)
+MAX_LINES = 20  # shown of a remark
 
 
-MAX_LINES = 20  # kept with a remark
+def remark(
+    kind: str,
+    title: str,
+    action: str,
+    lines: Sequence[int] = (),
+    answers: Sequence[Remedy] = (),
+    texts: Sequence[str] = (),
+    severity: Severity = "notes",
+) -> Finding:
+    """Make a finding about how a file was read; `findings.in_split` names its split.
+
+    Args:
+        lines: those concerned, from 1.
+        texts: of each line.
+    """
+    shown = [*lines[:MAX_LINES]]
+    examples = [Example("", line, note=text) for line, text in zip(shown, texts, strict=False)]
+    rows = {"": shown} if shown else {}
+    return Finding(kind, severity, title, len(lines), action, examples, [*answers], rows=rows)
 
 
 class Table(ABC):
@@ -84,7 +90,7 @@ class Table(ABC):
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # facts for the user on how the file was read
-        self.remarks: list[Remark] = []  # doubts about that, and lines read in an unusual way
+        self.remarks: list[Finding] = []  # doubts about that, and lines read in an unusual way
         self.has_header = True
         self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
 

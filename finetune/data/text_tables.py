@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from finetune.data import encodings, table
-from finetune.data.table import MAX_FIELD, OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.data.table import MAX_FIELD, OnBadRow, ReadOptions, Rows, Table, remark
 from finetune.findings import Remedy
 from finetune.messages import message as _
 
@@ -27,18 +27,14 @@ class TextTable(Table):
         label = encoding.name
         if encoding.readings:
             choices = ", ".join(f"{name} ({sample})" for name, sample in encoding.readings)
-            self.remarks.append(
-                Remark(
-                    "encoding",
-                    "blocks",
-                    _("{name} is not UTF-8, and its encoding is in doubt.", name=self.name),
-                    _("Choose the encoding in which it reads well: {choices}", choices=choices),
-                    answers=[
-                        Remedy("encoding", codec, f"{codec}: {sample}")
-                        for codec, sample in encoding.readings
-                    ],
-                )
-            )
+            title = _("{name} is not UTF-8, and its encoding is in doubt.", name=self.name)
+            action = _("Choose the encoding in which it reads well: {choices}", choices=choices)
+            answers = [
+                Remedy("encoding", codec, f"{codec}: {sample}")
+                for codec, sample in encoding.readings
+            ]
+            asked = remark("encoding", title, action, answers=answers, severity="blocks")
+            self.remarks.append(asked)
         elif encoding.guessed:
             text = _(
                 "{name} is not UTF-8; it was read as {encoding}. Where letters are wrong, choose "

@@ -25,7 +25,7 @@ from python_calamine import (
 
 from finetune.data import headers, table
 from finetune.data.headers import Header
-from finetune.data.table import OnBadRow, ReadOptions, Remark, Rows, Table
+from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, remark
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, some
@@ -67,7 +67,10 @@ class WorkbookTable(Table):
         filled = [(line, text) for line, text in above[: header.rows] if text]
         self.remarks += headers.skipped_remarks(filled, header.above + 1)
         self.remarks += headers.repeat_remarks(layout["repeats"])
-        self.remarks += _merged_remarks(layout["merged"])
+        if merged := layout["merged"]:
+            title = _("Merged cells: line {lines}", lines=some(merged, 3))
+            action = _("Their value holds for every row that they span.")
+            self.remarks.append(remark("merged-cells", title, action, merged))
         if len(self.sheets) > 1:
             text = _(
                 "{name} has the sheets {sheets}; {sheet!r} is read.",
@@ -84,9 +87,7 @@ class WorkbookTable(Table):
             if answers:
                 title = _("The sheet {sheet!r} is read; there are others.", sheet=self._sheet)
                 action = _("Choose another one as sheet to read it instead.")
-                self.remarks.append(
-                    Remark("sheet", "notes", title, action, answers=answers[:_SHOWN])
-                )
+                self.remarks.append(remark("sheet", title, action, answers=answers[:_SHOWN]))
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names = self.columns if columns is None else columns
@@ -127,16 +128,6 @@ def _cells(sheet: CalamineSheet) -> Iterator[tuple[list[Any], bool]]:
         for last, column in begun.get(row, ()):
             if 0 <= column < len(cells):
                 spanned[column] = last, cells[column]
-
-
-def _merged_remarks(lines: Sequence[int]) -> list[Remark]:
-    """Remark on the rows that a merged cell spans, without the first of each."""
-    if not lines:
-        return []
-    title = _("Merged cells: line {lines}", lines=some(lines, 3))
-    action = _("Their value holds for every row that they span.")
-    shown = [(line, "") for line in lines[: table.MAX_LINES]]
-    return [Remark("merged-cells", "notes", title, action, len(lines), shown)]
 
 
 def _repeats(header: Header, first: Sequence[Sequence[str]]) -> headers.Repeats:

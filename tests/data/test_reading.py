@@ -119,7 +119,7 @@ def test_a_header_again_is_no_row(tmp_path: Path) -> None:
     found, bad, table = as_read(tmp_path / "a.csv", joined)
     assert (found, bad) == (rows, [])
     (remark,) = [remark for remark in table.remarks if remark.kind == "repeated-header"]
-    assert [line for line, _ in remark.lines] == [33, 34]
+    assert remark.rows == {"": [33, 34]}
     config = upload_file(tmp_path, "b.csv", joined)
     report = checks.check_pairs(config, tmp_path)
     assert (report.labels, report.read) == (["0", "1"], {"train": 60})
@@ -134,7 +134,7 @@ def test_a_first_line_that_is_a_row_is_kept(tmp_path: Path) -> None:
     found, _, table = as_read(path, text(rows, "\t"))
     assert (found, table.columns) == (rows, ["column 1", "column 2"])
     (remark,) = table.remarks
-    assert [(answer.field, answer.value) for answer in remark.answers] == [("header", "yes")]
+    assert [(answer.field, answer.value) for answer in remark.remedies] == [("header", "yes")]
     found, _, table = read(path, header="yes")
     assert (found, table.columns) == (rows[1:], rows[0])
     found, _, table = as_read(path, text([["v1", "v2"], *rows], "\t"))
@@ -219,7 +219,7 @@ def test_an_encoding_is_found_or_asked(tmp_path: Path, encoding: str, texts: lis
     found, _, table = as_read(tmp_path / "a.tsv", contents)
     asked = [remark for remark in table.remarks if remark.kind == "encoding"]
     if asked:
-        assert encoding in [answer.value for answer in asked[0].answers]
+        assert encoding in [answer.value for answer in asked[0].remedies]
     else:
         assert found == rows
         assert table.notes
