@@ -96,15 +96,13 @@ def _rounded(number: str) -> str:
 
 
 def _same(golden: str, text: str) -> bool:
-    if golden == text:
-        return True
     if _NUMBER.split(golden) != _NUMBER.split(text):
         return False
-    pairs = zip(_NUMBER.findall(golden), _NUMBER.findall(text), strict=True)
-    return all(map(_close, *zip(*pairs, strict=True)))
+    return all(map(_close, _NUMBER.findall(golden), _NUMBER.findall(text)))
 
 
 def _close(golden: str, number: str) -> bool:
     one, other = float(golden), float(number)
     size = max(abs(one), abs(other), 1e-4)
-    return abs(one - other) <= 1.01 * 10 ** (math.floor(math.log10(size)) - 2)
+    last_digit: float = 10 ** (math.floor(math.log10(size)) - 2)
+    return abs(one - other) <= 1.01 * last_digit

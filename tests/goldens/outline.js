@@ -6,7 +6,7 @@
   const NOT_KEPT = /^data-(testid|mark|sveltekit|denied|close|chart|iframe|upload|lines|box|sweep|runs)|^aria-hidden/;
   const LEFT_OUT = 'script, style, template, canvas, img, svg, i:empty, b:empty, .ft-pulse, ' +
     '[data-testid=status-tracker], ' +
-    '.ft-plot > *, [id$=speed] > *, [id$=busy] > *, [id$=memory] > *';
+    '.ft-plot > *, .ft-samples > *, [id$=speed] > *, [id$=busy] > *, [id$=memory] > *';
   const PLAIN = ['div', 'span', 'label', 'section', 'fieldset', 'tbody', 'thead'];
   const told = (element) => {
     const parts = [...element.attributes]
@@ -24,7 +24,7 @@
   const outline = (node, ours) => {
     if (node.nodeType === Node.TEXT_NODE) {
       const text = node.textContent.replace(/\s+/g, ' ').trim();
-      return text ? [text] : [];
+      return text ? [text.slice(0, 600)] : [];
     }
     if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return [];
     if (!ours && !node.checkVisibility()) return [];

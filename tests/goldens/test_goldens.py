@@ -55,7 +55,6 @@ train --run classes
 train --metrics beauty
 train --metric_for_best_model beauty
 train --folds 1
-train --teacher nothing
 train --lr_scheduler_type wavy
 check --train_file {rows} --delimiter ;;
 check --train_file {rows} --encoding klingon

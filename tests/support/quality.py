@@ -56,7 +56,7 @@ class Quality:
 def _run(tool: str) -> Found:
     began = time.monotonic()
     name, *options = tool.split()
-    command = [Path(sys.executable).with_name(name), *options]
+    command = [str(Path(sys.executable).with_name(name)), *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     findings = done.stdout + done.stderr if done.returncode else ""
     return time.monotonic() - began, findings or ("it failed\n" if done.returncode else "")

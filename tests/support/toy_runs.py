@@ -6,6 +6,7 @@ They are trained in fp32 by the command line, in a process of their own. Tests g
 from __future__ import annotations
 
 import csv
+import json
 import os
 import random
 import shutil
@@ -125,6 +126,18 @@ def make(folder: Path) -> None:
         options |= {f"{split}_file": made.file(name, split) for split in ROWS}
         words = [f"--{option}={value}" for option, value in options.items()]
         assert main(["train", f"--runs={folder / 'runs'}", *words]) == 0, name
+    for file in (folder / "runs").glob("*/events.jsonl"):
+        set_clock(file)
+
+
+def set_clock(file: Path) -> None:
+    """Let a tenth of a second pass from event to event: no run is longer than another."""
+    happened = [json.loads(line) for line in file.read_text().splitlines()]
+    for number, event in enumerate(happened):
+        event["time"] = happened[0]["time"] + number / 10
+        if event["event"] == "finished":
+            event["seconds"] = 3.0
+    file.write_text("".join(json.dumps(event) + "\n" for event in happened))
 
 
 if __name__ == "__main__":
