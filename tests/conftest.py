@@ -39,8 +39,9 @@ from finetune.jobs import workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
-from tests.support import toys
+from tests.support import quality, toy_runs, toys
 from tests.support.hub import TOKEN
+from tests.support.toy_runs import ToyRuns
 
 GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
 
@@ -51,6 +52,11 @@ def hub() -> Iterator[LoopbackHub]:
     HUB.add_user(TOKEN, "ada", orgs=("lovelace",))
     yield HUB
     HUB.reset()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if quality.is_wanted(config):
+        config.pluginmanager.register(quality.Quality())
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -128,6 +134,13 @@ def toy_config(toy_checkpoint: Path) -> RunConfig:
         logging_steps=1,
         seed=7,
     )
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> ToyRuns:
+    """Runs that were trained once for all tests, and all processes that run them."""
+    own = tmp_path_factory.getbasetemp()
+    return toy_runs.shared(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--store", help="measure the two runs of this store, in this process")
-    args = parser.parse_args()
+    args = machine.parsed(parser, examples=300, rounds=1)
     if args.store:
         print(json.dumps(measure(RunStore(args.store))))
         return

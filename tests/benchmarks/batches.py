@@ -4,7 +4,7 @@ Both sides are iterated by the same `DataLoader` in the same order, in this proc
 `datasets` in torch's format, padded by `DataCollatorWithPadding`; and `TokenizedSplit`. They take
 turns, and the median of a batch's milliseconds counts. The ratio is the collator's over ours.
 
-    python -m tests.benchmarks.batches [--train_file FILE] [--batch 32] [--rounds 5]
+    python -m tests.benchmarks.batches [--train_file FILE] [--batch 32] [--rounds 5] [--quick]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = machine.parsed(parser, train_file=None, rounds=1)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     datasets.disable_progress_bars()
     print(machine.described())

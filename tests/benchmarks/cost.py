@@ -1,4 +1,4 @@
-"""How far off the memory estimate is: `python -m tests.benchmarks.cost [--cases 9]`.
+"""How far off the memory estimate is: `python -m tests.benchmarks.cost [--cases 9] [--quick]`.
 
 Each configuration trains the bundled checkpoint for ten steps in a process of its own, all pairs
 padded to `max_length`; its peak of resident memory is compared with the cost. Without a GPU
@@ -32,15 +32,15 @@ CASES: dict[str, dict[str, Any]] = {
     "batch 32, recomputed": {"gradient_checkpointing": True},
 }
 SHORT: dict[str, Any] = {
-    "max_steps": 10, "eval_steps": 10, "max_eval_samples": 16, "padding": "max_length",
-    "per_device_train_batch_size": 32,
+    "max_eval_samples": 16, "padding": "max_length", "per_device_train_batch_size": 32,
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=len(CASES), help="only so many of them")
-    args = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=10, help="of each")
+    args = machine.parsed(parser, cases=1, steps=2)
     shape = training_memory.read_shape(RunConfig().checkpoint)
     if shape is None or devices.list_accelerators():
         raise SystemExit("Needs the bundled checkpoint, and no GPU.")
@@ -48,7 +48,8 @@ def main() -> None:
     print("| configuration | measured, MiB | estimated, MiB | off |\n|---|---|---|---|")
     worst = 1.0
     for name, values in itertools.islice(CASES.items(), args.cases):
-        run_config = RunConfig(**SHORT).changed(**values)
+        short = SHORT | {"max_steps": args.steps, "eval_steps": args.steps}
+        run_config = RunConfig(**short).changed(**values)
         estimated = training_memory.estimate_memory(run_config, shape)
         assert estimated is not None
         mib = estimated.total / 2**20

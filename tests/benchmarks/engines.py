@@ -9,7 +9,7 @@ and as a Hugging Face Job of a Hub on this machine (a local process in place of 
 in one process in place of their followers, while the page's table of runs and one run are asked for
 again and again; how long an answer takes, and whether an event was lost.
 
-    python -m tests.benchmarks.engines [--steps 150] [--rounds 3] [--seconds 30]
+    python -m tests.benchmarks.engines [--steps 150] [--rounds 3] [--seconds 30] [--quick]
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from finetune.runs.summary import ENDED
 from tests.benchmarks import machine
 from tests.benchmarks import page as pages
 
-RUNS, JOBS, RATE = 1000, 100, 10  # runs, those at work, events a second of each
+RATE = 10  # events a second of a simulated job
 TOKEN = "a-token"
 SIDES = ("by hand", "engine")
 
@@ -52,12 +52,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0, help="of the crowd")
-    args = parser.parse_args()
+    parser.add_argument("--runs", type=int, default=1000, help="of the crowd")
+    parser.add_argument("--jobs", type=int, default=100, help="of these, at work")
+    args = machine.parsed(parser, steps=6, rounds=1, seconds=5.0, runs=20, jobs=5)
     print(machine.described())
     with tempfile.TemporaryDirectory() as folder:
         ratio = measure_training(RunStore(Path(folder) / "training"), args.steps, args.rounds)
-        measure_beginning(RunStore(Path(folder) / "beginning"), args.rounds)
-        measure_crowd(RunStore(Path(folder) / "crowd"), args.seconds)
+        measure_beginning(RunStore(Path(folder) / "beginning"), args.rounds, min(args.steps, 60))
+        measure_crowd(RunStore(Path(folder) / "crowd"), args.seconds, args.runs, args.jobs)
     print(f"engines: ratio {ratio:.2f}")
 
 
@@ -90,7 +92,7 @@ def _until_ended(store: RunStore, run: Run) -> None:
     pages.wait(ended, 1.0, 300)  # seldom: it shares the processor with what it measures
 
 
-def measure_beginning(store: RunStore, rounds: int) -> None:
+def measure_beginning(store: RunStore, rounds: int, steps: int) -> None:
     """Print how soon a run begins on each engine, and how late its events are."""
     from tests.support.engines import let_jobs_train
     from tests.support.hub import LoopbackHub
@@ -107,7 +109,7 @@ def measure_beginning(store: RunStore, rounds: int) -> None:
         for name, spec in tickets.items():
             begun, late = [], []
             for _ in range(rounds):
-                begin, delays = _begun(store, spec)
+                begin, delays = _begun(store, spec, steps)
                 begun.append(begin)
                 late += delays
             middle, worst = statistics.median(late), sorted(late)[int(0.95 * len(late))]
@@ -117,11 +119,12 @@ def measure_beginning(store: RunStore, rounds: int) -> None:
             )
 
 
-def _begun(store: RunStore, spec: EngineSpec) -> tuple[float, list[float]]:
+def _begun(store: RunStore, spec: EngineSpec, steps: int) -> tuple[float, list[float]]:
     """Seconds until a worker's first event is here, and of each step's from when it was taken."""
     clicked, offset, first = time.time(), 0, 0.0
     delays: list[float] = []
-    run = service.start_run(store, RunConfig(max_steps=60, logging_steps=1, eval_steps=60), spec)
+    config = RunConfig(max_steps=steps, logging_steps=1, eval_steps=steps)
+    run = service.start_run(store, config, spec)
     while run.state().status not in ENDED:
         news, offset = run.tail(offset)
         now = time.time()
@@ -181,12 +184,12 @@ class SimulatedJob(Engine):
         self.stop(run, spec)
 
 
-def measure_crowd(store: RunStore, seconds: float) -> None:
-    """Print how long the page's answers take beside a hundred jobs, and what was lost."""
+def measure_crowd(store: RunStore, seconds: float, runs: int, at_work: int) -> None:
+    """Print how long the page's answers take beside many jobs, and what was lost."""
     config, jobs = RunConfig(), []
-    for number in range(RUNS):
+    for number in range(runs):
         run = store.create(config.changed(name=f"run {number}"))
-        if number < JOBS:
+        if number < at_work:
             write_spec(run, EngineSpec(engine="hub-job"))
             jobs.append((run, SimulatedJob(seconds), hold_lock(run.lock_file)))
         else:

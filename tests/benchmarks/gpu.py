@@ -1,10 +1,11 @@
-"""What needs a GPU: `python -m tests.benchmarks.gpu [--check | --quick]`.
+"""What needs a GPU: `python -m tests.benchmarks.gpu [--check | --quick | --rehearse]`.
 
 `--check` (90 s) is what to run first on a new card: it says whether runs and answers are right
 there (`gpu_check.py`). `--quick` (150 s) and the whole (420 s) measure how fast they are. The model
 is of BERT base's size with random weights and the bundled tokenizer: it is as fast as
 bert-base-uncased, and nothing is fetched. It is trained on MRPC if its files are there, or on the
-bundled pairs.
+bundled pairs. `--rehearse` needs no GPU: it runs a tiny model through all that, and lets the check
+find a wrong step.
 
 - Training, medians of rounds in this process: the course's loop in fp32 over the rows of
   `datasets` with its collator, then Recommended with batches of 32 and of 128. The share of the
@@ -46,22 +47,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="see that runs are right, and end")
     parser.add_argument("--quick", action="store_true", help="leave out the longer parts")
+    parser.add_argument("--rehearse", action="store_true", help="run through without a GPU")
     parser.add_argument("--model", type=Path, help="a saved classifier; BERT base by default")
     args = parser.parse_args()
-    if reason := missing():
+    if not args.rehearse and (reason := missing()):
         sys.exit(reason)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     quiet()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        if args.rehearse:
+            from tests.benchmarks import gpu_check
+
+            model = machine.random_bert(folder / "bert", **machine.TINY)
+            sys.exit(gpu_check.rehearse(folder, model) or measure(folder, model, True, 10, 64))
         if args.check:
             from tests.benchmarks import gpu_check
 
             os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # before CUDA, for equal bits
             sys.exit(gpu_check.check(folder))
         print(machine.described(), flush=True)
-        sys.exit(measure(folder, args.model or random_bert(folder / "bert"), args.quick))
+        sys.exit(measure(folder, args.model or machine.random_bert(folder / "bert"), args.quick))
 
 
 def missing() -> str:
@@ -85,20 +92,6 @@ def quiet() -> None:
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-
-
-def random_bert(folder: Path, **shape: int) -> Path:
-    """A folder with a classifier of BERT base's size, or of another shape, and the bundled
-    checkpoint's tokenizer."""
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    from finetune.data import checkpoints
-
-    tokenizer = AutoTokenizer.from_pretrained(checkpoints.bundled_folder())
-    tokenizer.save_pretrained(folder)
-    config = BertConfig(vocab_size=len(tokenizer), **shape)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
 
 
 def measure(folder: Path, model: Path, quick: bool, steps: int = 100, pairs: int = 3668) -> int:

@@ -76,6 +76,29 @@ def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:
     return bool(problems)
 
 
+def rehearse(folder: Path, model: Path) -> int:
+    """Check a tiny model on a processor, with a tape in place of graphs, and see that a wrong step
+    is found. Returns the exit status."""
+    from unittest import mock
+
+    from finetune.training import cuda_graphs
+    from tests.support.tape import TapeRecorder
+
+    def recorder(configuration: RunConfig, *_: Any) -> TapeRecorder | None:
+        return TapeRecorder() if configuration.cuda_graphs == "auto" else None
+
+    COMMON.update(checkpoint=str(model), max_steps=8, max_length=32, learning_rate=1e-2)
+    with (
+        mock.patch.object(cuda_graphs, "recorder_for", recorder),
+        mock.patch.dict(CASES, {"plain": {}}, clear=True),
+    ):
+        failed = check(folder, ("no",)) or bool(fall_back(folder, "no"))
+        with mock.patch.object(cuda_graphs.RecordedStep, "_before_replay", lambda step: None):
+            found = compare(folder, "no", {})
+    print(f"a wrong step: {found[:60] or 'is not found'}", flush=True)
+    return int(failed or not found)
+
+
 def told(name: str, problem: str) -> list[str]:
     print(f"{name}: {problem or 'ok'}", flush=True)
     return [problem] if problem else []
@@ -188,7 +211,7 @@ def answer(folder: Path) -> str:
     from finetune.data import splits
     from finetune.environment import devices
     from finetune.inference.scorer import Scorer
-    from tests.benchmarks.gpu import random_bert
+    from tests.benchmarks.machine import random_bert
 
     model = random_bert(folder / "small", num_hidden_layers=2)
     pairs = splits.load_pairs(config("no"), folder).splits["validation"]

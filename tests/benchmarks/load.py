@@ -10,6 +10,7 @@ takes, what failed, the app's memory; and first the memory of an app of its own 
 odd calls (`odd_calls`), which ask four toys in turn, one more than are kept loaded.
 
     python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--sweeps 3]
+        [--quick]
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import os
 import random
 import re
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -57,18 +59,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sweeps", type=int, default=3, help="of odd calls")
-    args = parser.parse_args()
+    quick = {"clients": 5, "asking": 1.0, "seconds": 3.0, "rounds": 1, "sweeps": 0}
+    args = machine.parsed(parser, **quick)
     print(machine.described())
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        sweep_memory(Path(folder), args.sweeps)
+        if args.sweeps:
+            sweep_memory(Path(folder), args.sweeps)
+        config = RunConfig()
+        if args.quick:
+            tiny = machine.random_bert(Path(folder) / "tiny", **machine.TINY)
+            config = config.changed(checkpoint=str(tiny))
         store = RunStore(Path(folder) / "runs")
         with pages.app(store) as (app, url):
             try:
-                _measure(store, app, url, args)
+                failures = _measure(store, app, url, config, args)
             finally:
                 for run in store.runs():
                     workers.kill_worker(run)
+    sys.exit(bool(failures))
 
 
 def sweep_memory(folder: Path, sweeps: int) -> None:
@@ -83,10 +92,13 @@ def sweep_memory(folder: Path, sweeps: int) -> None:
             print(f"{f'after {sweep.calls} odd calls':<32}{memory:.0f} MiB", flush=True)
 
 
-def _measure(store: RunStore, app: psutil.Process, url: str, args: argparse.Namespace) -> None:
-    model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
+def _measure(
+    store: RunStore, app: psutil.Process, url: str, config: RunConfig, args: argparse.Namespace
+) -> list[str]:
+    """Print what was measured; returns what failed."""
+    model = _begin(store, config.changed(max_steps=5, name="a model to ask"))
     pages.wait(lambda: model.state().status == "finished", 0.05, 180)
-    run = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
+    run = _begin(store, config.changed(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
     pages.wait(lambda: run.state().step > 60, 0.05, 180)
     first = Crowd(url, run.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
@@ -120,6 +132,7 @@ def _measure(store: RunStore, app: psutil.Process, url: str, args: argparse.Name
     for failure in sorted(set(crowd.failures))[:5]:
         print("failed:", failure)
     print(f"load: ratio {under / alone:.2f}")
+    return crowd.failures
 
 
 @dataclass

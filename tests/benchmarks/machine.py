@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from finetune.environment import devices
 
@@ -16,6 +18,34 @@ SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "s
 
 
 MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
+
+
+# A classifier that is trained in a moment.
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+
+
+def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """Parse the command line; `--quick` sets the values of `quick` in place of those given."""
+    about = "run through in seconds, with figures that mean nothing"
+    parser.add_argument("--quick", action="store_true", help=about)
+    args = parser.parse_args()
+    if args.quick:
+        vars(args).update(quick)
+    return args
+
+
+def random_bert(folder: Path, **shape: int) -> Path:
+    """A folder with a classifier of BERT base's size, or of another shape, and the bundled
+    checkpoint's tokenizer."""
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    from finetune.data import checkpoints
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoints.bundled_folder())
+    tokenizer.save_pretrained(folder)
+    config = BertConfig(vocab_size=len(tokenizer), **shape)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
 
 
 def described() -> str:

@@ -6,7 +6,7 @@ the same rows and takes hours over them); the largest resident memory of each pr
 (Linux, `VmHWM`). The ratio is the peak at the small file over the peak at the large one, of the
 worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter more.
 
-    python -m tests.benchmarks.memory [--small 50000] [--rows 1000000]
+    python -m tests.benchmarks.memory [--small 50000] [--rows 1000000] [--quick]
 """
 
 from __future__ import annotations
@@ -91,20 +91,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", type=int, default=50_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    args = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=20)
+    args = machine.parsed(parser, small=300, rows=300, steps=2)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     print(machine.described())
     print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
     peaks: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for rows in (args.small, args.rows):
+        for rows in sorted({args.small, args.rows}):
             path, runs = f"{folder}/{rows}.csv", f"{folder}/runs-{rows}"
             write(Path(path), rows)
             source = ["--runs", runs, "--train_file", path]
             workers = {
                 "check": ["check", *source],
                 "again": ["check", *source],
-                "train": ["train", *source, "--max_steps", "20", "--max_eval_samples", "200"],
+                "train": [
+                    "train",
+                    *source,
+                    "--max_steps",
+                    str(args.steps),
+                    "--max_eval_samples",
+                    "200",
+                ],
                 "predict": ["predict", "--file", path, "--out", f"{path}.out.csv", "--run"],
             }
             for name, command in workers.items():
@@ -112,7 +120,7 @@ def main() -> None:
                 seconds, peak = measure(["finetune", *command, *run])
                 peaks.setdefault(name, []).append(peak)
                 print(f"{name:<10}{rows:>12,}{peak:>8.0f}{seconds:>10.1f}", flush=True)
-    print(f"memory: ratio {min(small / large for small, large in peaks.values()):.2f}")
+    print(f"memory: ratio {min(sizes[0] / sizes[-1] for sizes in peaks.values()):.2f}")
 
 
 if __name__ == "__main__":

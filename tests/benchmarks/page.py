@@ -7,7 +7,7 @@ and enabled, and a click on a tab, tried at every frame, has turned to it. *Even
 process stands in for a worker and writes steps into a run's events at irregular times while a
 Chromium watches the run; from the time of an event to the frame that shows its step.
 
-    python -m tests.benchmarks.page [--rounds 7] [--events 80]
+    python -m tests.benchmarks.page [--rounds 7] [--events 80] [--quick]
 
 The ratio is the bare page's median over the app's: 1 / 1.25 = 0.80 is as slow as it may be. A
 Chromium must be installed.
@@ -83,11 +83,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="of starting, and of opening")
     parser.add_argument("--events", type=int, default=80, help="steps written while one watches")
-    args = parser.parse_args()
+    args = machine.parsed(parser, rounds=1, events=3)
     print(machine.described())
     os.environ |= {"HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
     with tempfile.TemporaryDirectory() as folder:
-        for side in SIDES:  # the first one fills caches
+        for side in () if args.quick else SIDES:  # the first one fills caches
             starting(side, Path(folder))
         starts = machine.alternate(
             SIDES, args.rounds, lambda side: starting(side, Path(folder)), "s"

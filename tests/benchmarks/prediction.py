@@ -16,6 +16,7 @@ ONNX Runtime computes on the CPU; where there is a GPU it is no side, and int8 i
 the `Scorer` over the pipeline, both in fp32, of a file.
 
     python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 2]
+        [--quick]
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=60, help="pairs asked one by one")
     parser.add_argument("--seconds", type=float, default=4.0, help="of fifty clients, a round")
     parser.add_argument("--side", nargs=2, metavar=("SIDE", "FOLDER"))
-    args = parser.parse_args()
+    args = machine.parsed(parser, rounds=1, repeat=1, alone=3, seconds=0.1)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     if args.side:
         side, folder = args.side
@@ -68,12 +69,17 @@ def main() -> None:
     print("MRPC" if files else "the bundled pairs")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        if args.quick:
+            args.model = machine.random_bert(folder / "tiny", **machine.TINY)
         prepare(folder, _validation(folder, files), args.model or _trained(folder, files))
         options = ["--repeat", str(args.repeat), "--alone", str(args.alone)]
         options += ["--seconds", str(args.seconds)]
         figures: dict[str, list[Figures]] = {side: [] for side in sides(folder)}
 
         def file_rate(side: str) -> float:
+            if args.quick:
+                figures[side].append(measure(side, folder, args.repeat, args.alone, args.seconds))
+                return float(figures[side][-1]["file"])
             command = [sys.executable, "-m", "tests.benchmarks.prediction", *options]
             command += ["--side", side, str(folder)]
             output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

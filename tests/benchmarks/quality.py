@@ -19,7 +19,7 @@ recipe in the place of Recommended: one is chosen so, on both datasets and with 
 never on MRPC's validation split.
 
     python -m tests.benchmarks.quality [--mrpc FOLDER] [--seeds 1] [--pairs 1200]
-        [--change NAME=VALUE ...]
+        [--change NAME=VALUE ...] [--quick]
 """
 
 from __future__ import annotations
@@ -68,15 +68,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=1200, help="trained on; 0 for all")
     parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--checkpoint", default=RunConfig().checkpoint)
     parser.add_argument("--side", choices=SIDES)
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    args = machine.parsed(parser, pairs=40)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     if args.side:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(_train(config_of(args), args.side, args.mrpc, Path(folder))))
         return
     print(machine.described())
+    with tempfile.TemporaryDirectory() as folder:
+        if args.quick:
+            args.checkpoint = str(machine.random_bert(Path(folder), **machine.TINY))
+        _compare(args)
+
+
+def _compare(args: argparse.Namespace) -> None:
     trained: dict[str, list[Trained]] = {side: [] for side in SIDES}
     for seed in range(1, args.seeds + 1):
         for side in SIDES[:: -1 if seed % 2 else 1]:
@@ -118,7 +126,7 @@ def difference(trained: dict[str, list[Trained]], which: str) -> str:
 def _measured(side: str, seed: int, args: argparse.Namespace) -> Trained:
     command = [sys.executable, "-m", "tests.benchmarks.quality", "--side", side]
     command += ["--seed", str(seed), "--pairs", str(args.pairs), "--mrpc", str(args.mrpc)]
-    command += ["--change", *args.change]
+    command += ["--checkpoint", args.checkpoint, "--change", *args.change]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     curve, *rest = json.loads(output.strip().splitlines()[-1])
     return Trained([(seconds, f1) for seconds, f1 in curve], *rest)
@@ -175,7 +183,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     if args.side == "recommended":
         values |= dict(change.split("=", 1) for change in args.change)
     return RunConfig(seed=args.seed, max_train_samples=args.pairs).changed(
-        **values, data_seed=args.seed
+        **values, data_seed=args.seed, checkpoint=args.checkpoint
     )
 
 

@@ -11,7 +11,7 @@ the pruner ended the trial that would have been the best, and what it saved.
 Without options it ends within ten minutes: one study of five runs on 300 pairs. The figure meant is
 that of `--seeds 5 --trials 20 --pairs 0`, which takes a day.
 
-    python -m tests.benchmarks.search [--seeds 1] [--trials 5] [--pairs 300]
+    python -m tests.benchmarks.search [--seeds 1] [--trials 5] [--pairs 300] [--quick]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from finetune.search.space import Budget, default_space, distributions
 from finetune.search.study import PARTS, Study, make_pruner
 from tests.benchmarks import machine
 
-STUDIES, TRIALS = 200, 20  # of the simulation
+TRIALS = 20  # of a simulated study
 Score = tuple[float, int]  # the best so far, and the steps that all trials have taken
 
 
@@ -45,14 +45,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--trials", type=int, default=5, help="of random search")
     parser.add_argument("--pairs", type=int, default=300, help="trained on; 0 for all")
-    args = parser.parse_args()
+    parser.add_argument("--studies", type=int, default=200, help="simulated")
+    args = machine.parsed(parser, trials=1, pairs=32, studies=2)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     print(machine.described())
-    simulate()
+    simulate(args.studies)
     os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        config = RunConfig(max_train_samples=args.pairs)
+        if args.quick:
+            tiny = machine.random_bert(Path(folder), **machine.TINY)
+            config = config.changed(checkpoint=str(tiny))
+        _compare(config, args)
+
+
+def _compare(config: RunConfig, args: argparse.Namespace) -> None:
     errors: dict[str, list[float]] = {"random": [], "ours": []}
     for seed in range(1, args.seeds + 1):
-        config = RunConfig(max_train_samples=args.pairs, seed=seed)
+        config = config.changed(seed=seed)
         chance = _search(config, args.trials, 0, chance=True)
         ours = _search(config, 0, chance[-1][1], chance=False)
         goal = chance[-1][0]
@@ -102,11 +112,11 @@ def _chance(study: Study, seed: int) -> Callable[[], optuna.Trial]:
     return lambda: study.optuna_study.ask(distributions(dict(study.settings.space)))
 
 
-def simulate() -> None:
+def simulate(studies: int) -> None:
     """Print how often pruning ends the best trial, and what it saves."""
     space = distributions(default_space())
     lost, costs = [], {True: 0.0, False: 0.0}
-    for seed in range(STUDIES):
+    for seed in range(studies):
         for pruning in (True, False):
             pruner = make_pruner() if pruning else optuna.pruners.NopPruner()
             sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8, multivariate=True)
@@ -122,7 +132,7 @@ def simulate() -> None:
             if pruning:
                 lost.append(ended[finals.index(max(finals))])
     print(
-        f"simulated: pruning ends the best trial in {statistics.mean(lost):.1%} of {STUDIES} "
+        f"simulated: pruning ends the best trial in {statistics.mean(lost):.1%} of {studies} "
         f"studies, and takes {costs[True] / costs[False]:.2f} of the time"
     )
 

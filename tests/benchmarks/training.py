@@ -12,7 +12,7 @@ large product in the same precision, measured in the same process before and aft
 hardware has no bf16, Recommended and `Trainer` train in fp32, and the product is one in fp32.
 
     python -m tests.benchmarks.training [--train_file FILE] [--checkpoint NAME] [--batch 8]
-        [--steps 60] [--rounds 3]
+        [--steps 60] [--rounds 3] [--quick]
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--side", choices=[*SIDES, "utilisation"])
-    args = parser.parse_args()
+    args = machine.parsed(parser, steps=2, rounds=1, train_file=None)
     if args.checkpoint == RunConfig().checkpoint or Path(args.checkpoint).is_dir():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     if args.side:
@@ -81,17 +81,21 @@ def main() -> None:
             print(json.dumps(measure(Path(folder), args)))
         return
     print(machine.described())
+    with tempfile.TemporaryDirectory() as folder:
+        if args.quick:
+            args.checkpoint = str(machine.random_bert(Path(folder), **machine.TINY))
+        _compare(args, ["course", "recommended"] if args.quick else [*SIDES])
+
+
+def _compare(args: argparse.Namespace, sides: list[str]) -> None:
     rates = machine.alternate(
-        list(SIDES),
-        args.rounds,
-        lambda side: _measure(side, args, args.batch, args.steps),
-        "samples/s",
+        sides, args.rounds, lambda side: _measure(side, args, args.batch, args.steps), "samples/s"
     )
     medians = {side: statistics.median(samples) for side, samples in rates.items()}
     print(f"\n{'side':<14}{'samples/s':>10}{'over course':>14}")
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f}{value / medians['course']:>14.2f}")
-    for batch in (8, 32):
+    for batch in () if args.quick else (8, 32):
         used = _measure("utilisation", args, batch, min(args.steps, 40))
         print(
             f"batch {batch}: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} in "

@@ -1,0 +1,28 @@
+"""Write the goldens anew: `python -m tests.goldens [arguments of pytest, such as -k check]`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.goldens import golden
+
+
+def main(arguments: list[str]) -> int:
+    os.environ[golden.RENEW] = "yes"
+    status = pytest.main([str(golden.FOLDER), "-n", "0", "-m", "", *arguments])
+    if not status and not arguments:
+        kept = {path.parent for path in golden.SEEN}
+        for folder in kept:
+            for path in set(folder.iterdir()) - golden.SEEN:
+                path.unlink()
+    subprocess.run(["git", "add", "--intent-to-add", golden.FOLDER], check=False)
+    subprocess.run(["git", "diff", "--stat", "--", golden.FOLDER], check=False)
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""Fixtures of the goldens: copies of the toy runs, behind a served page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from finetune.environment import devices
+from finetune.runs.store import RunStore
+from finetune.ui import app
+from tests.support import toy_runs
+from tests.support.hub import LoopbackHub
+from tests.support.server import Server
+from tests.support.toy_runs import ToyRuns
+
+
+@pytest.fixture(autouse=True)
+def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widths of texts and precisions are the same on all machines; what a command sets in its
+    process is undone."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(devices, "prefers_bf16", lambda device=None: False)
+
+
+@pytest.fixture(scope="session")
+def server_of_goldens(
+    trained: ToyRuns, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    store = trained.store(tmp_path_factory.mktemp("goldens") / "runs")
+    blocks = app.build(store)
+    _, url, _ = app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
+    yield Server(blocks, store, url)
+    blocks.close()
+
+
+@pytest.fixture
+def server(server_of_goldens: Server, hub: LoopbackHub) -> Server:
+    return server_of_goldens
+
+
+def words_of(store: RunStore, trained: ToyRuns, **more: object) -> dict[str, object]:
+    """Placeholders of what differs from one store of the toy runs to another."""
+    ids = {f"RUN-{name}": run.id for name, run in toy_runs.runs_by_name(store).items()}
+    words = {"RUNS": store.root, "TOYS": trained.folder, "PROCESSOR": devices.processor_name()}
+    return {**ids, **words, **more}

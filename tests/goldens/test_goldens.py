@@ -1,0 +1,252 @@
+"""What a person or a program notices of the product, compared with what it was before."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
+import pytest
+from mcp import ClientSession
+from mcp.client.streamable_http import streamablehttp_client
+from transformers import AutoTokenizer
+
+import finetune
+from finetune.__main__ import COMMANDS, main
+from tests.goldens import golden
+from tests.goldens.conftest import words_of
+from tests.goldens.files import FILES, write
+from tests.support import toy_runs
+from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.server import Server
+from tests.support.toy_runs import ToyRuns
+
+WRONG = """
+fly
+train --learning_rate 0,0001
+train --learning_rate fast
+train --learning_rate 2
+train --num_train_epochs -1
+train --learn_fast
+train --preset Quick
+train --dataset nobody/nothing
+train --checkpoint {folder}/absent
+train --train_file {folder}/absent.csv
+train --validation_file {rows}
+train --train_file {rows} --label_column colour
+train --train_file {rows} --sentence1_column same --sentence2_column same
+train --config {folder}/absent.json
+train --config {folder}/broken.json
+train --config {folder}/list.json
+train --config {folder}/unknown.json
+train --config {folder}
+train --accelerate_config {rows}
+train --engine cloud
+train --run nothing
+train --run classes
+train --metrics beauty
+train --metric_for_best_model beauty
+train --folds 1
+train --lr_scheduler_type wavy
+check --train_file {rows} --delimiter ;;
+check --train_file {rows} --encoding klingon
+check --train_file {rows} --quote xx
+check --train_file {rows} --task poetry
+check --train_file {rows} --positive_label maybe
+check --train_file {rows} --label_map yes
+check --train_file {rows} --validation_share 2
+probe --checkpoints one
+search --over learning_rate=
+search --over learning_rate --over learning_rate
+search --over name=a,b
+search --trials 0
+search --study nothing
+evaluate
+evaluate --run nothing
+sure --run classes --error 1.5
+sure --run classes --split test
+rank nothing
+rank classes score
+gate --new classes --old nothing
+gate --new classes --old again --golden {folder}/absent.csv
+monitor classes {folder}/absent.csv
+predict --run classes --file {folder}/absent.csv --out {folder}/out.csv
+predict --run classes --file {rows} --out {folder}/out.doc
+predict --run classes --file {rows} --out {rows}
+predict --run classes --file {rows} --out {folder}/out.csv --sentence1_column colour
+predict --run classes --file {rows} --out {folder}/out.csv --review {folder}/out.csv
+export --run classes
+export --model {folder} --to {folder}/model.onnx
+models --remove nothing
+models --size tiny
+deploy name-without-owner
+""".strip().splitlines()
+
+
+def command(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The exit status of a command and what it printed: its answer, or else its last line."""
+    try:
+        status = main(words)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    printed = capsys.readouterr()
+    text = printed.out or "".join(printed.err.splitlines(keepends=True)[-1:])
+    if text.startswith("{"):
+        text = golden.laid_out(json.loads(text)) + "\n"
+    return f"exit status {status}\n{text}"
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_files_are_read_as_before(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = zip(("train", "validation", "test"), write(tmp_path, case), strict=False)
+    options = [f"--{split}_file={path}" for split, path in files]
+    told = command(["check", "--json", f"--runs={tmp_path / 'runs'}", *options], capsys)
+    golden.compare(f"check/{case.replace(' ', '-')}.txt", told, FOLDER=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_a_command_helps_as_before(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = command([*name.split(), "--help"], capsys)
+    usage, others = told.split("\n\n", 1)  # versions of Python break the lines otherwise
+    golden.compare(f"help/{name or 'finetune'}.txt", f"{' '.join(usage.split())}\n\n{others}")
+
+
+def test_wrong_commands_are_refused_as_before(
+    trained: ToyRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = trained.store(tmp_path / "runs")
+    rows = trained.file(toy_runs.CLASSES, "test")
+    (tmp_path / "broken.json").write_text('{"learning_rate": ')
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "unknown.json").write_text('{"learning_rat": 1}')
+    told = []
+    for text in WRONG:
+        words = text.format(folder=tmp_path, rows=rows).split()
+        if words[:1] not in (["fly"], ["deploy"], []):
+            words.append(f"--runs={store.root}")
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        lines = "".join(capsys.readouterr()).splitlines()
+        line = next((line for line in lines if re.search("(error|failed|blocks): ", line)), "")
+        told.append(f"$ {text}\n{status}: {line}\n")
+    golden.compare("wrong.txt", "\n".join(told), **words_of(store, trained, FOLDER=tmp_path))
+
+
+def test_programs_and_agents_find_what_they_found_before(server: Server) -> None:
+    with server.client() as web:
+        endpoints = web.get("gradio_api/info").json()["named_endpoints"]
+    for endpoint in endpoints.values():
+        del endpoint["code_snippets"]  # Gradio's
+    golden.compare("http.txt", golden.laid_out(endpoints))
+
+    async def list_tools() -> list[dict[str, Any]]:
+        async with (
+            streamablehttp_client(f"{server.url}gradio_api/mcp/") as (read, write, _),
+            ClientSession(read, write) as session,
+        ):
+            await session.initialize()
+            return [tool.model_dump() for tool in (await session.list_tools()).tools]
+
+    with ThreadPoolExecutor(1) as pool:  # a browser's loop may be this thread's
+        tools = pool.submit(asyncio.run, list_tools()).result()
+    golden.compare("mcp.txt", golden.laid_out(tools))
+
+
+def plain(value: Any) -> Any:
+    """A value of the Python API as JSON; of long columns of numbers the ends."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        whole = [*map(plain, value)]
+        return [*whole[:4], f"... {len(whole)} in all", *whole[-4:]] if len(whole) > 12 else whole
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@pytest.mark.parametrize("kind", toy_runs.KINDS)
+def test_a_run_is_recorded_and_evaluated_as_before(
+    kind: str, server: Server, trained: ToyRuns
+) -> None:
+    run = toy_runs.runs_by_name(server.store)[kind]
+    words = words_of(server.store, trained)
+    happened = map(json.loads, (run.folder / "events.jsonl").read_text().splitlines())
+    lines = "".join(golden.laid_out(event) + "\n" for event in happened)
+    golden.compare(f"runs/{kind}/events.txt", lines, **words)
+    with server.client() as web:
+        event = web.post("gradio_api/call/run_status", json={"data": [run.id]}).json()["event_id"]
+        answer = web.get(f"gradio_api/call/run_status/{event}").text
+        bundle = web.get(f"finetune/runs/{run.id}/script.zip").content
+    status = golden.laid_out(json.loads(answer.split("data: ", 1)[1]))
+    golden.compare(f"runs/{kind}/status.txt", status, **words)
+    with zipfile.ZipFile(io.BytesIO(bundle)) as script:
+        names = script.namelist()
+        told = [f"{name}\n" for name in names]
+        for name in ("requirements.txt", "config.json", "train.py"):
+            text = script.read(f"{run.id}/{name}").decode()
+            if name == "train.py":  # the same for all
+                golden.compare("runs/train.py.txt", text, **words)
+            else:
+                told.append(f"\n{name}:\n{text}")
+    golden.compare(f"runs/{kind}/script.txt", "".join(told), **words)
+    evaluation = golden.laid_out(plain(finetune.evaluate(run).analysis))
+    golden.compare(f"runs/{kind}/evaluation.txt", evaluation, **words)
+
+
+@pytest.mark.parametrize("kind", toy_runs.KINDS)
+def test_commands_on_a_run_answer_as_before(
+    kind: str,
+    trained: ToyRuns,
+    tmp_path: Path,
+    hub: LoopbackHub,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store, out = trained.store(tmp_path / "runs"), tmp_path / "out.csv"
+    words = words_of(store, trained, FOLDER=tmp_path)
+    rows = trained.file(kind, "validation")
+    commands = [
+        f"evaluate --run={kind}",
+        f"evaluate --run={kind} --open_test",
+        f"sure --run={kind} --error=0.4",
+        f"rank --no-measure {kind} again",
+        f"gate --new={kind} --old=again",
+        f"gate --new=again --old={kind} --max_lost=3",
+        f"monitor {kind} {trained.file(kind, 'new')}",
+        f"predict --run={kind} --file={rows} --out={out} --review={tmp_path / 'review.csv'}",
+        f"export --model={store.root / toy_runs.runs_by_name(store)[kind].id / 'best'} "
+        f"--to={tmp_path / 'model.onnx'}",
+    ]
+    told = [
+        f"$ {text}\n{command([*text.split(), f'--runs={store.root}'], capsys)}\n"
+        for text in commands
+    ]
+    golden.compare(f"runs/{kind}/commands.txt", "".join(told), **words)
+    golden.compare(f"runs/{kind}/predicted.csv", out.read_text(), **words)
+    run = toy_runs.runs_by_name(store)[kind]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    tokenizer = AutoTokenizer.from_pretrained(run.best)
+    names = {part.name for part in session.get_inputs()}
+    answers = []
+    for text in ("the cat sees a dog .", "a bee fears the owl ."):
+        inputs = tokenizer(text, "the cat sees a dog .", return_tensors="np")
+        (logits,) = session.run(None, {k: v for k, v in inputs.items() if k in names})
+        answers.append(f"{text}: {logits.tolist()}\n")
+    golden.compare(f"runs/{kind}/onnx.txt", "".join(answers), **words)
+    hub.add_user(TOKEN, "ada")
+    finetune.push_to_hub(run, "ada/toy", token=TOKEN)
+    card = hub.repos["model", "ada/toy"].files["README.md"].decode()
+    golden.compare(f"runs/{kind}/card.txt", card, **words)

@@ -1,0 +1,122 @@
+"""The tabs of the page and its views of runs in a browser, compared with what they were before."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Request, expect
+
+from tests.goldens import golden
+from tests.goldens.conftest import words_of
+from tests.support import toy_runs
+from tests.support.browser import launch_browser, new_page, pick
+from tests.support.server import Server
+from tests.support.toy_runs import ToyRuns
+
+OUTLINE = Path(__file__).with_name("outline.js").read_text(encoding="utf-8")
+PATIENCE = 60.0  # seconds in which a view has to be as before
+# Seconds without a change after which a view is looked at, if nothing is asked, and if something
+# is: some views ask again and again.
+QUIET, STILL = 0.4, 4.0
+ALL = "[role=tabpanel]:visible >> nth=0"
+
+
+class Views:
+    """A page, what it has asked and not heard yet, and how its views differ from the goldens."""
+
+    def __init__(self, page: Page, words: Mapping[str, object]) -> None:
+        self.page, self.words = page, words
+        self.asked = set[Request]()
+        self.problems: list[str] = []
+        page.on("request", self._begun)
+        for end in ("requestfinished", "requestfailed"):
+            page.on(end, lambda request: self.asked.discard(request))  # type: ignore[call-overload]
+
+    def _begun(self, request: Request) -> None:
+        if not re.search("/finetune/(watch|news)/|heartbeat", request.url):
+            self.asked.add(request)
+
+    def compare(self, name: str, selector: str = ALL) -> None:
+        """Compare a part of the page with its golden, as soon as it is as that, or at last."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            text = golden.masked(self._settled(selector), self.words)
+            problem = golden.difference(f"page/{name}.html", text)
+            if not problem or time.monotonic() > deadline:
+                break
+        self.problems += [problem] if problem else []
+
+    def _settled(self, selector: str) -> str:
+        """The outline of a part once nothing changes any more."""
+        text, changed, heard = "", time.monotonic(), time.monotonic()
+        while time.monotonic() < heard + QUIET and time.monotonic() < changed + STILL:
+            self.page.wait_for_timeout(100)
+            now = str(self.page.locator(selector).evaluate(OUTLINE))
+            if now != text:
+                text, changed, heard = now, time.monotonic(), time.monotonic()
+            elif self.asked:
+                heard = time.monotonic()
+        return text
+
+
+@pytest.mark.slow
+def test_the_page_looks_as_before(server: Server, trained: ToyRuns, chromium: str) -> None:
+    page = new_page(launch_browser(chromium), viewport={"width": 1280, "height": 900})
+    views = Views(page, words_of(server.store, trained))
+    page.goto(server.url)
+    views.compare("head", ".ft-top")
+    views.compare("train-newest")
+    page.locator("#new-run").click()
+    page.locator("#advanced > button").click()
+    views.compare("train-form")
+    page.get_by_role("tab", name="Data", exact=True).click()
+    pick(page, page.locator("#pairs input"), "Bundled pairs")
+    expect(page.locator("#rows table tbody tr")).to_have_count(10)
+    expect(page.locator("#look-progress .ft-status")).to_have_count(0)
+    for fold in ("own-files", "part-reading", "part-rows", "part-hub"):
+        page.locator(f"#{fold} > button").click()
+    views.compare("data")
+    see_runs(page, views)
+    see_answers(page, views)
+    page.get_by_role("tab", name="Publish", exact=True).click()
+    views.compare("publish")
+    page.close()
+    assert not views.problems, "\n\n".join(views.problems)
+
+
+def see_runs(page: Page, views: Views) -> None:
+    """The table, each run's parts, and two compared."""
+    page.get_by_role("tab", name="Runs", exact=True).click()
+    views.compare("runs")
+    for kind in toy_runs.KINDS:
+        page.locator("#runs-table .ft-open", has_text=kind).click()
+        views.compare(f"{kind}-evaluation")
+        page.get_by_role("radio", name="Errors", exact=True).check()
+        views.compare(f"{kind}-errors")
+        if kind == toy_runs.CLASSES:
+            page.get_by_role("radio", name="Progress and notes", exact=True).check()
+            page.locator("#run-config-fold > button").click()
+            views.compare("classes-progress")
+        page.locator("#all-runs-again").click()
+    for name in (toy_runs.CLASSES, toy_runs.AGAIN):
+        page.get_by_role("checkbox", name=f"Choose {name}").check()
+    page.locator("#compare-runs").click()
+    views.compare("compare")
+
+
+def see_answers(page: Page, views: Views) -> None:
+    """A pair answered and explained, and the form of a file."""
+    page.get_by_role("tab", name="Predict", exact=True).click()
+    pick(page, page.locator("#predict-run input"), re.compile("^classes"))
+    page.locator("#sentence1 textarea").fill("the cat sees a dog .")
+    page.locator("#sentence2 textarea").fill("a cat fears the dog .")
+    page.locator("#sentence2 textarea").press("Enter")
+    page.locator("#ask-why").click()
+    expect(page.locator("#reasons")).to_contain_text("cat")
+    views.compare("predict-pair")
+    page.get_by_role("radio", name="A file", exact=True).check()
+    views.compare("predict-file")
