@@ -143,9 +143,10 @@ def describe_cells(cells: Sequence[Any]) -> Profile:
 
 def _describe_lists(cells: Sequence[Any]) -> Profile:
     """Classify a column of lists and objects: its values are labels if they recur."""
-    labels = [label for cell in cells for label in label_text(read_value(cell)).split(";")]
-    values = frozenset(labels)
-    return Profile("lists" if len(values) <= max(2, len(cells) // 2) else "unusable", values)
+    labels = (label for cell in cells for label in label_text(read_value(cell)).split(";"))
+    values = frozenset(filter(None, labels))
+    recur = len(values) <= max(2, len(cells) // 2)
+    return Profile("empty" if not values else "lists" if recur else "unusable", values)
 
 
 def _is_date(text: str) -> bool:
