@@ -26,7 +26,7 @@ Rows = Iterator[tuple[int, dict[str, Any]]]  # line from 1, and cells by their c
 
 MAX_FIELD = 1_000_000  # characters of a cell
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
-MAX_UNPACKED = 8 * 2**30  # bytes; for visitors as many as they may upload
+MAX_UNPACKED = 8 * 2**30  # bytes; for visitors twice as many as they may upload
 MAX_COLUMNS = 4096
 TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
 
@@ -142,7 +142,7 @@ class _BoundedGzip(gzip.GzipFile):
 
 def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
     """Raise DataError if a file unpacks to far more than text does, or to more than is read."""
-    most = min(MAX_UNPACKED, owners.policy().limits.upload_bytes)
+    most = min(MAX_UNPACKED, 2 * owners.policy().limits.upload_bytes)
     if unpacked > most:
         raise DataError(
             "{name} unpacks to more than {most:,} MiB.",
