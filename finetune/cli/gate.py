@@ -10,7 +10,7 @@ from pathlib import Path
 from finetune import api
 from finetune.cli import file_arguments
 from finetune.cli.outputs import check_outputs, write_output
-from finetune.evaluation import gate_report, release
+from finetune.evaluation import gate, release
 from finetune.runs.store import default_root, named_run
 
 
@@ -46,10 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     if args.golden is not None:
         request = file_arguments.request_from_arguments(args, new, args.golden)
     judged = api.gate(new, old, args.golden, args.max_lost, args.min_gain, request)
-    print(gate_report.as_text(judged))
+    print(gate.as_text(judged))
     if args.json:
         values = asdict(judged) | {"status": judged.status}
         write_output(args.json, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     if args.markdown:
-        write_output(args.markdown, gate_report.as_markdown(judged))
+        write_output(args.markdown, gate.as_markdown(judged))
     return judged.status

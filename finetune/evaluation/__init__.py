@@ -9,7 +9,6 @@ __all__ = [
     "examples",
     "file_shift",
     "gate",
-    "gate_report",
     "in_ten",
     "monitoring",
     "picking",

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from finetune.errors import DataError
 from finetune.messages import message as _
-from finetune.metrics import label_free, prediction_powered
+from finetune.metrics import label_free
 from finetune.metrics.intervals import Interval, wilson_interval
 from finetune.metrics.label_free import TwoSample
 
@@ -211,7 +211,7 @@ def with_labels(
     shares = np.array([file.answers.get(name, 0) for name in names]) / file.rows
     mean = np.average(scale, weights=counts)
     spread = np.average((scale - mean) ** 2, weights=counts)
-    accuracy, *found = prediction_powered.share_intervals(
+    accuracy, *found = label_free.share_intervals(
         known, expected, np.array([mean, *shares]), np.array([spread, *shares * (1 - shares)]),
         file.parts.get("confidence", 1.0) * file.rows,
     )  # fmt: skip

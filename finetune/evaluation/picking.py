@@ -4,7 +4,7 @@ evaluations on the same pairs, which makes its score there too good."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -60,7 +60,8 @@ class Picking:
 def run_picking(
     run: Run, summary: RunSummary, others: Iterable[tuple[Run, RunSummary]] = ()
 ) -> Picking | None:
-    """Return the selection bias of a run's kept model; None if unknown.
+    """Return the selection bias of a run's kept model. None unless it was picked among several
+    evaluations whose logits are saved.
 
     Args:
         others: runs that it was picked among if its model is the best of all, such as the trials
@@ -74,9 +75,14 @@ def run_picking(
     top = max((each.score for each in own), default=0.0)
     is_best = all(each.score <= top for each in rest)
     candidates = own + rest if is_best else own
+    kept = [each for each in own if each.step == best.step]
+    if not kept or len(candidates) < 2:
+        return None
     names = tuple(each.name for each in measured(run.config(), prepared.target))
-    kept = run.folder, best.step
-    return measure_picking(kept, candidates, metric, prepared.target, names)
+    runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
+    version = tuple(map(saved_predictions.files_version, runs))
+    bias = _bias(kept[0], tuple(candidates), metric, prepared.target, names, version)
+    return Picking(len(candidates), bias) if bias else None
 
 
 def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
@@ -97,21 +103,6 @@ def difference(first: Picking | None, second: Picking | None) -> dict[str, float
     """Return by how much more the selection bias raises a first model's scores than a second's."""
     added, other = (picked.bias if picked else {} for picked in (first, second))
     return {name: added.get(name, 0.0) - other.get(name, 0.0) for name in {**added, **other}}
-
-
-def measure_picking(
-    kept: tuple[Path, int], candidates: Sequence[Candidate], metric: str, target: Target,
-    names: tuple[str, ...],
-) -> Picking | None:  # fmt: skip
-    """Return the selection bias of a kept model, named by its run's folder and its step. None
-    unless it was picked among several with saved logits."""
-    found = [candidate for candidate in candidates if candidate[:2] == kept]
-    if not found or len(candidates) < 2:
-        return None
-    runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
-    version = tuple(saved_predictions.files_version(run) for run in runs)
-    bias = _bias(found[0], tuple(candidates), metric, target, names, version)
-    return Picking(len(candidates), bias) if bias else None
 
 
 @lru_cache(maxsize=32)
@@ -145,7 +136,7 @@ def _bias(
                         losses.append(task_of(target).losses(read.logits, read.labels))
         if len(answers) > 1:
             truth, each = own.labels, np.stack(answers)
-            statistics = selection.statistics(sampled, truth, each, target.size, target.positive)
+            statistics = selection.statistics(sampled, truth, each, target.meant)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
             worth = rows_worth(

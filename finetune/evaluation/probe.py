@@ -28,6 +28,7 @@ from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.metrics import catalog, cross_fitting
 from finetune.metrics.classification import Indices
+from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import comparison
 from finetune.tasks.base import Target, Targets, one_stratum
@@ -43,22 +44,13 @@ Progress = Callable[[str, int, int], None]  # checkpoint, pairs read by all so f
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A score on pairs that the linear model was not fitted to, with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Probed:
     """The findings on one checkpoint."""
 
     checkpoint: str
     problem: Text = ""  # why it could not be probed; empty if it was
-    score: Figure | None = None
-    similarity: Figure | None = None  # of cosine similarity alone, if two sentences are compared
+    score: Interval | None = None
+    similarity: Interval | None = None  # of cosine similarity alone, if two sentences are compared
     milliseconds: float = 0.0  # to encode a pair
     parameters: int = 0
     size: int = 0  # bytes of its weights
@@ -86,7 +78,7 @@ class ProbeReport:
     """The checkpoints, the best first, and those that could not be probed at the end."""
 
     candidates: list[Probed]
-    words: Figure | None  # of TF-IDF, on the same folds
+    words: Interval | None  # of TF-IDF, on the same folds
     metric: str  # name of the score
     classes: int
     pairs: int
@@ -201,7 +193,7 @@ def probe(
     )
     return ProbeReport(
         rank(found, answers, drawn.targets, target, shared),
-        _figure(words, setting),
+        _interval(words, setting),
         task.headline.name,
         target.size,
         rows,
@@ -318,8 +310,8 @@ def _probe_one(
     answers, similar = _answers(vectors, setting)
     return Probed(
         checkpoint,
-        score=_figure(answers, setting),
-        similarity=_figure(similar, setting),
+        score=_interval(answers, setting),
+        similarity=_interval(similar, setting),
         milliseconds=1000 * seconds / len(truth),
         parameters=model.num_parameters(),
         size=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
@@ -378,10 +370,10 @@ def _answers(vectors: list[Vectors], setting: _Setting) -> tuple[Targets, Target
     return answers, cross_answers(setting.fold_of, by_cosine)
 
 
-def _figure(answers: Targets | None, setting: _Setting) -> Figure | None:
+def _interval(answers: Targets | None, setting: _Setting) -> Interval | None:
     if answers is None:
         return None
     target, truth = setting.target, setting.drawn.targets
     task, metrics = task_of(target), [task_of(target).headline]
     (interval,) = task.intervals(answers, truth, target, metrics, setting.shared).values()
-    return Figure(interval.value, interval.low, interval.high)
+    return interval

@@ -6,27 +6,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from finetune.data import csv_cells
 from finetune.errors import StoreError
-from finetune.evaluation import picking, report, saved_predictions, speed
-from finetune.evaluation.picking import Picking
+from finetune.evaluation import report, saved_predictions, speed
 from finetune.inference import decision_rule
 from finetune.messages import message as _
 from finetune.metrics import catalog
 from finetune.metrics.catalog import Metric
 from finetune.metrics.intervals import Interval
-from finetune.metrics.shared_rows import SharedRows
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks import comparison
-from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, task_of
 
 
@@ -119,40 +115,6 @@ def beside(store: RunStore, run: Run) -> list[Run]:
     return [run, *(other for other in store.runs() if other.id != run.id)]
 
 
-@dataclass(frozen=True, eq=False)
-class KeptAnswers:
-    """The answers of a run's kept model to its validation pairs."""
-
-    run: Run
-    target: Target
-    truth: Targets
-    table: pa.Table | None
-    answers: Targets
-
-    @cached_property
-    def picking(self) -> Picking | None:
-        """The selection bias of its scores."""
-        return picking.run_picking(self.run, self.run.state())
-
-    @cached_property
-    def shared(self) -> SharedRows | None:
-        """Which of the pairs share a sentence; None if their texts were not kept."""
-        return saved_predictions.shared_rows(self.table)
-
-
-def kept_answers(run: Run) -> KeptAnswers:
-    """Read the answers of a run's kept model. Raises a StoreError if they were not kept."""
-    summary = run.state()
-    if summary.best is None or summary.prepared is None:
-        raise StoreError("Run {id} was not evaluated.", id=run.id)
-    target = summary.prepared.target
-    saved = saved_predictions.read_logits(run, summary.best.step, target)
-    table = saved_predictions.read_examples(run, labels=saved.labels)
-    rule = decision_rule.read_rule(run.best)
-    values = task_of(target).answers(saved.logits, target, rule).values
-    return KeptAnswers(run, target, saved.labels, table, values)
-
-
 class ScoredRuns(NamedTuple):
     """Scores of runs on the same pairs; each with its folder, and True if it may be the best."""
 
@@ -165,10 +127,10 @@ class ScoredRuns(NamedTuple):
 @lru_cache(maxsize=16)
 def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
     """Score the runs in some folders; `versions` change with their files."""
-    answered: list[KeptAnswers] = []
+    answered: list[report.KeptAnswers] = []
     for folder in folders:
         with contextlib.suppress(StoreError):
-            each = kept_answers(Run(folder))
+            each = report.kept_answers(Run(folder))
             if not answered or report.same_pairs(each, answered[0]):
                 answered.append(each)
     if len(answered) < 2:

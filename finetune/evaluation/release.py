@@ -18,7 +18,7 @@ import numpy as np
 from finetune import uploads
 from finetune.data import checkpoint_files, checkpoints, hub_access
 from finetune.errors import DataError, NoSuchRun, StoreError, some
-from finetune.evaluation import gate, picking, ranking, report, saved_predictions, test_set
+from finetune.evaluation import gate, picking, report, saved_predictions, test_set
 from finetune.evaluation.gate import Judgement, Limits, Rows
 from finetune.inference import decision_rule, file_request, quantized
 from finetune.inference.file_request import PredictionRequest
@@ -112,10 +112,10 @@ def compare_validation(
 ) -> Judgement:
     """Judge by the answers to the validation pairs of the new run. They are saved with both runs; a
     model on the Hub is asked. What picking the best evaluation adds is taken off the gain."""
-    own = ranking.kept_answers(new)
+    own = report.kept_answers(new)
     table = own.table
     if isinstance(old, Run):
-        other = ranking.kept_answers(old)
+        other = report.kept_answers(old)
         if not report.same_pairs(own, other):
             reason = _(
                 "The runs were validated on different rows. Let both answer one golden file."

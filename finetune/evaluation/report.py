@@ -9,9 +9,9 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from finetune.errors import StoreError
 from finetune.evaluation import cross_validation, picking, saved_predictions, slices
-from finetune.evaluation.picking import Candidate, Picking
+from finetune.evaluation.picking import Picking
 from finetune.evaluation.saved_predictions import Rows, SavedLogits, Targets
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
 from finetune.metrics import catalog, intervals
 from finetune.metrics.catalog import Metric
-from finetune.metrics.cross_fitting import CrossFittedThreshold
+from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.runs.run import Run
@@ -33,7 +33,7 @@ from finetune.runs.summary import RunSummary
 from finetune.tasks import comparison
 from finetune.tasks.base import DecisionRule, Target
 from finetune.tasks.comparison import Comparison
-from finetune.tasks.registry import deciding_metric, measured, task_of
+from finetune.tasks.registry import measured, task_of
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
@@ -167,7 +167,6 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     # A temperature and a bound change no answer.
     rule = replace(decision_rule.read_rule(run.best), temperature=None, sure=None)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
-    candidates = picking.run_candidates(run, summary) if split == "validation" else []
     version = saved_predictions.files_version(run)
     return _evaluate(
         run.folder,
@@ -176,9 +175,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
         tuple(sorted(steps)),
         summary.prepared.target,
         rule,
-        deciding_metric(run.config(), summary.task),
         tuple(metric.name for metric in measured(run.config(), summary.prepared.target)),
-        tuple(candidates),
         len(cross_validation.read_folds(run)) if split == "validation" else 0,
         version,
     )
@@ -192,9 +189,7 @@ def _evaluate(
     other_steps: tuple[int, ...],
     target: Target,
     rule: DecisionRule,
-    metric: str,
     names: tuple[str, ...],  # of all metrics
-    candidates: tuple[Candidate, ...],
     folds: int,
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
@@ -218,7 +213,7 @@ def _evaluate(
         threshold=rule.threshold_for(target.names),
         scores=task.intervals(answers.values, truth, target, metrics, shared),
         most_probable=task.scores(task.plain_answers(scored.logits), truth, target, metrics),
-        picking=picking.measure_picking((folder, best_step), candidates, metric, target, names),
+        picking=picking.run_picking(run, run.state()) if split == "validation" else None,
         details=task.details(scored.logits, answers, truth, target, shared),
         order=(
             _order_consistency(run, scored, target, rule, metrics)
@@ -325,7 +320,7 @@ class Verdict:
     errors: int
     examples: int
     # A threshold worth choosing; None if there is none, or one was chosen.
-    better_threshold: CrossFittedThreshold | None
+    better_threshold: CrossFittedThresholds | None
     chosen: ChosenThreshold | None  # the saved threshold
     expected: Interval | None = None  # F1 that new pairs will show; None if that is the same
     candidates: int = 1  # evaluations that the model was picked among
@@ -367,12 +362,9 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     gain = None
     if baseline:
         measured_on = baselines[baseline].get("examples", examples) * analysis.worth / examples
-        between = (
-            intervals.correlation_difference
-            if headline.range[0] < 0
-            else intervals.newcombe_interval
+        gain = intervals.unpaired_difference(
+            expected or score, levels[baseline], measured_on, headline.range[0] < 0
         )
-        gain = between(expected or score, levels[baseline], measured_on)
     details, saved = analysis.details, analysis.threshold
     fitted = details.fitted
     chosen = None
@@ -394,24 +386,41 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     )
 
 
-class AnsweredPairs(Protocol):
-    """A kept model's answers to its validation pairs, such as a `RunEvaluation`."""
+@dataclass(frozen=True, eq=False)
+class KeptAnswers:
+    """The answers of a run's kept model to its validation pairs."""
 
-    @property
-    def target(self) -> Target: ...
-    @property
-    def truth(self) -> Targets: ...
-    @property
-    def answers(self) -> Targets: ...
-    @property
-    def table(self) -> pa.Table | None: ...
-    @property
-    def shared(self) -> SharedRows | None: ...
-    @property
-    def picking(self) -> Picking | None: ...
+    run: Run
+    target: Target
+    truth: Targets
+    table: pa.Table | None
+    answers: Targets
+
+    @cached_property
+    def picking(self) -> Picking | None:
+        """The selection bias of its scores."""
+        return picking.run_picking(self.run, self.run.state())
+
+    @cached_property
+    def shared(self) -> SharedRows | None:
+        """Which of the pairs share a sentence; None if their texts were not kept."""
+        return saved_predictions.shared_rows(self.table)
 
 
-def same_pairs(first: AnsweredPairs, second: AnsweredPairs) -> bool:
+def kept_answers(run: Run) -> KeptAnswers:
+    """Read the answers of a run's kept model. Raises a StoreError if they were not kept."""
+    summary = run.state()
+    if summary.best is None or summary.prepared is None:
+        raise StoreError("Run {id} was not evaluated.", id=run.id)
+    target = summary.prepared.target
+    saved = saved_predictions.read_logits(run, summary.best.step, target)
+    table = saved_predictions.read_examples(run, labels=saved.labels)
+    rule = decision_rule.read_rule(run.best)
+    values = task_of(target).answers(saved.logits, target, rule).values
+    return KeptAnswers(run, target, saved.labels, table, values)
+
+
+def same_pairs(first: KeptAnswers | RunEvaluation, second: KeptAnswers | RunEvaluation) -> bool:
     """Return True if two models were scored on the same examples, by what is learned, the true
     answers and, if they were kept, the texts. The range of a score is that of the training pairs,
     which may differ."""
@@ -426,8 +435,8 @@ def same_pairs(first: AnsweredPairs, second: AnsweredPairs) -> bool:
 
 
 def compare_runs(
-    first: AnsweredPairs, second: AnsweredPairs, metrics: Sequence[Metric],
-    bias: Mapping[str, float] | None = None,
+    first: KeptAnswers | RunEvaluation, second: KeptAnswers | RunEvaluation,
+    metrics: Sequence[Metric], bias: Mapping[str, float] | None = None,
 ) -> Comparison | None:  # fmt: skip
     """Compare two models on the same examples; None if the examples differ. `bias`: as `compare`
     takes it; by default that of the two runs."""

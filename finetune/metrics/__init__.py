@@ -11,7 +11,6 @@ __all__ = [
     "label_free",
     "modules",
     "multi_label",
-    "prediction_powered",
     "regression",
     "selection",
     "shared_rows",

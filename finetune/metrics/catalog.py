@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -45,12 +44,6 @@ class Tally:
         """The tally of a confusion matrix, whose rows are the true classes."""
         return cls(confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0))
 
-    @classmethod
-    def count(cls, labels: Indices, answers: Indices, counts: NDArray[Any], size: int) -> Tally:
-        """The tally of `counts` examples of each label and answer, of so many classes."""
-        parts = (labels, counts * (labels == answers)), (labels, counts), (answers, counts)
-        return cls(*(np.bincount(of, weights, size) for of, weights in parts))
-
 
 # A tally and the positive class (None for all classes) -> the metric, of shape (...).
 OfTally = Callable[[Tally, int | None], Floats]
@@ -59,9 +52,6 @@ Share = tuple[int, int, Callable[[float], float]]
 # Answers and truth of shape (examples, ...), and how often each example counts, of shape (examples,
 # samples) -> the metric, of shape (samples,).
 OfExamples = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], Floats]
-# Answers and truth of shape (examples, ...) -> by how much each example raises the metric, up to a
-# constant, times the number of examples; of shape (examples,).
-Effects = Callable[[NDArray[Any], NDArray[Any]], Floats]
 # Probabilities of shape (examples, classes), true classes, and the positive class -> the metric.
 OfProbabilities = Callable[[Probabilities, Indices, int | None], float]
 
@@ -81,7 +71,6 @@ class Metric:
             what other people's modules compute.
         of_tally: computes it from classes; None if it needs more than these.
         of_examples: computes it from scores, or from several labels.
-        effects: of the examples, wherever `of_examples` is given.
         of_probabilities: computes it from probabilities.
         as_share: if it is a proportion, or computed from one: the counts of that proportion, and
             the function from the proportion to the metric.
@@ -102,7 +91,6 @@ class Metric:
     kind: Literal["classes", "score", "labels", "any"] = "classes"
     of_tally: OfTally | None = None
     of_examples: OfExamples | None = None
-    effects: Effects | None = None
     of_probabilities: OfProbabilities | None = None
     as_share: Callable[[Tally, int], Share] | None = None
     library: str = ""
@@ -236,59 +224,44 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score",
-        of_examples=regression.pearson,
-        effects=regression.effects_on_pearson,
+        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson,
         library="scipy.stats.pearsonr",
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score",
-        of_examples=regression.spearman,
-        effects=regression.effects_on_spearman,
+        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman,
         library="scipy.stats.spearmanr",
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         plain=message("off by {value:.2f} on average"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.mean_absolute_error,
-        effects=regression.effects_on_absolute_error,
-        library="sklearn.metrics.mean_absolute_error",
+        of_examples=regression.mean_absolute_error, library="sklearn.metrics.mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
         of_examples=regression.root_mean_squared_error,
-        effects=regression.effects_on_squared_error,
         library="sklearn.metrics.root_mean_squared_error",
     ),
 )  # fmt: skip
 OF_LABELS = (  # measured wherever a row may have several labels
     Metric(
         "micro_f1", message("Micro F1"), message("micro F1"), kind="labels",
-        of_examples=multi_label.micro_f1,
-        effects=partial(multi_label.effects_on_f1, micro=True),
-        library="sklearn.metrics.f1_score", average="micro",
+        of_examples=multi_label.micro_f1, library="sklearn.metrics.f1_score", average="micro",
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=multi_label.macro_f1,
-        effects=multi_label.effects_on_f1,
-        library="sklearn.metrics.f1_score", average="macro",
+        of_examples=multi_label.macro_f1, library="sklearn.metrics.f1_score", average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
         plain=message("all labels right in {value:.0%}"),
-        of_examples=multi_label.subset_accuracy,
-        effects=partial(multi_label.effects_on_share, whole=True),
-        library="sklearn.metrics.accuracy_score",
+        of_examples=multi_label.subset_accuracy, library="sklearn.metrics.accuracy_score",
     ),
     Metric(
         "hamming_loss", message("Hamming loss"), message("Hamming loss"), kind="labels",
-        greater_is_better=False,
-        of_examples=multi_label.hamming_loss,
-        effects=multi_label.effects_on_share,
+        greater_is_better=False, of_examples=multi_label.hamming_loss,
         library="sklearn.metrics.hamming_loss",
     ),
 )  # fmt: skip

@@ -19,26 +19,17 @@ WORTHWHILE = 0.01  # of F1, for another threshold to be recommended
 
 
 @dataclass(frozen=True)
-class CrossFittedThreshold:
-    """The threshold of the best F1, with its expected effect on new examples."""
-
-    threshold: float  # fitted to all examples; the one to use
-    f1: Interval  # each fold at the threshold fitted to the other folds
-    gain: Interval  # of that over the most probable class
-
-    @property
-    def is_recommended(self) -> bool:
-        """True if the gain is worth a choice and is not due to chance."""
-        return self.gain.value >= WORTHWHILE and self.gain.low > 0
-
-
-@dataclass(frozen=True)
 class CrossFittedThresholds:
     """The threshold of each label with its best F1, and their expected effect on new examples."""
 
     thresholds: tuple[float, ...]  # fitted to all examples; a half for labels with too few
     f1: Interval  # micro F1, each fold at the thresholds fitted to the other folds
-    gain: Interval  # of that over a half for every label
+    gain: Interval  # of that over a half for every label, or the most probable class of two
+
+    @property
+    def threshold(self) -> float:
+        """The only one, if it is that of the positive class of two."""
+        return self.thresholds[0]
 
     @property
     def is_recommended(self) -> bool:
@@ -71,49 +62,24 @@ def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = 
 
 def cross_fit_threshold(
     scores: Probabilities, positives: Truths, shared: SharedRows | None = None
-) -> CrossFittedThreshold | None:
-    """Fit the threshold of the best F1, and estimate its F1 on new examples.
-
-    The best F1 on the examples that a threshold was fitted to is too good. Here each tenth of the
-    examples is answered at the threshold fitted to the other nine (Stone 1974,
-    https://doi.org/10.1111/j.2517-6161.1974.tb00994.x). The intervals are bootstrap intervals over
-    the examples.
-
-    Args:
-        scores: probability of the positive class; shape (examples,).
-        positives: which examples are of that class; shape (examples,).
-        shared: which examples share a sentence; linked ones are never on both sides of a fold.
-
-    Returns:
-        None with fewer than ten examples, or groups, of either class.
-    """
-    exact: Floats = np.asarray(scores, np.float64)
-    groups = np.arange(len(exact)) if shared is None else shared.fold_groups(FOLDS)
-    if not _suffices(positives, groups):
-        return None
-    fold_of = assign_folds(positives, FOLDS, groups)
-    answers = np.empty(len(exact), np.int64)
-    for fold in range(FOLDS):
-        others = fold_of != fold
-        threshold = classification.best_threshold(exact[others], positives[others])
-        answers[~others] = exact[~others] >= threshold
-    truth, plain = positives.astype(np.int64), (exact > 0.5).astype(np.int64)
-    return CrossFittedThreshold(
-        threshold=classification.best_threshold(exact, positives),
-        f1=intervals.score_intervals(answers, truth, [F1], 1, shared)[F1.name],
-        gain=intervals.difference_intervals(answers, plain, truth, [F1], 1, shared)[F1.name],
-    )
+) -> CrossFittedThresholds | None:
+    """Fit the threshold of the positive class of two, as below; both of shape (examples,)."""
+    return cross_fit_thresholds(scores[:, None], positives[:, None], shared)
 
 
 def cross_fit_thresholds(
     scores: Probabilities, truth: Truths, shared: SharedRows | None = None
 ) -> CrossFittedThresholds | None:
-    """Fit a threshold for each label, and estimate their effect on new examples, as above.
+    """Fit the threshold of the best F1 for each label, and estimate their F1 on new examples.
+
+    The best F1 on the examples that a threshold was fitted to is too good. Here each tenth of the
+    examples is answered at the thresholds fitted to the other nine (Stone 1974,
+    https://doi.org/10.1111/j.2517-6161.1974.tb00994.x).
 
     Args:
-        scores: probabilities of shape (examples, labels).
+        scores: probabilities of shape (examples, labels); of one label those of a class.
         truth: which labels the examples have, of the same shape.
-        shared: as above.
+        shared: which examples share a sentence; linked ones are never on both sides of a fold.
 
     Returns:
         None if no label has ten examples, or groups, with it and ten without it.
@@ -131,16 +97,20 @@ def cross_fit_thresholds(
             levels[label] = classification.best_threshold(exact[rows, label], truth[rows, label])
         return levels
 
-    answers = np.empty(truth.shape, np.int8)
+    answers = np.empty(truth.shape, bool)
     for fold in range(FOLDS):
         own = fold_of == fold
         answers[own] = exact[own] >= fit(~own)
-    true, plain = truth.astype(np.int8), (exact >= 0.5).astype(np.int8)
-    gains = intervals.difference_intervals(answers, plain, true, [MICRO_F1], None, shared)
+    one = truth.shape[1] == 1
+    plain = exact > 0.5 if one else exact >= 0.5
+    fitted, half, true = (
+        (each[:, 0] if one else each).astype(np.int64) for each in (answers, plain, truth)
+    )
+    metric, positive = (F1, 1) if one else (MICRO_F1, None)
     return CrossFittedThresholds(
-        thresholds=tuple(fit(np.ones(len(exact), bool)).tolist()),
-        f1=intervals.score_intervals(answers, true, [MICRO_F1], None, shared)[MICRO_F1.name],
-        gain=gains[MICRO_F1.name],
+        tuple(fit(np.ones(len(exact), bool)).tolist()),
+        *intervals.score_intervals(fitted, true, [metric], positive, shared).values(),
+        *intervals.difference_intervals(fitted, half, true, [metric], positive, shared).values(),
     )
 
 

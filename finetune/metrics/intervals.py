@@ -84,7 +84,7 @@ def score_intervals(
     """
     found = {}
     for metric, cells in _cells(truth, [answers], metrics):
-        effects = _effects(metric, cells, positive)[0]
+        effects = _effects(metric, cells, positive, shared)[0]
         worth = rows_worth(effects[cells.of_row], shared)
         score, (least, most) = _bca(metric, cells, positive, effects, worth), metric.range
         if math.isfinite(most) and not least + 1e-12 < score.value < most - 1e-12:
@@ -103,12 +103,16 @@ def _cells(
             yield metric, gathered(metric.of_tally is not None)
 
 
-def _measured(
+def measured(
     metric: Metric, truth: NDArray[Any], answers: NDArray[Any], positive: int | None, counts: Any
 ) -> Floats:
-    """Compute a metric of weighted cells; `counts` of shape (cells, samples)."""
+    """Compute a metric of weighted examples or cells; `counts` of shape (cells, samples)."""
     if metric.of_examples is not None:
         return metric.of_examples(answers, truth, counts)
+    return metric.tallied(_tally(truth, answers, positive, counts), positive)
+
+
+def _tally(truth: NDArray[Any], answers: NDArray[Any], positive: int | None, counts: Any) -> Tally:
     from scipy.sparse import csr_array
 
     size, cells = int(max(truth.max(), answers.max(), positive or 0)) + 1, len(truth)
@@ -118,22 +122,33 @@ def _measured(
         for classes in (truth, answers)
     )
     hits = labelled.multiply(truth == answers).tocsr()
-    return metric.tallied(Tally(hits @ counts, labelled @ counts, predicted @ counts), positive)
+    return Tally(hits @ counts, labelled @ counts, predicted @ counts)
 
 
-def _effects(metric: Metric, cells: _Cells, positive: int | None) -> Floats:
-    """Return by how much an example of each cell raises the metric of each model, times the number
-    of examples; shape (models, cells). Of very many cells of classes, whether they are right."""
-    truth, counts = cells.truth, cells.counts
-    if metric.effects is not None:
-        found = np.stack([metric.effects(each, truth) for each in cells.answers])
-    elif len(counts) ** 2 > _BUDGET:
-        found = np.stack([each == truth for each in cells.answers]).astype(np.float64)
-    else:  # the jackknife
-        left_out = counts[:, None] - np.eye(len(counts), dtype=np.int64)
-        without = [_measured(metric, truth, each, positive, left_out) for each in cells.answers]
-        found = -np.stack(without) * counts.sum()
-    return np.asarray(found - np.average(found, axis=1, weights=counts)[:, None])
+def _effects(
+    metric: Metric, cells: _Cells, positive: int | None, shared: SharedRows | None
+) -> Floats:
+    """Return by how much one example more of each cell raises the metric of each model, times the
+    number of examples; shape (models, cells). Of many, random ones stand for all; 0 if they are
+    many and none share a sentence."""
+    counts, found = cells.counts, []
+    few = len(counts) ** 2 <= _BUDGET
+    if not few and (shared is None or not shared.related):
+        return np.zeros((len(cells.answers), len(counts)))
+    base, step = np.arange(len(counts)), len(counts)
+    if not few:
+        step = min(1000, max(100, 10 * _BUDGET // len(counts)))
+        base = np.random.default_rng(0).choice(base, step, replace=False)
+    for own in np.array_split(np.arange(len(counts)), -(-len(counts) // step)):
+        rows = np.concatenate([base, own])
+        once = np.append(counts[base], np.zeros(len(own)))[:, None]
+        weights = once + np.eye(len(rows), len(own), -len(base))
+        found.append([
+            measured(metric, cells.truth[rows], each[rows], positive, weights)
+            for each in cells.answers
+        ])  # fmt: skip
+    effects = np.concatenate(found, axis=1) * counts[base].sum()
+    return np.asarray(effects - np.average(effects, axis=1, weights=counts)[:, None])
 
 
 def _bca(
@@ -142,7 +157,7 @@ def _bca(
     from scipy.special import ndtr, ndtri
 
     def statistic(counts: Any) -> Floats:
-        return _measured(metric, cells.truth, cells.answers[0], positive, counts)
+        return measured(metric, cells.truth, cells.answers[0], positive, counts)
 
     # 1. Scores of resamples: fewer of them where the cells are many.
     counts, total = cells.counts, int(cells.counts.sum())
@@ -180,9 +195,7 @@ def _at_end(
         share = wilson_interval(right * worth / examples, worth)
         low, high = (least + (most - least) * end for end in (share.low, share.high))
         return Interval(value, low, high)
-    truth, answers = cells.truth, cells.answers[0]
-    size = int(max(truth.max(), answers.max(), positive or 0)) + 1
-    tally = Tally.count(truth, answers, cells.counts, size)
+    tally = _tally(cells.truth, cells.answers[0], positive, cells.counts)
     right, of, ends = metric.at_ends(tally, positive)
     share = wilson_interval(right * worth / examples, of * worth / examples)
     return Interval(value, ends(share.low), ends(share.high))
@@ -224,14 +237,14 @@ def difference_intervals(
 def _melded(
     metric: Metric, cells: _Cells, positive: int | None, shared: SharedRows | None, times: float
 ) -> Interval:
-    effects = _effects(metric, cells, positive)
+    effects = _effects(metric, cells, positive, shared)
     worth = rows_worth((effects[0] - effects[1])[cells.of_row], shared)
     right, wrong, truth = _one_more(cells, metric.of_tally is not None)
     everything = np.concatenate([cells.truth, truth])
 
     def difference(more: tuple[Any, Any], counts: Any) -> Floats:
         given = [np.concatenate(each) for each in zip(cells.answers, more, strict=True)]
-        one, other = (_measured(metric, everything, each, positive, counts) for each in given)
+        one, other = (measured(metric, everything, each, positive, counts) for each in given)
         return one - other
 
     rng, draws = np.random.default_rng(0), _resamples(len(cells.counts))
@@ -329,28 +342,22 @@ def accuracy_margin(examples: float) -> float:
     return (interval.high - interval.low) / 2
 
 
-def newcombe_interval(score: Interval, other: float, examples: float) -> Interval:
+def unpaired_difference(
+    score: Interval, other: float, examples: float, correlation: bool = False
+) -> Interval:
     """The interval of the difference `score` - `other`, the latter without an interval of its own.
-    Both are taken as independent proportions, which makes it too wide, if anything.
+    It gets Wilson's of a proportion, or Fisher's of a `correlation`. Both are taken as independent,
+    which makes it too wide, if anything.
 
-    Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
+    Sources: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add; Zou 2007,
+    Psychological Methods 12(4), 399-413.
     """
-    return _square_and_add(score, other, wilson_interval(other * examples, examples))
-
-
-def correlation_difference(score: Interval, other: float, examples: float) -> Interval:
-    """The interval of the difference of two correlations, the second without an interval of its
-    own: it gets Fisher's. Both are taken as independent.
-
-    Source: Zou 2007, Psychological Methods 12(4), 399-413.
-    """
-    middle = math.atanh(max(-0.999999, min(0.999999, other)))
-    half = _NORMAL / math.sqrt(max(1, examples - 3))
-    around = Interval(other, math.tanh(middle - half), math.tanh(middle + half))
-    return _square_and_add(score, other, around)
-
-
-def _square_and_add(score: Interval, other: float, around: Interval) -> Interval:
+    if correlation:
+        middle = math.atanh(max(-0.999999, min(0.999999, other)))
+        half = _NORMAL / math.sqrt(max(1, examples - 3))
+        around = Interval(other, math.tanh(middle - half), math.tanh(middle + half))
+    else:
+        around = wilson_interval(other * examples, examples)
     difference = score.value - other
     below = math.hypot(score.value - score.low, max(0.0, around.high - other))
     above = math.hypot(score.high - score.value, max(0.0, other - around.low))

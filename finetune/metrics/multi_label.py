@@ -39,25 +39,6 @@ def hamming_loss(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Float
     return ratio(wrong @ weights, weights.sum(axis=0) * answers.shape[1])
 
 
-def effects_on_f1(answers: Labels, truth: Labels, micro: bool = False) -> Floats:
-    """By how much each example raises macro F1, or micro F1, times their number; shape
-    (examples,)."""
-    given, true = answers > 0, truth > 0
-    hits, sizes = (given & true).astype(np.float64), given.astype(np.float64) + true
-    if micro:
-        hits, sizes = (each.sum(axis=1, keepdims=True) for each in (hits, sizes))
-    whole = sizes.sum(axis=0)
-    away = ratio(2 * hits - ratio(2 * hits.sum(axis=0), whole) * sizes, whole)
-    return np.asarray(away.sum(axis=1) * len(truth) / max(1, (whole > 0).sum()))
-
-
-def effects_on_share(answers: Labels, truth: Labels, whole: bool = False) -> Floats:
-    """The same of the share of wrong decisions, or of examples that are right as a whole."""
-    wrong = (answers > 0) != (truth > 0)
-    found = ~wrong.any(axis=1) if whole else wrong.mean(axis=1)
-    return np.asarray(found, np.float64)
-
-
 def _sums(answers: Labels, truth: Labels, weights: NDArray[Any]) -> tuple[Floats, Floats]:
     """Examples that have a label and were given it, and examples that have it plus those that were
     given it; both of shape (labels, samples)."""

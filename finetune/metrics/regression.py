@@ -37,32 +37,6 @@ def root_mean_squared_error(answers: Scores, truth: Scores, weights: NDArray[Any
     return np.sqrt(_mean(_errors(answers, truth) ** 2, weights))
 
 
-def effects_on_pearson(answers: Scores, truth: Scores) -> Floats:
-    """By how much each example raises the correlation, times their number; shape (examples,)."""
-    once = np.ones((len(truth), 1))
-    x, y = (_centred(np.asarray(values, np.float64)[:, None], once) for values in (answers, truth))
-    x, y = (ratio(values, values.std())[:, 0] for values in (x, y))
-    return np.asarray(x * y - (x * y).mean() * (x * x + y * y) / 2)
-
-
-def effects_on_spearman(answers: Scores, truth: Scores) -> Floats:
-    """The same of the rank correlation, as if the ranks of the others stayed."""
-    from scipy.stats import rankdata
-
-    return effects_on_pearson(rankdata(answers), rankdata(truth))
-
-
-def effects_on_absolute_error(answers: Scores, truth: Scores) -> Floats:
-    """The same of the mean absolute error."""
-    return np.asarray(np.abs(_errors(answers, truth)))
-
-
-def effects_on_squared_error(answers: Scores, truth: Scores) -> Floats:
-    """The same of the root mean squared error."""
-    squares = _errors(answers, truth) ** 2
-    return ratio(squares, 2 * np.sqrt(squares.mean()))
-
-
 def conformal_margin(errors: Scores, coverage: float = 0.95) -> float | None:
     """The distance within which a new answer lies of the true score, with this probability or more.
 

@@ -6,7 +6,7 @@ Arrays in, numbers out: models are rows of predictions or of losses, whatever ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics import classification
-from finetune.metrics.catalog import Metric, Tally
-from finetune.metrics.classification import Floats, Indices, Truths
+from finetune.metrics import intervals
+from finetune.metrics.catalog import Metric
+from finetune.metrics.classification import Floats, Truths, ratio
 from finetune.metrics.intervals import Interval
 
 _RESAMPLES = 2000
@@ -27,105 +27,46 @@ _AT_ONCE = 4_000_000  # examples x resamples, 32 MB
 
 @dataclass(frozen=True)
 class Statistic:
-    """A score of several models on weighted examples: a function of sums over the examples.
+    """A score of several models on the same examples."""
 
-    Attributes:
-        terms: what each example adds to the sums, of shape (sums, examples).
-        score: sums of shape (rows of terms, resamples) -> scores of shape (models, resamples), of
-            which more is better.
-        work: numbers that are read for one resample.
-    """
-
-    terms: Any
+    # Weights of shape (examples, samples) -> scores of shape (models, samples), more being better.
+    of: Callable[[NDArray[Any]], Floats]
     models: int
-    score: Callable[[Floats], Floats]
-    work: int
-
-    def of(self, weights: NDArray[Any]) -> Floats:
-        """Scores of shape (models, resamples), for weights of shape (examples, resamples)."""
-        return self.score(self.terms @ weights)
-
-
-def tallied(
-    metrics: Iterable[Metric],
-    labels: Indices,
-    predictions: Indices,
-    classes: int,
-    positive: int = 1,
-) -> dict[str, Statistic]:
-    """Metrics of classes by name: of two classes that of `positive`, of more that of all;
-    `predictions` of shape (models, examples). They share their terms."""
-    from scipy.sparse import csr_array, vstack
-
-    models, hits, called, support = len(predictions), [], [], []
-    for label in range(classes):
-        true, answered = labels == label, predictions == label
-        hits.append(csr_array((answered & true).astype(np.float32)))
-        called.append(csr_array(answered.astype(np.float32)))
-        support.append(csr_array(true.astype(np.float32)[None]))
-    terms = vstack([*hits, *called, *support], format="csr")
-    meant = positive if classes == 2 else None
-
-    def score(metric: Metric, sums: Floats) -> Floats:
-        parts = np.split(sums, [classes * models, 2 * classes * models])
-        rows = [part.reshape(classes, -1, sums.shape[1]) for part in parts]
-        scores = metric.tallied(Tally(rows[0], rows[2], rows[1]), meant)
-        return scores if metric.greater_is_better else -scores
-
-    return {
-        metric.name: Statistic(terms, models, partial(score, metric), terms.nnz)
-        for metric in metrics
-        if metric.of_tally is not None
-    }
+    examples: int
+    work: int  # numbers that are read for one sample
 
 
 def statistics(
-    metrics: Sequence[Metric], truth: NDArray[Any], answers: NDArray[Any], target_size: int,
-    positive: int = 1,
+    metrics: Iterable[Metric], truth: NDArray[Any], answers: NDArray[Any],
+    positive: int | None = None,
 ) -> dict[str, Statistic]:  # fmt: skip
-    """Metrics for which answers suffice, by name: of classes, scores or several labels.
+    """Metrics for which answers suffice, by name.
 
     Args:
         truth: of shape (examples, ...).
         answers: of shape (models, examples, ...).
-        target_size: number of classes, or of labels.
+        positive: as `intervals.score_intervals` takes it.
     """
-    found = of_examples(metrics, truth, answers)
-    if any(metric.of_tally for metric in metrics):
-        of_classes = [metric for metric in metrics if metric.of_tally]
-        found |= tallied(of_classes, truth, answers, target_size, positive)
-    return found
 
+    def scores(metric: Metric, weights: NDArray[Any]) -> Floats:
+        each = [intervals.measured(metric, truth, own, positive, weights) for own in answers]
+        return np.stack(each) if metric.greater_is_better else -np.stack(each)
 
-def of_examples(
-    metrics: Iterable[Metric], truth: NDArray[Any], answers: NDArray[Any]
-) -> dict[str, Statistic]:
-    """Metrics of scores or of several labels by name; `answers` of shape (models, examples, ...).
-    Each example is a sum of its own."""
-    from scipy.sparse import eye_array
-
-    terms = eye_array(len(truth), format="csr", dtype=np.float32)
-
-    def score(metric: Metric, weights: Floats) -> Floats:
-        of = metric.of_examples
-        assert of is not None
-        scores = np.stack([of(own, truth, weights) for own in answers])
-        return scores if metric.greater_is_better else -scores
-
+    size = len(answers), len(truth)
     return {
-        metric.name: Statistic(terms, len(answers), partial(score, metric), 8 * answers.size)
+        metric.name: Statistic(
+            partial(scores, metric), *size, (8 if metric.of_examples else 2) * answers.size
+        )
         for metric in metrics
-        if metric.of_examples is not None
+        if metric.of_examples or metric.of_tally
     }
 
 
 def loss(losses: Floats) -> Statistic:
     """The mean loss, negated so that more is better; `losses` of shape (models, examples)."""
-    from scipy.sparse import csr_array
-
-    terms = csr_array(np.concatenate([-losses, np.ones_like(losses)]))
+    models, examples = losses.shape
     return Statistic(
-        terms, len(losses), lambda sums: classification.ratio(*np.split(sums, 2)), terms.nnz
+        lambda weights: -ratio(losses @ weights, weights.sum(axis=0)), models, examples, losses.size
     )
 
 
@@ -146,17 +87,14 @@ def picking_bias(
     Args:
         worth: how many independent examples these are worth; all by default.
     """
-    examples, models = picked_by.terms.shape[1], picked_by.models
-    if models < 2 or examples < 2:
+    if picked_by.models < 2 or picked_by.examples < 2:
         return dict.fromkeys(reported, 0.0)
     added: dict[str, list[Floats]] = {name: [] for name in reported}
     for weights in resampled_weights(worth, picked_by, *reported.values()):
         columns = np.arange(weights.shape[1])
         chosen, outside = picked_by.of(weights).argmax(axis=0), (weights == 0).astype(np.float32)
-        sums = {id(of.terms): of.terms for of in reported.values()}
-        sums = {key: terms @ outside for key, terms in sums.items()}
         for name, statistic in reported.items():
-            scores = statistic.score(sums[id(statistic.terms)])
+            scores = statistic.of(outside)
             added[name].append(scores[kept] - scores[chosen, columns])
     return {name: max(0.0, float(np.concatenate(each).mean())) for name, each in added.items()}
 
@@ -165,7 +103,7 @@ def resampled_weights(worth: float | None, *statistics: Statistic) -> Iterator[N
     """Yield how often bootstrap samples draw each example, in arrays of shape (examples, samples):
     2,000 samples together, or fewer if a statistic takes much work. As many are drawn as the
     examples are worth."""
-    examples, work = statistics[0].terms.shape[1], max(each.work for each in statistics)
+    examples, work = statistics[0].examples, max(each.work for each in statistics)
     resamples = min(_RESAMPLES, max(_FEWEST, _BUDGET // max(1, work)))
     most = examples if worth is None else max(1, round(worth))
     rng, at_once = np.random.default_rng(0), max(1, _AT_ONCE // examples)
@@ -192,7 +130,7 @@ def lowered(score: Interval, bias: float) -> Interval:
 def bootstrap_scores(statistic: Statistic, worth: float | None = None) -> tuple[Floats, Floats]:
     """Score all models on the examples, shape (models,), and on the same bootstrap samples of them,
     shape (models, samples). `worth`: as above."""
-    once = np.ones((statistic.terms.shape[1], 1), np.float32)
+    once = np.ones((statistic.examples, 1), np.float32)
     samples = [statistic.of(weights) for weights in resampled_weights(worth, statistic)]
     return statistic.of(once)[:, 0], np.concatenate(samples, axis=1)
 

@@ -95,6 +95,11 @@ class SharedRows:
         self.linked = linked_rows(self.first, self.second)
         self._levels = self._relations() if len(self) > 1 else []
 
+    @property
+    def related(self) -> bool:
+        """True if any rows share a sentence."""
+        return bool(self._levels)
+
     def __len__(self) -> int:
         return len(self.first)
 

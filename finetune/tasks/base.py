@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune import text_hashes
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.metrics import catalog, intervals
@@ -49,6 +50,11 @@ class Target:
     def size(self) -> int:
         """Number of a model's logits: that of the names, or one for a score."""
         return len(self.names) or 1
+
+    @property
+    def meant(self) -> int | None:
+        """The class whose scores are reported, of two; None if they are means over all."""
+        return self.positive if self.size == 2 else None
 
     @property
     def unsure(self) -> str:
@@ -183,7 +189,7 @@ class Answers(NamedTuple):
 
 
 class Task(Protocol):
-    """A kind of problem to learn."""
+    """A kind of problem to learn. What has a body here is the same for most."""
 
     name: str
     title: str  # for a person
@@ -191,6 +197,7 @@ class Task(Protocol):
     headline: Metric  # of these, the one by which models are told apart
     template: str  # name of the page's and the card's templates for its answers and scores
     constant: str  # a name for the best constant answer, as a baseline
+    problem_type: str = SINGLE_LABEL  # transformers' name
     has_right: bool  # True if an answer is right or wrong; a score is only near
     left_out: str  # why rows are left out whose label is none of the task's
 
@@ -211,6 +218,7 @@ class Task(Protocol):
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
         """Return the reading, adjusted to the splits, and True if the rows must be assigned to
         splits again."""
+        return labels.reading, False
 
     def states(self, targets: NDArray[Any]) -> Integers:
         """Return 0 for each row that has a target, otherwise `MISSING_LABEL` or `LEFT_OUT`."""
@@ -241,6 +249,7 @@ class Task(Protocol):
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         """Return what a run records of its target, as JSON values."""
+        return {}
 
     def constant_scores(
         self, train: NDArray[Any], validation: NDArray[Any], target: Target,
@@ -255,15 +264,23 @@ class Task(Protocol):
 
     def head(self, target: Target) -> dict[str, Any]:
         """Return the fields of a transformers configuration that describe the outputs."""
+        return {
+            "id2label": dict(enumerate(target.names)),
+            "label2id": {name: index for index, name in enumerate(target.names)},
+            "problem_type": self.problem_type,
+        }
 
     def target_of(self, config: Any) -> Target:
         """Return the target of a saved model from its transformers configuration."""
+        names = (str(name) for _, name in sorted(config.id2label.items()))
+        return Target(tuple(map(text_hashes.replace_surrogates, names)), task=self.name)
 
     def word_model(self) -> Any:
         """Return a scikit-learn estimator of targets from the features of words."""
 
     def uses_similarity(self, target: Target) -> bool:
         """Return True if the similarity of two sentences can answer."""
+        return False
 
     def by_similarity(
         self, tuned_on: NDArray[Any], truth: NDArray[Any], similarity: NDArray[Any], target: Target
@@ -274,6 +291,7 @@ class Task(Protocol):
             tuned_on, truth: the similarities of training pairs, shape (pairs,), and their targets.
             similarity: of the pairs to answer, shape (pairs,).
         """
+        raise TypeError("the similarity of two sentences answers nothing")
 
     # Answering and scoring
 
@@ -282,6 +300,7 @@ class Task(Protocol):
 
     def choices(self, target: Target) -> list[str]:
         """Return the answers of which a person can choose one; empty if it is no such choice."""
+        return []
 
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
         """Read the cells of any file as targets, however they are spelled.
@@ -294,6 +313,7 @@ class Task(Protocol):
     def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
         """Return the columns that a prediction adds to a row, each of `str` or `float`; the answer
         first."""
+        return {"prediction": str} | {f"probability_{name}": float for name in target.names}
 
     def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
         """Return the cells of `columns` for each pair."""
@@ -335,6 +355,7 @@ class Task(Protocol):
         Args:
             answers: the result of the method `answers` for the same rule and options.
         """
+        return None
 
     def plain_answers(self, logits: Logits) -> Targets:
         """Answer by logits alone, of shape (pairs, target.size)."""
@@ -342,6 +363,7 @@ class Task(Protocol):
     def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
         """Return the fields of a `DecisionRule` that every saved model gets, from its logits of the
         validation pairs."""
+        return {}
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         """Load the modules that get each batch's logits and labels."""
@@ -362,6 +384,9 @@ class Task(Protocol):
         self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, float]:
         """Return the metrics for which answers suffice, by name."""
+        if self.headline.of_tally is None:
+            return catalog.example_scores(answers, truth, metrics)
+        return catalog.tallied_scores(truth, answers, target.size, target.positive, metrics)
 
     def intervals(
         self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric],
@@ -369,9 +394,11 @@ class Task(Protocol):
     ) -> dict[str, Interval]:  # fmt: skip
         """Return the metrics of `scores` with their 95% confidence intervals, by name. `shared`:
         which rows share a sentence; None if that is unknown."""
+        return intervals.score_intervals(answers, truth, metrics, target.meant, shared)
 
     def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
         """Return which answers are right, shape (examples,). Of no use unless `has_right`."""
+        return np.asarray(answers == truth)
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
         """Return how wrong each answer is, from 0 for a right one; shape (examples,)."""
@@ -382,6 +409,9 @@ class Task(Protocol):
     ) -> dict[str, Interval]:  # fmt: skip
         """Return the metrics of the first answers minus those of the second, by name, with their
         95% intervals, or those that so many times as many rows like these would have."""
+        return intervals.difference_intervals(
+            first, second, truth, metrics, target.meant, shared, times
+        )
 
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
@@ -396,32 +426,3 @@ class Task(Protocol):
         Args:
             shared: which examples share a sentence; None if the texts are unknown.
         """
-
-
-class MeasuredByAnswers:
-    """The scores of a task whose metrics are computed from answers and the truth."""
-
-    headline: Metric
-
-    def scores(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, float]:
-        if self.headline.of_tally is None:
-            return catalog.example_scores(answers, truth, metrics)
-        return catalog.tallied_scores(truth, answers, target.size, target.positive, metrics)
-
-    def intervals(
-        self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric],
-        shared: SharedRows | None = None,
-    ) -> dict[str, Interval]:  # fmt: skip
-        positive = target.positive if target.size == 2 else None
-        return intervals.score_intervals(answers, truth, metrics, positive, shared)
-
-    def difference(
-        self, first: Targets, second: Targets, truth: Targets, target: Target,
-        metrics: Sequence[Metric], shared: SharedRows | None = None, times: float = 1.0,
-    ) -> dict[str, Interval]:  # fmt: skip
-        positive = target.positive if target.size == 2 else None
-        return intervals.difference_intervals(
-            first, second, truth, metrics, positive, shared, times
-        )

@@ -15,7 +15,7 @@ from finetune.metrics.classification import (
     Probabilities,
     ThresholdSweep,
 )
-from finetune.metrics.cross_fitting import CrossFittedThreshold
+from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.base import Target
 
@@ -30,7 +30,7 @@ class ClassDetails:
     roc: Curve | None  # of the positive class of two; None too if one class is missing
     precision_recall: Curve | None
     sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
-    fitted: CrossFittedThreshold | None  # the best threshold; None for few examples
+    fitted: CrossFittedThresholds | None  # the best threshold; None for few examples
     reliability: Reliability  # of the most probable class, as the model is
     calibration: Calibration  # after temperature scaling
 

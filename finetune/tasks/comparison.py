@@ -105,7 +105,7 @@ def may_be_best(
     missed = np.stack([misses(task_of(target), each, truth) for each in answers])
     apart = [each for each in missed - missed.mean(axis=0) if each.any()]
     worth = min((rows_worth(each, shared) for each in apart), default=None)
-    statistics = selection.statistics([metric], truth, answers, target.size, target.positive)
+    statistics = selection.statistics([metric], truth, answers, target.meant)
     sampled = selection.bootstrap_scores(statistics[metric.name], worth)
     kept: Truths = selection.best_set(*sampled, bias)
     return kept

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune import text_hashes
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
@@ -31,10 +30,10 @@ from finetune.tasks.base import (
     DecisionRule,
     LabelColumn,
     LabelledRows,
-    MeasuredByAnswers,
     PredictOptions,
     Target,
     Targets,
+    Task,
 )
 from finetune.tasks.label_details import LabelDetails, measure_details
 from finetune.tasks.label_lists import LabelLists, ListEncoder
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
 _HALF = 0.5  # the probability from which a label is given, if no other is kept with the model
 
 
-class MultiLabel(MeasuredByAnswers):
+class MultiLabel(Task):
     """Answers with each label whose probability reaches its threshold."""
 
-    name = MULTI_LABEL
+    name = problem_type = MULTI_LABEL
     title = message("Any number of labels for each row")
     metrics: tuple[Metric, ...] = catalog.OF_LABELS
     headline = catalog.OF_LABELS[0]
@@ -71,9 +70,6 @@ class MultiLabel(MeasuredByAnswers):
         codes = np.concatenate(list(column.codes.values()))
         rows = np.bincount(codes[codes >= 0], minlength=len(column.spellings))
         return label_lists.read_lists(column.spellings, rows, config)
-
-    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[LabelLists, bool]:
-        return labels.reading, False
 
     def states(self, targets: Targets) -> Integers:
         states = np.where(np.isinf(targets).any(axis=1), MISSING_LABEL, 0)
@@ -100,9 +96,6 @@ class MultiLabel(MeasuredByAnswers):
         class_findings.refuse(asked, label_findings.blocks(labels))
         return Target(tuple(labels.reading.names), task=self.name)
 
-    def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
-        return {}
-
     def constant_scores(
         self, train: Targets, validation: Targets, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, float]:
@@ -121,43 +114,18 @@ class MultiLabel(MeasuredByAnswers):
 
         return List(Value("float32"), length=target.size)
 
-    def head(self, target: Target) -> dict[str, Any]:
-        return {
-            "id2label": dict(enumerate(target.names)),
-            "label2id": {name: index for index, name in enumerate(target.names)},
-            "problem_type": MULTI_LABEL,
-        }
-
-    def target_of(self, config: Any) -> Target:
-        names = (str(name) for _, name in sorted(config.id2label.items()))
-        return Target(tuple(map(text_hashes.replace_surrogates, names)), task=self.name)
-
     def word_model(self) -> Any:
         from sklearn.linear_model import LogisticRegression
         from sklearn.multiclass import OneVsRestClassifier
 
         return OneVsRestClassifier(LogisticRegression(max_iter=200))
 
-    def uses_similarity(self, target: Target) -> bool:
-        return False
-
-    def by_similarity(
-        self, tuned_on: NDArray[Any], truth: Targets, similarity: NDArray[Any], target: Target
-    ) -> Targets:
-        raise NotImplementedError("the similarity of two sentences names no labels")
-
     def spell(self, values: Targets, target: Target) -> list[str]:
         """A row without labels is an empty text."""
         return [", ".join(target.names[label] for label in np.flatnonzero(row)) for row in values]
 
-    def choices(self, target: Target) -> list[str]:
-        return []
-
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
         return label_lists.parse(cells, target.names)
-
-    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
-        return {"prediction": str} | {f"probability_{name}": float for name in target.names}
 
     def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
         """The names are joined by semicolons, as such a column is read."""
@@ -202,9 +170,6 @@ class MultiLabel(MeasuredByAnswers):
 
     def plain_answers(self, logits: Logits) -> Targets:
         return _given(_probabilities(logits), _HALF)
-
-    def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
-        return {}  # a person chooses the thresholds
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         names = [metric.name for metric in metrics]

@@ -29,10 +29,10 @@ from finetune.tasks.base import (
     DecisionRule,
     LabelColumn,
     LabelledRows,
-    MeasuredByAnswers,
     PredictOptions,
     Target,
     Targets,
+    Task,
 )
 from finetune.tasks.cells import read_value
 from finetune.tasks.score_details import ScoreDetails, measure_details
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
 
 
-class Regression(MeasuredByAnswers):
+class Regression(Task):
     """Answers with a score, on the scale of the data: the model's only output as it is."""
 
     name = REGRESSION
@@ -73,9 +73,6 @@ class Regression(MeasuredByAnswers):
 
     def read(self, column: LabelColumn, config: RunConfig) -> Scores:
         return scores.read_scores(column.codes, config)
-
-    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Scores, bool]:
-        return labels.reading, False
 
     def states(self, targets: Targets) -> Integers:
         missing = np.where(np.isnan(targets), MISSING_LABEL, 0)
@@ -153,9 +150,6 @@ class Regression(MeasuredByAnswers):
     def spell(self, values: Targets, target: Target) -> list[str]:
         return [scores.spell(value) for value in values]
 
-    def choices(self, target: Target) -> list[str]:
-        return []
-
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
         """A number that can be read in two ways is read as those that were trained on, and -1 is no
         score if these begin at 0 or above."""
@@ -202,11 +196,6 @@ class Regression(MeasuredByAnswers):
             values = (values + self.plain_answers(swapped)) / np.float32(2)
         return Answers(np.zeros((len(values), 0), np.float32), values)
 
-    def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
-    ) -> NDArray[np.float32] | None:
-        return None
-
     def plain_answers(self, logits: Logits) -> Targets:
         return np.asarray(logits[:, 0], np.float32)
 
@@ -228,9 +217,6 @@ class Regression(MeasuredByAnswers):
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         return self.errors(self.plain_answers(logits), labels) ** 2
-
-    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
-        return np.asarray(answers == truth)
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
         return np.abs(np.asarray(answers, np.float64) - truth)

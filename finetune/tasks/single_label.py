@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune import text_hashes
 from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.findings import Finding, RowsFinding
@@ -32,10 +31,10 @@ from finetune.tasks.base import (
     DecisionRule,
     LabelColumn,
     LabelledRows,
-    MeasuredByAnswers,
     PredictOptions,
     Target,
     Targets,
+    Task,
 )
 from finetune.tasks.cells import NO_LABEL, clean_label, label_text, read_value, suggest_separator
 from finetune.tasks.class_details import ClassDetails, measure_details
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class SingleLabel(MeasuredByAnswers):
+class SingleLabel(Task):
     """Answers with the most probable class, or by a threshold."""
 
     name = SINGLE_LABEL
@@ -139,17 +138,6 @@ class SingleLabel(MeasuredByAnswers):
 
         return ClassLabel(names=list(target.names))
 
-    def head(self, target: Target) -> dict[str, Any]:
-        return {
-            "id2label": dict(enumerate(target.names)),
-            "label2id": {name: index for index, name in enumerate(target.names)},
-            "problem_type": SINGLE_LABEL,
-        }
-
-    def target_of(self, config: Any) -> Target:
-        names = (str(name) for _, name in sorted(config.id2label.items()))
-        return Target(tuple(map(text_hashes.replace_surrogates, names)), task=self.name)
-
     def word_model(self) -> Any:
         from sklearn.linear_model import LogisticRegression
 
@@ -188,9 +176,6 @@ class SingleLabel(MeasuredByAnswers):
             ]
         targets = np.array(found, np.int64)
         return targets, targets >= 0
-
-    def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
-        return {"prediction": str} | {f"probability_{name}": float for name in target.names}
 
     def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
         rounded = answers.probabilities.astype(float).round(6).tolist()
@@ -256,9 +241,6 @@ class SingleLabel(MeasuredByAnswers):
     def plain_answers(self, logits: Logits) -> Targets:
         return np.asarray(logits.argmax(axis=1), np.int64)
 
-    def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
-        return {}  # a person chooses the threshold
-
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         names = [metric.name for metric in metrics]
         return ScoreModules(names, target.size, target.positive, self.plain_answers)
@@ -282,9 +264,6 @@ class SingleLabel(MeasuredByAnswers):
         scores -= scores.max(axis=1, keepdims=True)
         own = scores[np.arange(len(labels)), labels]
         return np.asarray(np.log(np.exp(scores).sum(axis=1)) - own)
-
-    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
-        return np.asarray(answers == truth)
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
         return np.asarray(answers != truth, np.float64)

@@ -13,7 +13,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.errors import DataError, NoSuchRun, StoreError
-from finetune.evaluation import gate_report, picking, ranking, release, report
+from finetune.evaluation import gate, picking, ranking, release, report
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.jobs import compare, run_table
 from finetune.jobs.compare import ComparisonJob
@@ -271,7 +271,7 @@ def progress(state: JobState) -> Markup:
 
 def result(judged: Judgement) -> Markup:
     """Draw a judgement."""
-    markdown = gate_report.as_markdown(judged)
+    markdown = gate.as_markdown(judged)
     return render(
         "release_check.html",
         judged=judged,

@@ -10,7 +10,7 @@ from finetune.config import Range, hyperparameters
 from finetune.errors import FinetuneError
 from finetune.metrics.catalog import find
 from finetune.runs.store import RunStore
-from finetune.search import limits, results, winner
+from finetune.search import limits, results
 from finetune.search.results import TrialRow
 from finetune.search.study import PARTS, Study, find_study, studies
 from finetune.ui import charts, feedback
@@ -54,8 +54,8 @@ def page(store: RunStore, study_id: str) -> Markup:
         progress=results.progress(store, study, rows),
         counts=counts,
         best=best,
-        expected=winner.expected_score(store, study, rows, best),
-        chance=winner.within_chance(store, study, rows, best),
+        expected=results.expected_score(store, study, rows, best),
+        chance=results.within_chance(store, study, rows, best),
         own=next((row for row in rows if row.number == 0 and row.score is not None), None),
         refused=refused[-1] if refused else None,
         repeats=spread,

@@ -18,7 +18,7 @@ from statsmodels.stats.proportion import proportion_confint
 import finetune
 from finetune.__main__ import main
 from finetune.errors import DataError, FinetuneError
-from finetune.evaluation import gate, gate_report, release
+from finetune.evaluation import gate, release
 from finetune.evaluation.gate import Judgement, Limits, Rows
 from finetune.metrics import catalog
 from finetune.runs import events, pair_index
@@ -127,7 +127,7 @@ def test_scores_have_a_gain_and_the_answers_that_moved_most() -> None:
     steps = np.abs(far - truth) - np.abs(near - truth)
     assert found.gained_rows[0].row == steps.argmax() + 1
     assert found.gained == (steps > 0).sum()
-    assert "further off" in gate_report.as_text(found)
+    assert "further off" in gate.as_text(found)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +173,12 @@ def test_markdown_of_any_text_makes_no_markup_and_fits_a_comment() -> None:
     evil = "a|b <img src=x> `c` @ada #1 GH-2 :x: [x](y) _d_ https://x.y www.x.y \n# head\u202e"
     evil += "\x1b[2J" + "*" * 300
     rows = [replace(row, sentence1=evil) for row in found.lost_rows]
-    text = gate_report.as_markdown(replace(found, lost_rows=rows, new=evil, reasons=[evil]))
+    text = gate.as_markdown(replace(found, lost_rows=rows, new=evil, reasons=[evil]))
     assert len(text) < 65_536
     assert re.search(r"\n2,9\d\d more\n", text)  # the rows for which there is no room
     for mark in ("<img", "`c`", "[x]", "_d_", "\u202e", "\x1b", "***", "\n# head", "a|b"):
         assert mark not in text
-    assert "\x1b" not in gate_report.as_text(replace(found, lost_rows=rows, new=evil))
+    assert "\x1b" not in gate.as_text(replace(found, lost_rows=rows, new=evil))
     shown = html.unescape(text)  # GitHub looks for addresses and names in what it shows
     for mark in ("@ada", "#1", "GH-2", ":x:", "https://", "www."):
         assert mark not in shown
@@ -250,7 +250,7 @@ def test_other_rows_are_not_judged(
     found = finetune.gate(pair[1], other)
     assert (found.verdict, found.gain) == ("not judged", None)
     assert "different rows" in found.reasons[0]
-    assert "could not be judged" in gate_report.as_markdown(found)
+    assert "could not be judged" in gate.as_markdown(found)
 
 
 def test_a_golden_file_is_answered_by_both_and_kept_from_training(

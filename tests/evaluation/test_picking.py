@@ -16,7 +16,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
-from finetune.search import driver, results, winner
+from finetune.search import driver, results
 from finetune.search.space import Budget
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, DecisionRule, Target
 from finetune.tasks.registry import task_of
@@ -84,23 +84,30 @@ def test_scores_and_several_labels_are_picked_too(
     task = task_of(target)
     truth = draw.random((200, 3)).round().astype(np.float32)
     truth = truth if target.names else truth[:, 0]
-    candidates = []
-    for step in range(10):
+    run.append(events.Started(device="CPU"))
+    run.append(
+        events.Prepared(
+            train_examples=9, validation_examples=200, steps_per_epoch=1, total_steps=10,
+            labels=[*target.names], task=target.task, parameters=1, precision="no",
+            data={"low": 0.0, "high": 5.0, "rows": {}},
+        )
+    )  # fmt: skip
+    reached: list[float] = []
+    for step in range(1, 11):
         logits = 2 * truth - 1 + draw.normal(size=truth.shape).astype(np.float32)
         logits = logits.reshape(200, -1)
         saved_predictions.save_logits(run, step, logits, truth)
         scores = task.scores(task.plain_answers(logits), truth, target, task.metrics)
-        candidates.append(picking.Candidate(run.folder, step, scores[metric]))
-    best = max(candidates, key=lambda candidate: candidate.score)
-    names = tuple(each.name for each in task.metrics)
-    kept = best.folder, best.step
-    picked = picking.measure_picking(kept, candidates, metric, target, names)
+        best = scores[metric] > max(reached, default=-1.0)
+        reached.append(scores[metric])
+        run.append(events.Evaluated(step=step, epoch=1, metrics=scores, seconds=1, best=best))
+    picked = picking.run_picking(run, run.state())
     assert picked is not None
-    assert picked.bias.keys() == set(names)
-    mean = float(np.mean([candidate.score for candidate in candidates]))
-    expected = picked.expected({metric: best.score})[metric]
-    assert best.score > expected
-    assert expected == pytest.approx(mean, abs=best.score - mean)
+    assert picked.bias.keys() == {each.name for each in task.metrics}
+    mean, top = float(np.mean(reached)), max(reached)
+    expected = picked.expected({metric: top})[metric]
+    assert top > expected
+    assert expected == pytest.approx(mean, abs=top - mean)
     for name, added in picked.bias.items():
         assert find(name).rank(added) > 0
     said = str(macro("picked.html", "sentence")(Interval(expected, 0.1, 0.9), 10, metric))
@@ -132,7 +139,7 @@ def test_a_card_whose_evaluations_are_gone_says_that_the_model_was_chosen(store:
 def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) -> None:
     many, one = picked_run(store, 20, seed=1), picked_run(store, 1, seed=4)
     studies = [report.evaluate_run(run, run.state()) for run in (many, one)]
-    comparison = report.compare_runs(*studies, [F1])
+    comparison = report.compare_runs(studies[0], studies[1], [F1])
     assert comparison is not None
     plain = studies[0].analysis.scores["f1"].value - studies[1].analysis.scores["f1"].value
     expected = studies[0].analysis.expected["f1"].value
@@ -165,7 +172,7 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
     best = results.best_trial(rows, study.minimize)
     assert best is not None
     run = store.get(best.run_id)
-    expectation = winner.expected_score(store, study, rows, best)
+    expectation = results.expected_score(store, study, rows, best)
     assert expectation is not None
     assert expectation.candidates == 30
     assert expectation.value is not None
@@ -195,7 +202,7 @@ def test_a_search_says_what_to_expect_of_its_best_trial(
         results.TrialRow(n, run.id, "finished", {"learning_rate": 1e-4}, 0.8, {}) for n in (0, 1)
     ]
     monkeypatch.setattr(results, "list_trials", lambda *_: rows)
-    found = winner.Expectation(30, 0.764, Interval(0.764, 0.7, 0.82))
+    found = results.Expectation(30, 0.764, Interval(0.764, 0.7, 0.82))
     for expectation, words in (
         (
             found,
@@ -206,7 +213,7 @@ def test_a_search_says_what_to_expect_of_its_best_trial(
         (None, "so the score is a little too good"),
         (replace(found, value=None), ""),
     ):
-        monkeypatch.setattr(winner, "expected_score", lambda *_, found=expectation: found)
+        monkeypatch.setattr(results, "expected_score", lambda *_, found=expectation: found)
         text = str(search_view.page(store, study.id))
         assert words in text
         assert ("expect" in text) == words.startswith(("best", "expect"))
@@ -246,7 +253,7 @@ def test_a_search_compares_its_trials_on_the_same_pairs(
         values = {"learning_rate": 1e-4}
         rows.append(results.TrialRow(number, run.id, "finished", values, score, {10: score}))
     monkeypatch.setattr(results, "list_trials", lambda *_: rows)
-    found = winner.within_chance(store, study, rows, rows[1])
+    found = results.within_chance(store, study, rows, rows[1])
     assert found is not None
     assert found.interval.low < min(row.score or 0 for row in rows[:3])
     assert found.trials == ([2, 0] if gone else [2])
@@ -291,6 +298,6 @@ def test_a_search_for_the_least_error_compares_its_trials_on_the_same_pairs(
     space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
     study = driver.begin_search(store, run.config(), dict(space), Budget(trials=3))
     study.learn_task(run.state())
-    found = winner.within_chance(store, study, rows, rows[0])
+    found = results.within_chance(store, study, rows, rows[0])
     assert found is not None
     assert found.trials == [2]

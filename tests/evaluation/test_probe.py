@@ -16,10 +16,11 @@ from finetune.__main__ import main
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import probe
-from finetune.evaluation.probe import Figure, Probed, ProbeReport
+from finetune.evaluation.probe import Probed, ProbeReport
 from finetune.jobs import probe as jobs
 from finetune.jobs import worker_files
 from finetune.metrics import cross_fitting
+from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows
 from finetune.owners import Visitor
 from finetune.runs import events
@@ -28,7 +29,7 @@ from finetune.tasks.base import Target
 from tests.support import graded, toys
 from tests.support.waiting import until
 
-SCORE = Figure(0.8, 0.7, 0.9)
+SCORE = Interval(0.8, 0.7, 0.9)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
     answers = {"good": wrong_in(0.2), "as good": wrong_in(0.2), "bad": wrong_in(0.4)}
     target = Target(("no", "yes"))
     found = [
-        Probed(name, score=Figure(float((answers[name] == truth).mean()), 0, 1))
+        Probed(name, score=Interval(float((answers[name] == truth).mean()), 0, 1))
         for name in ("bad", "good", "as good")
     ]
     ranked = probe.rank(found, answers, truth, target)
@@ -189,7 +190,7 @@ def test_a_probe_is_made_again_unless_all_were_compared(
     job = jobs.probe_of(store, config, names)
     job.folder.mkdir(parents=True)
     job.append(events.Finished(step=0, seconds=1.0))
-    half = Figure(0.5, 0.4, 0.6)
+    half = Interval(0.5, 0.4, 0.6)
     for problem, score in (("the Hub does not answer", None), ("", half)):
         found = [Probed(names[0], score=half), Probed(names[1], problem, score)]
         report = ProbeReport(found, None, "f1", 2, 100)

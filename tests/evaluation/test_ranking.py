@@ -101,8 +101,8 @@ def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
     truth = np.arange(4.0)
     wide, narrow = (Target((), task=REGRESSION, low=low, high=5.0) for low in (0.0, 1.0))
 
-    def answered(target: Target, truth: np.ndarray) -> ranking.KeptAnswers:
-        return ranking.KeptAnswers(Run(Path()), target, truth, None, truth)
+    def answered(target: Target, truth: np.ndarray) -> report.KeptAnswers:
+        return report.KeptAnswers(Run(Path()), target, truth, None, truth)
 
     first = answered(wide, truth)
     assert report.same_pairs(first, answered(narrow, truth))

@@ -17,6 +17,7 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, JobError
 from finetune.evaluation import corrections, report, saved_predictions, test_set
+from finetune.jobs import evaluate
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -24,6 +25,7 @@ from finetune.runs.store import RunStore
 from finetune.uploads import Uploads
 from tests.support import toys
 from tests.support.hub import LoopbackHub
+from tests.support.judging import judged, write_csv
 from tests.support.waiting import until
 
 
@@ -76,12 +78,45 @@ def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Ru
     assert study.analysis.scores["f1"].value == pytest.approx(summary.best.metrics["f1"])
     assert study.analysis.order is not None
     assert study.analysis.order.pairs == study.analysis.examples == 24
-    # Scored from the saved model: what the loop saw, read the other way round.
+    # Scored from the saved model, as answers are, in both orders.
+    assert kinds.count("kept_model_scored") == 1
     swapped = saved_predictions.read_swapped_logits(run)
     assert swapped is not None
     assert summary.prepared is not None
     best = saved_predictions.read_logits(run, summary.best.step, summary.prepared.target)
-    np.testing.assert_allclose(swapped.given, best.logits, atol=0.05)
+    np.testing.assert_array_equal(swapped.given, best.logits)
+
+
+@pytest.mark.slow
+def test_a_split_has_one_score_whoever_computes_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop evaluates in the precision of training. What it found is replaced by what the model
+    answers when it is asked: in the evaluation, in the run's curve and in a predicted file."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the job sets them
+        monkeypatch.setenv(name, "1")
+    summary = run.state()
+    assert summary.prepared is not None
+    assert summary.best is not None
+    step, target = summary.best.step, summary.prepared.target
+    rough = saved_predictions.read_logits(run, step, target)
+    noise = np.random.default_rng(0).normal(0, 2, rough.logits.shape).astype(np.float32)
+    saved_predictions.save_logits(run, step, rough.logits + noise, rough.labels)
+    evaluate.score(run, test=False)
+    table = saved_predictions.read_examples(run)
+    assert table is not None
+    rows = [*zip(*(map(str, column) for column in table.to_pydict().values()), strict=True)]
+    file = write_csv(tmp_path / "validation.csv", [tuple(table.column_names), *rows])
+    predicted = judged(run, file, tmp_path / "out.csv", label="label")["scores"]
+    summary = run.state()
+    assert summary.best is not None
+    (point,) = (one for one in summary.validation if one.step == step)
+    analysis = report.evaluate_run(run, summary).analysis
+    for name, score in analysis.scores.items():
+        found = summary.best.metrics[name], point.metrics[name], predicted[name][0]
+        assert found == pytest.approx([score.value] * 3, abs=1e-9)
+        ends = [summary.best.intervals[name], predicted[name][1:]]
+        assert ends == [pytest.approx([score.low, score.high], abs=1e-9)] * 2
 
 
 @pytest.mark.slow
@@ -164,7 +199,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     repo.commit("other rows", {**files(60)})
     assert splits.load_pairs(run.config(), store.root).fingerprint != first.fingerprint
     shutil.rmtree(run.predictions)
-    test_set.score_both_orders(run)
+    test_set.score_kept_model(run)
     test_set.open_test_set(run)
     table = saved_predictions.read_examples(run)
     assert table is not None
@@ -179,7 +214,11 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     assert run.config().dataset_revision == ""
 
 
-def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) -> None:
+def test_what_cannot_be_measured_is_said(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the job sets them
+        monkeypatch.setenv(name, "1")
     run = store.create(RunConfig())
     with pytest.raises(DataError, match="were not kept"):
         corrections.correct_label(run, 0, "a", ["a"])
@@ -189,6 +228,12 @@ def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) 
     run.append(events.Started(device="CPU"))
     single = pa.table({"sentence1": ["a"], "label": [0]})
     saved_predictions.save_examples(run, "validation", single)
+    run.append(
+        events.Prepared(
+            train_examples=1, validation_examples=1, steps_per_epoch=1, total_steps=1,
+            labels=["a"], parameters=1, precision="no", data={"columns": {"sentence2": ""}},
+        )
+    )  # fmt: skip
     with pytest.raises(DataError, match="single sentences"):
-        test_set.score_both_orders(run)
+        evaluate.score(run, test=False)
     assert EvaluationJob.of(run, "orders").state().status == "none"

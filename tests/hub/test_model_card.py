@@ -315,7 +315,7 @@ def test_the_bound_on_the_errors_is_told_and_how_to_keep_it(run: Run) -> None:
     text = written(run)
     assert (
         "at most 2% of its answers with a probability above 0.9700 are wrong, with 95% confidence. "
-        "On 400 validation pairs that share no sentence these were 60%"
+        "On 400 validation pairs these were 60%"
     ) in text
     classes = (("equivalent", 0.98),)
     rule = SureRule(0.05, 0.9, 1.0, classes, 400, 100, "test")

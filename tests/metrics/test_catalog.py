@@ -83,9 +83,8 @@ def test_arrays_intervals_and_resamples_score_alike(metric: catalog.Metric, clas
     interval = intervals.score_intervals(answers, labels, [metric], positive)[metric.name]
     assert interval.value == pytest.approx(expected)
     assert metric.range[0] <= interval.low < interval.value < interval.high <= metric.range[1]
-    statistic = selection.tallied([metric], labels, np.stack([answers, labels]), classes)[
-        metric.name
-    ]
+    both = np.stack([answers, labels])
+    statistic = selection.statistics([metric], labels, both, positive)[metric.name]
     scores = statistic.of(np.ones((len(labels), 1)))
     assert scores[:, 0] == pytest.approx([expected, metric.range[1]], rel=1e-5)
 

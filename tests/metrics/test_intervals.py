@@ -239,7 +239,7 @@ def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: N
         labels, first, second = drawn(408, 2, seed=seed)
         f1 = bootstrap(labels, first, 2)["f1"]
         other = float(scores(labels[:300], second[:300], 2)[1])
-        gain = intervals.newcombe_interval(f1, other, 300)
+        gain = intervals.unpaired_difference(f1, other, 300)
         assert gain.value == f1.value - other
         wrongly += not gain.low <= 0 <= gain.high
     assert wrongly / sets < 0.08

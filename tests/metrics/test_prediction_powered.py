@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from finetune.metrics import prediction_powered
+from finetune.metrics import label_free
 from finetune.metrics.intervals import wilson_interval
 
 ROWS, DRAWS = 1000, 1500
@@ -19,7 +19,7 @@ def check_coverage(
     known: NDArray[Any], predicted: NDArray[Any], truth: float, labelled: int
 ) -> float:
     """Assert that 95% intervals hold in the draws, each a column. Returns their mean width."""
-    found = prediction_powered.share_intervals(
+    found = label_free.share_intervals(
         known[:labelled], predicted[:labelled], predicted.mean(0), predicted.var(0), ROWS
     )
     low, high = (np.array([getattr(one, end) for one in found]) for end in ("low", "high"))
@@ -57,6 +57,4 @@ def test_a_model_that_knows_nothing_costs_next_to_nothing() -> None:
 
 def test_two_labels_are_too_few() -> None:
     with pytest.raises(ValueError, match="2 labelled rows"):
-        prediction_powered.share_intervals(
-            np.ones((2, 1)), np.ones((2, 1)), np.ones(1), np.zeros(1), 9
-        )
+        label_free.share_intervals(np.ones((2, 1)), np.ones((2, 1)), np.ones(1), np.zeros(1), 9)

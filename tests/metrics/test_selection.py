@@ -21,8 +21,15 @@ from finetune.metrics.catalog import (
     find,
 )  # fmt: skip
 from finetune.metrics.intervals import Interval
+from finetune.metrics.selection import Statistic
 
 RUNS, EXAMPLES, POSITIVE = 300, 150, 0.6
+
+
+def scored(
+    metric: Metric, truth: np.ndarray, answers: np.ndarray, positive: int | None = None
+) -> Statistic:
+    return selection.statistics([metric], truth, answers, positive)[metric.name]
 
 
 def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, float]]:
@@ -38,7 +45,7 @@ def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, 
         labels = (draw.random(EXAMPLES) < POSITIVE).astype(np.int64)
         noise = draw.normal(size=EXAMPLES) + draw.normal(size=(models, EXAMPLES))
         predictions = ((2 * labels - 1) * skills[:, None] + noise / 2**0.5 > 0).astype(np.int64)
-        f1 = selection.tallied([F1], labels, predictions, 2)[F1.name]
+        (f1,) = selection.statistics([F1], labels, predictions, 1).values()
         kept = int(f1.of(np.ones((EXAMPLES, 1)))[:, 0].argmax())
         bias = selection.picking_bias(f1, {"f1": f1}, kept)["f1"]
         score = intervals.score_intervals(predictions[kept], labels, [F1], 1)["f1"]
@@ -80,9 +87,9 @@ def test_the_sums_give_the_scores_of_scikit_learn() -> None:
     likely = draw.dirichlet(np.ones(3), (4, 80))
     losses = -np.log(likely[:, np.arange(80), labels])
     found = {
-        "accuracy": selection.tallied([ACCURACY], labels, predictions, 3)[ACCURACY.name].of(counts),
-        "macro": selection.tallied([F1], labels, predictions, 3)[F1.name].of(counts),
-        "f1": selection.tallied([F1], *binary, 2, positive=0)[F1.name].of(counts),
+        "accuracy": scored(ACCURACY, labels, predictions).of(counts),
+        "macro": scored(F1, labels, predictions).of(counts),
+        "f1": scored(F1, *binary, 0).of(counts),
         "loss": selection.loss(losses).of(counts),
     }
     for model in range(4):
@@ -109,7 +116,7 @@ def test_the_best_in_the_sample_is_scored_outside_of_it() -> None:
         chosen = right[:, list(sample)].mean(axis=1).argmax()  # of equals the first
         outside = sorted({0, 1, 2, 3} - set(sample))
         added.append((right[0] - right[chosen])[outside].mean() if outside else 0.0)
-    accuracy = selection.tallied([ACCURACY], np.ones(4, np.int64), right, 2)[ACCURACY.name]
+    accuracy = scored(ACCURACY, np.ones(4, np.int64), right)
     found = selection.picking_bias(accuracy, {"accuracy": accuracy}, 0)["accuracy"]
     assert np.mean(added) > 0.1
     assert found == pytest.approx(np.mean(added), abs=0.03)
@@ -119,11 +126,9 @@ def test_nothing_is_taken_off_where_nothing_was_picked() -> None:
     labels = np.arange(40) % 2
     right, wrong = labels.copy(), 1 - labels
     for predictions in ([right], [right, wrong, wrong], [right, right]):
-        statistic = selection.tallied([ACCURACY], labels, np.array(predictions), 2)[ACCURACY.name]
+        statistic = scored(ACCURACY, labels, np.array(predictions))
         assert selection.picking_bias(statistic, {"accuracy": statistic}, 0)["accuracy"] == 0.0
-    alone = selection.tallied([ACCURACY], labels[:1], np.array([right[:1], wrong[:1]]), 2)[
-        ACCURACY.name
-    ]
+    alone = scored(ACCURACY, labels[:1], np.array([right[:1], wrong[:1]]))
     assert selection.picking_bias(alone, {"accuracy": alone}, 0)["accuracy"] == 0.0
 
 
@@ -134,9 +139,7 @@ def test_a_loss_that_picks_says_what_it_adds_to_the_other_scores() -> None:
     labels = draw.integers(0, 2, 100)
     margins = 1 + 2 * draw.normal(size=(10, 100))
     loss = selection.loss(np.log1p(np.exp(-margins)))
-    accuracy = selection.tallied([ACCURACY], labels, np.where(margins > 0, labels, 1 - labels), 2)[
-        ACCURACY.name
-    ]
+    accuracy = scored(ACCURACY, labels, np.where(margins > 0, labels, 1 - labels))
     kept = int(loss.of(np.ones((100, 1)))[:, 0].argmax())
     bias = selection.picking_bias(loss, {"loss": loss, "accuracy": accuracy}, kept)
     assert bias["loss"] > 0.02
@@ -169,7 +172,7 @@ def test_what_picking_adds_to_scores_and_labels_is_taken_off(
     corrected: dict[str, list[float]] = {name: [] for name in expected}
     for seed in range(100):
         truth, answers = answered(task, np.random.default_rng(seed))
-        statistics = selection.of_examples(metrics, truth, answers)
+        statistics = selection.statistics(metrics, truth, answers)
         by = statistics[metrics[0].name]
         kept = int(by.of(np.ones((100, 1)))[:, 0].argmax())
         bias = selection.picking_bias(by, statistics, kept)

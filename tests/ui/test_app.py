@@ -29,7 +29,7 @@ from finetune.evaluation import report, saved_predictions
 from finetune.evaluation.report import Verdict
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Prediction
-from finetune.metrics.cross_fitting import CrossFittedThreshold
+from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -198,7 +198,7 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     gain: tuple[float, float, float], always: str | None, words: str,
 ) -> None:  # fmt: skip
     score = Interval(0.8, 0.75, 0.85)
-    better = CrossFittedThreshold(0.465, Interval(0.872, 0.83, 0.9), Interval(0.07, 0.02, 0.1))
+    better = CrossFittedThresholds((0.465,), Interval(0.872, 0.83, 0.9), Interval(0.07, 0.02, 0.1))
     verdict = Verdict("F1", score, "TF-IDF", Interval(*gain), always, 12, 60, better, None)
     monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
     drawn = run_view.verdict(finished, finished.state())

@@ -12,8 +12,9 @@ from playwright.sync_api import Page, expect
 from finetune.config import BUNDLED_CHECKPOINT, DATA_FIELDS, RunConfig
 from finetune.data import checkpoint_catalog
 from finetune.errors import DataError
-from finetune.evaluation.probe import Figure, Probed, ProbeReport
+from finetune.evaluation.probe import Probed, ProbeReport
 from finetune.jobs import probe
+from finetune.metrics.intervals import Interval
 from finetune.owners import Visitor
 from finetune.runs.store import RunStore
 from finetune.ui.choosers import ProbeForm
@@ -23,10 +24,10 @@ from tests.support.tabs import NOBODY, draw_train
 
 REPORT = ProbeReport(
     [
-        Probed("owner/<good>", "", Figure(0.8, 0.75, 0.85), None, 5.5, 22_000_000, 90_000_000),
+        Probed("owner/<good>", "", Interval(0.8, 0.75, 0.85), None, 5.5, 22_000_000, 90_000_000),
         Probed("owner/gone", "The checkpoint is not on the Hub."),
     ],
-    Figure(0.7, 0.6, 0.8), "f1", 2, 1000, 12.0,
+    Interval(0.7, 0.6, 0.8), "f1", 2, 1000, 12.0,
 )  # fmt: skip
 
 
