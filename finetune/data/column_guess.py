@@ -142,9 +142,11 @@ def describe_cells(cells: Sequence[Any]) -> Profile:
 
 
 def _describe_lists(cells: Sequence[Any]) -> Profile:
-    """Classify a column of lists and objects: its values are labels if they recur."""
-    labels = [label for cell in cells for label in label_text(read_value(cell)).split(";")]
-    values = frozenset(labels)
+    """Classify a column of lists and objects: its values are labels if they recur, or the only list
+    that there is."""
+    texts = {label_text(read_value(cell)) for cell in cells}
+    split = {label for text in texts for label in text.split(";")}
+    values = frozenset(split if len(texts) > 1 else texts)
     return Profile("lists" if len(values) <= max(2, len(cells) // 2) else "unusable", values)
 
 
