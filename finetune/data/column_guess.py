@@ -142,9 +142,11 @@ def describe_cells(cells: Sequence[Any]) -> Profile:
 
 
 def _describe_lists(cells: Sequence[Any]) -> Profile:
-    """Classify a column of lists and objects: its values are labels if they recur."""
-    labels = (label for cell in cells for label in label_text(read_value(cell)).split(";"))
-    values = frozenset(filter(None, labels))
+    """Classify a column of lists and objects: its values are labels if they recur, or the only list
+    that there is."""
+    texts = {label_text(read_value(cell)) for cell in cells} - {""}
+    split = {label for text in texts for label in text.split(";")} - {""}
+    values = frozenset(split if len(texts) > 1 else texts)
     recur = len(values) <= max(2, len(cells) // 2)
     return Profile("empty" if not values else "lists" if recur else "unusable", values)
 

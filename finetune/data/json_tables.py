@@ -51,6 +51,8 @@ class JsonTable(TextTable):
             self.inner |= inner.keys() - record.keys()
             for key, cell in inner.items():
                 cells.setdefault(key, []).extend([] if cell is None else [cell])
+        outer = {name.rpartition(".")[0] for name in cells}  # empty in some rows
+        cells = {name: own for name, own in cells.items() if name not in outer or any(own)}
         self.columns = list(cells)
         self.nested = [key for key, own in cells.items() if own and all(map(_is_nested, own))]
         if not self.columns:

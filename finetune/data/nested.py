@@ -15,6 +15,7 @@ from finetune.data.review import STATUS
 _OUTER = {"data", "fields", "inputs"}  # objects whose keys are columns by themselves
 _ANSWERS = ("value", "label", "labels", "answer", "choice", "choices", "class", "category",
             "classname")  # fmt: skip
+_DEEPEST = 5  # objects within each other
 _SPAN = {"start", "end", "start_offset"}  # of a part of a text
 _STATUSES = ("status", "answer", "state")
 
@@ -51,11 +52,11 @@ def cells_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return cells
 
 
-def _cells(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and not _is_cell(value):
+def _cells(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and not _is_cell(value) and depth < _DEEPEST:
         for key, inner in value.items():
             own = key if name in _OUTER else name if key in ("value", "values") else f"{name}.{key}"
-            yield from _cells(own, inner)
+            yield from _cells(own, inner, depth + 1)
     elif answers := _people(name, value):
         for question in dict.fromkeys(key for answer, _status in answers for key in answer):
             own = f"{name}.{question}" if question else name

@@ -3,6 +3,8 @@ people to one row."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import re
 from collections import Counter
@@ -99,11 +101,13 @@ def judge(label: Any, status: Any, column: str, is_label: bool) -> tuple[Any, st
 
 
 def as_list(cell: Any) -> list[Any] | None:
-    """Read a cell as a list, also one that a program has written; None if it is none."""
-    if isinstance(cell, list):
-        return cell
+    """Read a cell as a list, also one that a program has written, perhaps of lists; None if it is
+    none."""
     said = read_cell(cell)
-    return said if isinstance(said, list) else None
+    if not isinstance(said, list) and isinstance(cell, str) and cell.startswith("[["):
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            said = ast.literal_eval(cell)
+    return cell if isinstance(cell, list) else said if isinstance(said, list) else None
 
 
 def _agreed(answers: Sequence[Any]) -> Any:

@@ -22,7 +22,7 @@ from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, LabelColumn, LabelledRo
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
 
-_NO_SENTENCE, _NO_LABEL = "a sentence is missing", "the label is missing"
+_NO_TEXT, _NO_LABEL = "a sentence is missing", "the label is missing"
 
 
 @dataclass(frozen=True)
@@ -149,21 +149,16 @@ def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
     dataset = assigned.dataset
     for split, read in dataset.rows.items():
         counts = assigned.left_out[split]
-        apart = [r.count for r in dataset.remarks.get(split, ()) if r.kind in review.LOST]
-        unreadable, unlabelled = dataset.unreadable.get(split, 0), counts.get(_NO_LABEL, 0)
-        rows, unlabelled = read + unreadable + sum(apart), unlabelled + sum(apart)
-        lost = unreadable + unlabelled + counts.get(_NO_SENTENCE, 0)
+        apart = sum(r.count for r in dataset.remarks.get(split, ()) if r.kind in review.LOST)
+        unreadable, unlabelled = dataset.unreadable.get(split, 0), counts.get(_NO_LABEL, 0) + apart
+        rows, lost = read + unreadable + apart, unreadable + unlabelled + counts.get(_NO_TEXT, 0)
         if not lost or 2 * lost < rows or split not in {*assigned.rows, "train", "validation"}:
             continue
         title = _(
-            "{lost:,} of {rows:,} rows of {split} are lost: {unreadable:,} cannot be read, "
-            "{unlabelled:,} have no label, {empty:,} have no text.",
+            "{lost:,} of {rows:,} rows of {split} cannot be read, or have no text or no label.",
             lost=lost,
             rows=rows,
             split=split,
-            unreadable=unreadable,
-            unlabelled=unlabelled,
-            empty=counts.get(_NO_SENTENCE, 0),
         )
         if config.lost_rows == "leave_out":
             undo = [Remedy("lost_rows", "ask", _("Undo"))]
@@ -238,7 +233,7 @@ def _assign(
     # 1. Complete and labelled rows, without repeated pairs.
     for split, keys in hashes.items():
         states = task.states(keys.label)
-        keep(split, np.flatnonzero(keys.complete(dataset.paired)), _NO_SENTENCE)
+        keep(split, np.flatnonzero(keys.complete(dataset.paired)), _NO_TEXT)
         keep(split, rows[split][states[rows[split]] != MISSING_LABEL], _NO_LABEL)
         keep(split, rows[split][states[rows[split]] != LEFT_OUT], task.left_out)
         if config.drop_duplicates:

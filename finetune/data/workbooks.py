@@ -175,6 +175,8 @@ def _find_table(
         for sheet in workbook.sheets_metadata
         if sheet.typ == SheetTypeEnum.WorkSheet and sheet.visible == SheetVisibleEnum.Visible
     ]
+    # A configuration holds no blanks at the ends of a name.
+    requested = next((sheet for sheet in sheets if sheet.strip() == requested), requested)
     if requested and requested not in sheets:
         raise DataError(
             "{name} has no sheet {sheet!r}; it has {sheets}.",
