@@ -17,7 +17,6 @@ from finetune.data import (
     catalog,
     column_findings,
     dataset_cache,
-    reading_findings,
     splits,
     token_lengths,
 )
@@ -167,7 +166,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     )
     own = described(assigned, task.findings(assigned.labels, config, train, majority))
     findings = [*own, *findings]
-    findings = reading_findings.offer_sheets([*blocks, *findings], dataset.remarks)
+    findings = column_findings.offer_sheets([*blocks, *findings])
     return replace(report, findings=_by_severity(findings))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from finetune.data import (
     column_guess,
     columns,
     dataset_cache,
-    reading_findings,
     sources,
 )
 from finetune.data.check_report import CheckReport
@@ -54,12 +53,20 @@ def report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRepo
         revision=source.revision,
         choices=source.columns,
         columns={role: getattr(guess, role) for role in column_guess.ROLES},
-        findings=reading_findings.offer_sheets(
-            [*findings, *chain(*source.remarks.values())], source.remarks
-        ),
+        findings=offer_sheets([*findings, *chain(*source.remarks.values())]),
         notes=source.notes,
         sheets=source.sheets,
     )
+
+
+def offer_sheets(findings: list[Finding]) -> list[Finding]:
+    """Add the other sheets of a workbook to the remedies of the first blocking finding."""
+    sheets = [remedy for one in findings if one.kind == "sheet" for remedy in one.remedies]
+    for number, finding in enumerate(findings):
+        if finding.severity == "blocks":
+            offering = replace(finding, remedies=[*sheets, *finding.remedies])
+            return [*findings[:number], offering, *findings[number + 1 :]]
+    return findings
 
 
 def single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from datasets import DatasetDict
 
 from finetune.config import RunConfig
-from finetune.data import columns, label_columns, reading_findings, review, validation_cut
+from finetune.data import columns, label_columns, review, validation_cut
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError
 from finetune.findings import Finding, Remedy, how_to_answer
@@ -95,9 +96,8 @@ class Pairs:
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
     """Load the pairs that a configuration asks for; DataError if they cannot be trained on."""
     dataset = read_dataset(config, root)
-    reading_findings.check_answered(dataset.remarks)
-    assigned = assign_rows(dataset, config)
-    for finding in half_lost(assigned, config):
+    assigned, remarks = assign_rows(dataset, config), [*chain(*dataset.remarks.values())]
+    for finding in [*remarks, *half_lost(assigned, config)]:
         if finding.severity == "blocks":
             raise DataError(finding.title, finding.action)
     assigned = hold_out(assigned, config)
@@ -122,7 +122,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
                 for role, name in asdict(dataset.columns).items()
                 if name or role != "status"
             },
-            "reading": [*dataset.notes, *reading_findings.titles(dataset.remarks)],
+            "reading": [*dataset.notes, *(one.title for one in remarks if one.kind != "sheet")],
             "rows": {name: len(split) for name, split in splits.items()},
             "left_out": assigned.left_out,
             "unreadable": {split: n for split, n in dataset.unreadable.items() if n},

@@ -2,8 +2,9 @@
 
 Trains the bundled checkpoint and all-mpnet-base-v2 (110 million parameters) on MRPC's training
 pairs with Recommended as it stands, each run by the command line in a process of its own, and
-compares the best F1 on MRPC's validation split (on the bundled pairs if `--mrpc` has no files). Before each run its time and memory are estimated,
-with the pace of the machine measured just then, so that both have the same load and threads.
+compares the best F1 on MRPC's validation split; on the bundled pairs if `--mrpc` has no files.
+Before each run its time and memory are estimated, with the pace of the machine measured just then,
+so that both have the same load and threads.
 
 The weights of all-mpnet-base-v2 are the parts of one archive in five packages, which are not
 installed by the project and not downloaded here:

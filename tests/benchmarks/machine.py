@@ -20,6 +20,7 @@ SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "s
 MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
 
 
+_measuring = 1.0  # seconds that a rate is measured
 # A classifier that is trained in a moment.
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
 
@@ -28,9 +29,11 @@ def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
     """Parse the command line; `--quick` sets the values of `quick` in place of those given."""
     about = "run through in seconds, with figures that mean nothing"
     parser.add_argument("--quick", action="store_true", help=about)
+    global _measuring
     args = parser.parse_args()
     if args.quick:
         vars(args).update(quick)
+        _measuring = 0.01
     return args
 
 
@@ -78,7 +81,7 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def matmul_rate(precision: str, seconds: float = 1.0) -> float:
+def matmul_rate(precision: str) -> float:
     """FLOP/s of a large square product in `bf16` or `fp32`, on the GPU where there is one."""
     import torch
     from torch.utils.benchmark import Timer
@@ -87,7 +90,7 @@ def matmul_rate(precision: str, seconds: float = 1.0) -> float:
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     matrix = torch.randn(size, size, device=device, dtype=dtype)
     timer = Timer("x @ x", globals={"x": matrix}, num_threads=torch.get_num_threads())
-    return 2 * size**3 / float(timer.blocked_autorange(min_run_time=seconds).median)
+    return 2 * size**3 / float(timer.blocked_autorange(min_run_time=_measuring).median)
 
 
 def alternate(

@@ -102,19 +102,15 @@ def main() -> None:
             path, runs = f"{folder}/{rows}.csv", f"{folder}/runs-{rows}"
             write(Path(path), rows)
             source = ["--runs", runs, "--train_file", path]
+            steps = ["--max_steps", str(args.steps), "--max_eval_samples", "200"]
             workers = {
                 "check": ["check", *source],
                 "again": ["check", *source],
-                "train": [
-                    "train",
-                    *source,
-                    "--max_steps",
-                    str(args.steps),
-                    "--max_eval_samples",
-                    "200",
-                ],
+                "train": ["train", *source, *steps],
                 "predict": ["predict", "--file", path, "--out", f"{path}.out.csv", "--run"],
             }
+            if args.quick:
+                del workers["again"]
             for name, command in workers.items():
                 run = [str(toy_run(Path(runs)))] if name == "predict" else []
                 seconds, peak = measure(["finetune", *command, *run])

@@ -89,7 +89,9 @@ def _search(config: RunConfig, trials: int, steps: int, chance: bool) -> list[Sc
             study.__dict__["draw"] = _chance(study, config.seed)
             study.optuna_study.tell(study.optuna_study.ask(), state=optuna.trial.TrialState.FAIL)
         found: list[Score] = []
-        while driver.advance(store, study):
+        goes_on = True
+        while goes_on:
+            goes_on = driver.advance(store, study)
             scheduler.dispatch_queue(store)
             rows = results.list_trials(store, study)
             ended = [row for row in rows if row.state in ("finished", "pruned")]
@@ -97,7 +99,7 @@ def _search(config: RunConfig, trials: int, steps: int, chance: bool) -> list[Sc
                 runs = [store.get(row.run_id).state() for row in ended]
                 best = results.best_trial(ended)
                 taken = sum(run.step for run in runs)
-                if steps and taken > steps:
+                if found and steps and taken > steps:
                     break
                 found.append((best.score or 0.0 if best else 0.0, taken))
             time.sleep(0.2)

@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from finetune.metrics import abstention
 from finetune.metrics.classification import Floats
+from finetune.metrics.shared_rows import SharedRows
 
 DRAWS = 2000
 _LOGITS = np.linspace(-9, 9, 4001)
@@ -120,3 +121,18 @@ def test_none_and_one_row_are_no_reason_to_fail(right: bool) -> None:
         assert len(abstention.abstention_curve(sure, hits, 0.05).error) == min(rows, 1)
         needed = abstention.rows_needed(sure, hits, 0.02, 0.05)
         assert (needed is not None) == (right and rows > 0)
+
+
+def test_the_bound_holds_where_rows_share_sentences() -> None:
+    """A model that is wrong a little too often, however sure; on some sentences always. Counted one
+    by one the rows break the bound too often."""
+    error, delta, sentence = 0.1, 0.05, np.repeat(np.arange(100), 6)
+    shared, rng, broken, draws = SharedRows(sentence), np.random.default_rng(0), [0, 0], 400
+    for _ in range(draws):
+        confidence = rng.random(len(sentence))
+        right = rng.random(len(sentence)) < rng.beta(0.895 * 4, 0.105 * 4, 100)[sentence]
+        for at, part in enumerate((1.0, shared.worth(right) / len(right))):
+            found = abstention.sure_threshold(confidence, right, error, delta, part)
+            broken[at] += found is not None
+    assert broken[0] / draws > 1.3 * delta
+    assert broken[1] / draws <= delta + 0.01

@@ -12,6 +12,7 @@ from scipy.special import expit
 from scipy.stats import ks_2samp
 
 from finetune.metrics import label_free
+from finetune.metrics.shared_rows import SharedRows
 
 Counts = NDArray[np.int64]
 CONFUSION = np.array([[0.85, 0.1, 0.05], [0.1, 0.8, 0.1], [0.02, 0.08, 0.9]])
@@ -125,6 +126,29 @@ def test_counts_of_one_distribution_are_told_apart_in_5_of_100_draws(
     assert np.mean(np.array(ps) <= 0.05) <= 0.064  # within two standard errors
     moved = draw.multinomial(300, [0.3, 0.3, 0.2, 0.2])
     assert label_free.counts_test(draw.multinomial(400, shares), moved, ordered).p < 0.01
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_rows_that_share_a_sentence_raise_few_false_alarms(
+    monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    """Files of 100 sentences in three rows each, which mostly have the same cell."""
+    monkeypatch.setattr(label_free, "_PERMUTATIONS", 199)
+    draw, sentence = np.random.default_rng(3), np.repeat(np.arange(100), 3)
+    shared, alarms = SharedRows(sentence), np.zeros(2)
+
+    def cells() -> tuple[Counts, float]:
+        of_row = draw.integers(0, 6, 100)[sentence]
+        of_row = np.where(draw.random(300) < 0.8, of_row, draw.integers(0, 6, 300))
+        values = of_row if ordered else of_row[:, None] == np.arange(6)
+        return np.bincount(of_row, minlength=6), shared.worth(values) / 300
+
+    for _ in range(400):
+        (first, one), (second, other) = cells(), cells()
+        for at, parts in enumerate(((1.0, 1.0), (one, other))):
+            alarms[at] += label_free.counts_test(first, second, ordered, parts).p <= 0.05
+    assert alarms[0] / 400 > 0.1
+    assert alarms[1] / 400 <= 0.072  # within two standard errors
 
 
 def test_the_distance_of_ordered_counts_is_that_of_kolmogorov_and_smirnov() -> None:
