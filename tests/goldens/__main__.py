@@ -15,10 +15,10 @@ def main(arguments: list[str]) -> int:
     os.environ[golden.RENEW] = "yes"
     status = pytest.main([str(golden.FOLDER), "-n", "0", "-m", "", *arguments])
     if not status and not arguments:
-        kept = {path.parent for path in golden.SEEN}
-        for folder in kept:
-            for path in set(folder.iterdir()) - golden.SEEN:
-                path.unlink()
+        kept = [path for pattern in ("*/**/*.txt", "*/**/*.html", "*/**/*.csv")
+                for path in golden.FOLDER.glob(pattern)]  # fmt: skip
+        for path in {*kept} - golden.SEEN:
+            path.unlink()
     subprocess.run(["git", "add", "--intent-to-add", golden.FOLDER], check=False)
     subprocess.run(["git", "diff", "--stat", "--", golden.FOLDER], check=False)
     return int(status)

@@ -124,12 +124,12 @@ def test_none_and_one_row_are_no_reason_to_fail(right: bool) -> None:
 
 
 def test_the_bound_holds_where_rows_share_sentences() -> None:
-    """A model that is wrong a little too often, however sure; on some sentences always. Counted one
-    by one the rows break the bound too often."""
+    """A model that is wrong a little too often, however sure, and is as sure and as often wrong on
+    all rows of a sentence. Counted one by one the rows break the bound too often."""
     error, delta, sentence = 0.1, 0.05, np.repeat(np.arange(100), 6)
     shared, rng, broken, draws = SharedRows(sentence), np.random.default_rng(0), [0, 0], 400
     for _ in range(draws):
-        confidence = rng.random(len(sentence))
+        confidence = rng.random(100)[sentence]
         right = rng.random(len(sentence)) < rng.beta(0.895 * 4, 0.105 * 4, 100)[sentence]
         for at, part in enumerate((1.0, shared.worth(right) / len(right))):
             found = abstention.sure_threshold(confidence, right, error, delta, part)

@@ -75,10 +75,11 @@ def test_the_time_left_has_the_evaluations_in_it() -> None:
 
 def test_columns_have_the_names_of_the_file() -> None:
     (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
-    assert RunSummary().columns == ColumnNames("sentence1", "sentence2", "label")
+    assert RunSummary().columns == ColumnNames("sentence1", "sentence2", "label", "")
     columns = {"sentence1": "frage", "sentence2": "", "label": "gleich?"}
     summary = RunSummary().fold([prepared.model_copy(update={"data": {"columns": columns}})])
-    assert (summary.columns._asdict(), summary.columns.sentences) == (columns, ("frage",))
+    assert summary.columns._asdict() == columns | {"status": ""}
+    assert summary.columns.sentences == ("frage",)
     assert not summary.paired
 
 

@@ -38,7 +38,7 @@ class Watched:
 
     def tick(self) -> dict[Any, Any]:
         """The parts of the page that change."""
-        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, POLL)
+        changes: dict[Any, Any] = self.tab.on_tick(NOBODY, self.check.id, self.drawn, POLL)
         self.drawn = changes.pop(self.tab.drawn, self.drawn)
         return changes
 
