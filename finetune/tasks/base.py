@@ -33,6 +33,7 @@ MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with o
 # What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,
 # of shape (rows, labels).
 Targets = NDArray[Any]
+Findings = list[Finding | RowsFinding]
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class Task(Protocol):
     def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
         """Return the rows of each class or label; none for a score."""
 
-    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
+    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
         """Return the reasons why rows cannot be trained on, or the questions to answer first."""
 
     def findings(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from finetune.config import RunConfig
 from finetune.errors import DataError, some
@@ -12,7 +14,14 @@ from finetune.findings import Finding, Remedy, RowsFinding, how_to_answer, short
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
 from finetune.tasks import cells, classes
-from finetune.tasks.base import MISSING_LABEL, MULTI_LABEL, SINGLE_LABEL, LabelledRows, Target
+from finetune.tasks.base import (
+    MISSING_LABEL,
+    MULTI_LABEL,
+    SINGLE_LABEL,
+    Findings,
+    LabelledRows,
+    Target,
+)
 from finetune.tasks.cells import NO_LABEL
 from finetune.text_hashes import Integers
 
@@ -20,18 +29,15 @@ from finetune.text_hashes import Integers
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 RARE = 5  # a class of fewer training rows is asked about
+_IMPOSSIBLE = _("Training is not possible with these rows.")
 _EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
 
 
-def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
+def problems(config: RunConfig, labels: LabelledRows) -> Findings:
     """The reasons why these rows cannot be trained on, or the questions to answer first."""
-    action = _("Training is not possible with these rows.")
     if asked := questions(config, labels):
         return asked
-    findings: list[Finding | RowsFinding] = []
-    for kind, text in blocks(labels).items():
-        remedies = [Remedy("label_map", "", _("Undo"))] if kind == "label-map" else []
-        findings.append(Finding(kind, "blocks", text, 0, action, remedies=remedies))
+    findings = blocks(labels)
     if labels.reading.rare and config.rare_classes == "ask":
         findings.append(_rare_classes(config, labels))
     try:
@@ -43,10 +49,10 @@ def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFind
     return findings
 
 
-def questions(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
+def questions(config: RunConfig, labels: LabelledRows) -> Findings:
     """What a person must say before these rows can be trained on."""
     reading, spellings = labels.reading, labels.column.spellings
-    asked: list[Finding | RowsFinding] = []
+    asked: Findings = []
     if reading.separator and not config.task:
         title = _(
             "Does the column {column!r} hold several labels per row, such as {listed!r}?",
@@ -88,41 +94,54 @@ def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> RowsFinding:
     return RowsFinding("unreadable-labels", "warns", title, _("They are left out."), rows)
 
 
-def refuse(asked: Sequence[Finding | RowsFinding], blocked: Mapping[str, str]) -> None:
-    """Raise DataError if a person must say something first, or training is not possible."""
-    if asked:
-        raise DataError(asked[0].title, asked[0].action)
-    if blocked:
-        raise DataError(" ".join(blocked.values()), "The Data tab shows what was read.")
+def refuse(found: Findings) -> None:
+    """Raise DataError for the first of the problems of rows, if there is one."""
+    for problem in found[:1]:
+        see = _("The Data tab shows what was read.")
+        raise DataError(problem.title, see if problem.action == _IMPOSSIBLE else problem.action)
 
 
-def blocks(labels: LabelledRows) -> dict[str, str]:
-    """The kinds of findings that make training impossible, each with the reason."""
-    column, found = labels.column, labels.reading
-    counts = {split: classes.count(labels.of(split), len(found.names)) for split in labels.rows}
-    rows, present = int(counts["train"].sum()), np.flatnonzero(counts["train"])
-    if found.unknown:
-        names = some(found.unknown)
-        text = _("label_map changes {names}, but no row has that label.", names=names)
-        return {"label-map": text}
-    if not rows:
-        return {"impossible": _("No row of {source} can be trained on.", source=column.source)}
+def impossible(text: str, kind: str = "impossible", *remedies: Remedy) -> Findings:
+    """Report why training is impossible."""
+    return [Finding(kind, "blocks", text, 0, _IMPOSSIBLE, remedies=[*remedies])]
+
+
+def no_rows(labels: LabelledRows, split: str) -> Findings:
+    """Report that no row is left to train on (`train`) or for validation."""
+    text = _("No row is left for validation.")
+    if split == "train":
+        text = _("No row of {source} can be trained on.", source=labels.column.source)
+    return [] if len(labels.rows[split][1]) else impossible(text)
+
+
+def unknown_changes(labels: LabelledRows) -> Findings:
+    """Report that `label_map` changes labels that no row has."""
+    names = some(labels.reading.unknown)
+    text = _("label_map changes {names}, but no row has that label.", names=names)
+    return impossible(text, "label-map", Remedy("label_map", "", _("Undo"))) if names else []
+
+
+def blocks(labels: LabelledRows) -> Findings:
+    """The finding that makes training impossible, if there is one."""
+    none = unknown_changes(labels) or no_rows(labels, "train")
+    return none or _no_classes(labels) or no_rows(labels, "validation")
+
+
+def _no_classes(labels: LabelledRows) -> Findings:
+    column, train = labels.column, labels.of("train")
+    present, rows = np.unique(train), len(train)
     if len(present) == 1:
-        name = found.names[present[0]]
+        name = labels.reading.names[present[0]]
         text = _("All {count:,} training rows have one class, {name!r}.", count=rows, name=name)
-        return {"impossible": text}
-    if 2 * len(present) > rows:
-        text = _(
-            "The column {column!r} has {classes:,} different values in {count:,} training rows: "
-            "texts or ids rather than classes.",
-            column=column.name,
-            classes=len(present),
-            count=rows,
-        )
-        return {"too-many-classes": text}
-    if not counts["validation"].sum():
-        return {"impossible": _("No row is left for validation.")}
-    return {}
+        return impossible(text)
+    text = _(
+        "The column {column!r} has {classes:,} different values in {count:,} training rows: "
+        "texts or ids rather than classes.",
+        column=column.name,
+        classes=len(present),
+        count=rows,
+    )
+    return impossible(text, "too-many-classes") if 2 * len(present) > rows else []
 
 
 def rare_classes(labels: LabelledRows) -> dict[str, int]:
@@ -157,12 +176,10 @@ def ask_about_rare(rare: Mapping[str, int]) -> tuple[str, str]:
 def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
     """Report how spellings of labels became classes, and what was chosen about the classes."""
     rare = labels.reading.rare
-    if config.label_map:
-        title = _("Labels that you changed: {changes}", changes=config.label_map)
-        yield _answered("label-map", title, Remedy("label_map", "", _("Undo")))
+    yield from changed_labels(config)
     if rare and config.rare_classes != "ask":
         undo = Remedy("rare_classes", "ask", _("Undo"))
-        yield _answered("rare-classes", ask_about_rare(rare)[0], undo)
+        yield answered("rare-classes", ask_about_rare(rare)[0], undo)
     yield from _no_agreement(config, labels)
     yield _spellings(config, labels)
     yield _capitals(config, labels)
@@ -199,8 +216,16 @@ def _listed(labels: LabelledRows) -> str:
     return shorten(max(listed, key=len).replace("\n", " \u21b5 "), 60)
 
 
-def _answered(kind: str, title: str, undo: Remedy) -> Finding:
-    return Finding(kind, "notes", title, 0, _("You chose it."), remedies=[undo], done=True)
+def answered(kind: str, title: str, undo: Remedy, rows: int = 0) -> Finding:
+    """Report what a person chose, with a button that undoes it."""
+    return Finding(kind, "notes", title, rows, _("You chose it."), remedies=[undo], done=True)
+
+
+def changed_labels(config: RunConfig) -> Iterator[Finding]:
+    """Report the labels that a person changed."""
+    if config.label_map:
+        title = _("Labels that you changed: {changes}", changes=config.label_map)
+        yield answered("label-map", title, Remedy("label_map", "", _("Undo")))
 
 
 def change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Remedy]:
@@ -223,19 +248,20 @@ def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     remedies.append(Remedy("rare_classes", "leave_out", _("Leave out their rows")))
     remedies.append(Remedy("rare_classes", "keep", _("Keep them as classes")))
     codes = [names.index(name) for name in rare]
-    rows = [
-        (split, np.flatnonzero(np.isin(labels.reading.targets(spelled), codes)))
-        for split, spelled in labels.column.codes.items()
-    ]
+    rows = rows_where(labels, lambda spelled: np.isin(labels.reading.targets(spelled), codes))
     return RowsFinding("rare-classes", "blocks", title, action, rows, remedies)
+
+
+def rows_where(
+    labels: LabelledRows, has: Callable[[NDArray[Any]], NDArray[np.bool_]]
+) -> list[tuple[str, Integers]]:
+    """The rows, by split, for which `has` returns True of the encoder's numbers."""
+    return [(split, np.flatnonzero(has(codes))) for split, codes in labels.column.codes.items()]
 
 
 def rows_spelled(labels: LabelledRows, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
     """The rows whose label has one of these spellings, by split."""
-    return [
-        (split, np.flatnonzero(np.isin(codes, spellings)))
-        for split, codes in labels.column.codes.items()
-    ]
+    return rows_where(labels, lambda codes: np.isin(codes, spellings))
 
 
 def _no_agreement(config: RunConfig, labels: LabelledRows) -> Iterator[RowsFinding]:

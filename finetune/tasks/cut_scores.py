@@ -6,7 +6,7 @@ What is learned is one class for each row, and is a `Target` of that task; only 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from finetune.tasks.base import (
     LEFT_OUT,
     MISSING_LABEL,
     SINGLE_LABEL,
+    Findings,
     LabelColumn,
     LabelledRows,
     Target,
@@ -49,10 +50,6 @@ class CutReading:
         return np.where(np.isnan(read), MISSING_LABEL, np.where(np.isinf(read), LEFT_OUT, above))
 
 
-def _blocks(labels: LabelledRows) -> dict[str, str]:
-    return score_findings.no_numbers(labels) or class_findings.blocks(labels)
-
-
 class CutScores(SingleLabel):
     """Learns whether a score is at least `RunConfig.score_cut`."""
 
@@ -78,12 +75,11 @@ class CutScores(SingleLabel):
     def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
         return labels.reading, False
 
-    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
-        action = message("Training is not possible with these rows.")
+    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
         undo = Remedy("score_cut", "", message("Undo"))
+        blocked = score_findings.no_numbers(labels) or class_findings.blocks(labels)
         return score_findings.questions(config, labels, labels.reading.scores) or [
-            Finding(kind, "blocks", text, 0, action, remedies=[undo])
-            for kind, text in _blocks(labels).items()
+            replace(one, remedies=[undo]) for one in blocked if isinstance(one, Finding)
         ]
 
     def findings(
@@ -96,15 +92,13 @@ class CutScores(SingleLabel):
         )
         yield from score_findings.notation(config, labels, labels.reading.scores)
         undo = Remedy("score_cut", "", message("Learn the score itself"))
-        above, chosen = int((train == 1).sum()), message("You chose it.")
-        yield Finding("cut", "notes", title, above, chosen, remedies=[undo], done=True)
+        yield class_findings.answered("cut", title, undo, int((train == 1).sum()))
         if constant:
             counts = np.bincount(train, minlength=2)
             yield from class_findings.class_balance(counts, self.target(labels, config), constant)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        asked = score_findings.questions(config, labels, labels.reading.scores)
-        class_findings.refuse(asked, _blocks(labels))
+        class_findings.refuse(self.problems(labels, config))
         decimal = labels.reading.scores.decimal
         return Target(tuple(labels.reading.names), 1, SINGLE_LABEL, decimal=decimal)
 

@@ -13,60 +13,40 @@ from finetune.findings import Finding, Remedy, RowsFinding, shorten
 from finetune.messages import message as _
 from finetune.metrics import catalog
 from finetune.tasks import class_findings, label_lists
-from finetune.tasks.base import SINGLE_LABEL, LabelledRows
+from finetune.tasks.base import SINGLE_LABEL, Findings, LabelledRows
 from finetune.tasks.cells import MARKS
 from finetune.tasks.classes import MAX_CLASSES
 
 RARE = 5  # a label of fewer training rows is named
 
 
-def blocks(labels: LabelledRows) -> dict[str, str]:
-    """The kinds of findings that make training impossible, each with the reason."""
-    train, reading = labels.of("train"), labels.reading
-    if reading.unknown:
-        names = some(reading.unknown)
-        text = _("label_map changes {names}, but no row has that label.", names=names)
-        return {"label-map": text}
-    if not len(train):
-        text = _("No row of {source} can be trained on.", source=labels.column.source)
-        return {"impossible": text}
-    column = labels.column.name
-    if len(reading.names) < 2:
+def blocks(labels: LabelledRows) -> Findings:
+    """The finding that makes training impossible, if there is one."""
+    none = class_findings.unknown_changes(labels) or class_findings.no_rows(labels, "train")
+    return none or _no_labels(labels) or class_findings.no_rows(labels, "validation")
+
+
+def _no_labels(labels: LabelledRows) -> Findings:
+    column, count = labels.column.name, len(labels.reading.names)
+    one = Remedy("task", SINGLE_LABEL, _("One class for each row"))
+    if count < 2:
         text = _("The column {column!r} has fewer than two labels.", column=column)
-        return {"one-label": text}
-    if len(reading.names) > MAX_CLASSES:
-        text = _(
-            "The column {column!r} has {count:,} different labels: rather texts or ids.",
-            column=column,
-            count=len(reading.names),
-        )
-        return {"too-many-labels": text}
-    if not len(labels.of("validation")):
-        return {"impossible": _("No row is left for validation.")}
-    return {}
+        return class_findings.impossible(text, "one-label", one)
+    text = _(
+        "The column {column!r} has {count:,} different labels: rather texts or ids.",
+        column=column,
+        count=count,
+    )
+    return class_findings.impossible(text, "too-many-labels", one) if count > MAX_CLASSES else []
 
 
-def questions(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
+def questions(config: RunConfig, labels: LabelledRows) -> Findings:
     """What a person must say before these rows can be trained on."""
     if not labels.reading.unclear:
         return []
     rows = class_findings.rows_spelled(labels, sorted(labels.reading.unlabelled))
     text = _("It means 0: the label is not given")
     return [class_findings.no_label(config, labels.column.name, rows, "0", text)]
-
-
-def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
-    """The reasons why these rows cannot be trained on."""
-    action = _("Training is not possible with these rows.")
-    remedies = {
-        "label-map": [Remedy("label_map", "", _("Undo"))],
-        "one-label": [Remedy("task", SINGLE_LABEL, _("One class for each row"))],
-        "too-many-labels": [Remedy("task", SINGLE_LABEL, _("One class for each row"))],
-    }
-    return questions(config, labels) or [
-        Finding(kind, "blocks", text, 0, action, remedies=remedies.get(kind, []))
-        for kind, text in blocks(labels).items()
-    ]
 
 
 def findings(
@@ -79,11 +59,7 @@ def findings(
     """
     column, members = labels.column, labels.reading.members
     yield _several_labels(config, labels)
-    if config.label_map:
-        title = _("Labels that you changed: {changes}", changes=config.label_map)
-        undo = Remedy("label_map", "", _("Undo"))
-        chosen = _("You chose it.")
-        yield Finding("label-map", "notes", title, 0, chosen, remedies=[undo], done=True)
+    yield from class_findings.changed_labels(config)
     if labels.reading.notation == "shares":
         title = _("The column {column!r} has numbers between 0 and 1.", column=column.name)
         action = _("A row has a label from 0.5 on. For another limit, write 0 and 1.")

@@ -28,6 +28,7 @@ from finetune.tasks.base import (
     NO_RULE,
     Answers,
     DecisionRule,
+    Findings,
     LabelColumn,
     LabelledRows,
     PredictOptions,
@@ -82,8 +83,8 @@ class MultiLabel(Task):
     def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
         return [int(rows) for rows in np.nansum(targets, axis=0)]
 
-    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
-        return label_findings.problems(config, labels)
+    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
+        return label_findings.questions(config, labels) or label_findings.blocks(labels)
 
     def findings(
         self, labels: LabelledRows, config: RunConfig, train: Targets,
@@ -92,8 +93,7 @@ class MultiLabel(Task):
         return label_findings.findings(config, labels, constant)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        asked = label_findings.questions(config, labels)
-        class_findings.refuse(asked, label_findings.blocks(labels))
+        class_findings.refuse(self.problems(labels, config))
         return Target(tuple(labels.reading.names), task=self.name)
 
     def constant_scores(

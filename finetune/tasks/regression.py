@@ -27,6 +27,7 @@ from finetune.tasks.base import (
     REGRESSION,
     Answers,
     DecisionRule,
+    Findings,
     LabelColumn,
     LabelledRows,
     PredictOptions,
@@ -88,8 +89,9 @@ class Regression(Task):
     def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
         return []
 
-    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
-        return score_findings.problems(config, labels)
+    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
+        asked = score_findings.questions(config, labels, labels.reading)
+        return asked or score_findings.blocks(labels)
 
     def findings(
         self, labels: LabelledRows, config: RunConfig, train: Targets,
@@ -98,8 +100,7 @@ class Regression(Task):
         return score_findings.findings(config, labels)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        asked = score_findings.questions(config, labels, labels.reading)
-        class_findings.refuse(asked, score_findings.blocks(labels))
+        class_findings.refuse(self.problems(labels, config))
         train = labels.of("train")
         low, high = (float(scores.spell(end)) for end in (train.min(), train.max()))
         decimal = labels.reading.decimal

@@ -11,7 +11,7 @@ from finetune.errors import some
 from finetune.findings import Finding, Remedy, RowsFinding, how_to_answer
 from finetune.messages import message as _
 from finetune.tasks import cells, class_findings, numerals, scores
-from finetune.tasks.base import REGRESSION, SINGLE_LABEL, LabelledRows
+from finetune.tasks.base import REGRESSION, SINGLE_LABEL, Findings, LabelledRows
 from finetune.tasks.numerals import COMMA, POINT
 from finetune.tasks.scores import Scores
 from finetune.text_hashes import Integers
@@ -21,46 +21,40 @@ _DIFFERS = 0.2  # Kolmogorov's distance of two splits' scores, if it is no chanc
 _CHANCE = 0.001
 
 
-def blocks(labels: LabelledRows) -> dict[str, str]:
-    """The kinds of findings that make training impossible, each with the reason."""
+def blocks(labels: LabelledRows) -> Findings:
+    """The finding that makes training impossible, if there is one."""
+    none = no_numbers(labels) or class_findings.no_rows(labels, "train")
+    return none or _constant(labels) or class_findings.no_rows(labels, "validation")
+
+
+def _constant(labels: LabelledRows) -> Findings:
     train = labels.of("train")
-    if blocked := no_numbers(labels):
-        return blocked
-    if not len(train):
-        text = _("No row of {source} can be trained on.", source=labels.column.source)
-        return {"impossible": text}
-    if train.min() == train.max():
-        text = _(
-            "All {count:,} training rows have one score, {score}.",
-            count=len(train),
-            score=scores.spell(train[0]),
-        )
-        return {"constant": text}
-    if not len(labels.of("validation")):
-        return {"impossible": _("No row is left for validation.")}
-    return {}
+    text = _(
+        "All {count:,} training rows have one score, {score}.",
+        count=len(train),
+        score=scores.spell(train[0]),
+    )
+    return class_findings.impossible(text, "constant") if train.min() == train.max() else []
 
 
-def no_numbers(labels: LabelledRows) -> dict[str, str]:
+def no_numbers(labels: LabelledRows) -> Findings:
     """The same if the column has texts alone."""
     column = labels.column
     if not column.spellings or any(
         np.isfinite(codes[:, 0]).any() for codes in column.codes.values()
     ):
-        return {}
+        return []
     text = _(
         "No cell of the column {column!r} is a number: {cells}. Clear task and score_cut to learn "
         "classes.",
         column=column.name, cells=some(column.spellings, 3),
     )  # fmt: skip
-    return {"impossible": text}
+    return class_findings.impossible(text)
 
 
-def questions(
-    config: RunConfig, labels: LabelledRows, reading: Scores
-) -> list[Finding | RowsFinding]:
+def questions(config: RunConfig, labels: LabelledRows, reading: Scores) -> Findings:
     """What a person must say before these rows can be trained on."""
-    asked: list[Finding | RowsFinding] = []
+    asked: Findings = []
     column = labels.column
     if reading.both and not reading.decimal:
         title = _(
@@ -73,7 +67,7 @@ def questions(
         ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
         asked.append(Finding("decimals", "blocks", title, 0, how_to_answer(ways), remedies=ways))
     if reading.unclear:
-        rows = [(split, np.flatnonzero(codes[:, 0] == -1)) for split, codes in column.codes.items()]
+        rows = class_findings.rows_where(labels, lambda codes: codes[:, 0] == -1)
         text = _("It is a score")
         asked.append(class_findings.no_label(config, column.name, rows, cells.NO_LABEL, text))
     return asked
@@ -86,22 +80,13 @@ def _decimal(both: tuple[float, float], mark: str) -> Remedy:
     return Remedy("decimal_mark", mark, text)
 
 
-def problems(config: RunConfig, labels: LabelledRows) -> list[Finding | RowsFinding]:
-    """The reasons why these rows cannot be trained on."""
-    action = _("Training is not possible with these rows.")
-    return questions(config, labels, labels.reading) or [
-        Finding(kind, "blocks", text, 0, action) for kind, text in blocks(labels).items()
-    ]
-
-
 def findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
     """Report cells that are no numbers, scores far from the others, and splits that differ."""
-    yield from _answered(config, labels)
+    if config.task == REGRESSION:
+        title = _("The column {column!r} is read as a score.", column=labels.column.name)
+        yield class_findings.answered("score", title, Remedy("task", "", _("Undo")))
     title = _("Cells of the column {column!r} that are no numbers", column=labels.column.name)
-    rows = [
-        (split, np.flatnonzero(np.isinf(codes[:, 0])))
-        for split, codes in labels.column.codes.items()
-    ]
+    rows = class_findings.rows_where(labels, lambda codes: np.isinf(codes[:, 0]))
     yield RowsFinding("no-number", "warns", title, _("They are left out."), rows)
     if blocks(labels):
         return
@@ -164,13 +149,6 @@ def notation(config: RunConfig, labels: LabelledRows, reading: Scores) -> Iterat
         action = _("You chose it.") if done else _("The other numbers of the column say so.")
         remedies = [Remedy("decimal_mark", "auto", _("Undo")) if done else other]
         yield Finding("decimals", "notes", chosen.text, 0, action, remedies=remedies, done=done)
-
-
-def _answered(config: RunConfig, labels: LabelledRows) -> Iterator[Finding]:
-    if config.task == REGRESSION:
-        title = _("The column {column!r} is read as a score.", column=labels.column.name)
-        undo = Remedy("task", "", _("Undo"))
-        yield Finding("score", "notes", title, 0, _("You chose it."), remedies=[undo], done=True)
 
 
 def _cut(labels: LabelledRows) -> Finding:

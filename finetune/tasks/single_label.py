@@ -7,14 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.errors import DataError
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
 from finetune.metrics import catalog, classification
@@ -29,6 +27,7 @@ from finetune.tasks.base import (
     SINGLE_LABEL,
     Answers,
     DecisionRule,
+    Findings,
     LabelColumn,
     LabelledRows,
     PredictOptions,
@@ -94,28 +93,24 @@ class SingleLabel(Task):
     def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
         return [int(rows) for rows in classes.count(targets, len(names))]
 
-    def problems(self, labels: LabelledRows, config: RunConfig) -> list[Finding | RowsFinding]:
+    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
         return class_findings.problems(config, labels)
 
     def findings(
         self, labels: LabelledRows, config: RunConfig, train: NDArray[Any],
         constant: Mapping[str, float],
     ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
-        asked: list[Finding] = []
-        balance: list[Finding] = []
-        if constant:
-            target = self.target(labels, config)
+        target = self.target(labels, config) if constant else None
+        if target:
+            yield from class_findings.positive_class(config, target)
+        yield from score_findings.classes_or_score(config, labels)
+        yield from class_findings.class_findings(config, labels)
+        if target:
             counts = classes.count(train, target.size)
-            asked = [*class_findings.positive_class(config, target)]
-            balance = [*class_findings.class_balance(counts, target, constant)]
-        found = class_findings.class_findings(config, labels)
-        return chain(asked, score_findings.classes_or_score(config, labels), found, balance)
+            yield from class_findings.class_balance(counts, target, constant)
 
     def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        asked = class_findings.questions(config, labels)
-        class_findings.refuse(asked, class_findings.blocks(labels))
-        if labels.reading.rare and config.rare_classes == "ask":
-            raise DataError(*class_findings.ask_about_rare(labels.reading.rare))
+        class_findings.refuse(self.problems(labels, config))
         names = labels.reading.names
         return Target(tuple(names), classes.positive_class(names, config.positive_label), self.name)
 
