@@ -75,6 +75,7 @@ class RowsFinding(NamedTuple):
     action: str
     rows: Sequence[tuple[str, Integers]]  # splits of the source, and indices into them
     remedies: Sequence[Remedy] = ()
+    done: bool = False
 
 
 def in_split(found: Sequence[Finding], split: str) -> list[Finding]:

@@ -20,8 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Modules that import torch or datasets when they are imported; the page loads them when needed.
 HEAVY_MODULES = {
     "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
-    "finetune.data.sources", "finetune.data.row_findings",
-    "finetune.data.column_findings",
+    "finetune.data.sources",
     "finetune.evaluation.corrections", "finetune.evaluation.quantization",
     "finetune.inference.explain", "finetune.training.layers", "finetune.inference.bf16_layers",
     "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",

@@ -11,7 +11,6 @@ __all__ = [
     "csv_cells",
     "dataset_cache",
     "hub_access",
-    "label_columns",
     "model_cache",
     "needed_files",
     "review",

@@ -15,7 +15,8 @@ from pydantic.dataclasses import dataclass
 
 from finetune import disk
 from finetune.config import DATA_FIELDS, RunConfig
-from finetune.data import catalog, hub_access, label_columns
+from finetune.data import catalog, hub_access
+from finetune.data.columns import NESTED, parts_of
 from finetune.findings import Example, Finding
 from finetune.messages import Text
 from finetune.tasks.base import SINGLE_LABEL
@@ -87,10 +88,10 @@ class CheckReport:
     def usable(self, role: str) -> list[str]:
         """Return the columns that can be `sentence1`, `sentence2`, `label` or `status`. A label may
         be a nested column, or the columns that it is now."""
-        reasons = ["", label_columns.NESTED] if role in ("label", "status") else [""]
+        reasons = ["", NESTED] if role in ("label", "status") else [""]
         names = [name for name, reason in self.choices.items() if reason in reasons]
         read = self.columns.get(role, "")
-        return [*names, read] if label_columns.parts_of(read, self.choices) else names
+        return [*names, read] if parts_of(read, self.choices) else names
 
     @property
     def blocked(self) -> list[Finding]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from finetune import disk, hub_errors
 from finetune.data import catalog, checkpoints, hub_access
-from finetune.data.large_files import fetch_large_files
+from finetune.data.model_cache import fetch_large_files
 from finetune.errors import FinetuneError, ModelError
 from finetune.hub_errors import Cause
 from finetune.runs.run import NOTES

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from finetune import owners
-from finetune.config import RunConfig
-from finetune.data import (
-    catalog,
-    column_findings,
-    dataset_cache,
-    splits,
-    token_lengths,
+from finetune.config import NO_COLUMN, RunConfig
+from finetune.data import catalog, columns, dataset_cache, sources, splits, token_lengths
+from finetune.data.check_report import (
+    FEW_HELD_OUT,
+    MAX_LINES,
+    CheckReport,
+    SplitSummary,
+    TokenLengths,
 )
-from finetune.data.check_report import FEW_HELD_OUT, CheckReport, SplitSummary, TokenLengths
-from finetune.data.row_findings import described, rows_finding
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
-from finetune.findings import Example, Finding, Remedy, Severity
+from finetune.findings import Example, Finding, Remedy, RowsFinding, Severity, how_to_answer
 from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.events import Phase
 from finetune.tasks.base import MISSING_LABEL, Task
 from finetune.tasks.registry import deciding_metric, find_task
+from finetune.text_hashes import Integers
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
 MAX_SHOWN = 20  # unreadable rows of a split
+_MAX_EXAMPLES, _EXAMPLE_CHARACTERS = 5, 200  # rows of a finding, characters of each sentence
 _CUTS = 19  # places on a scale at which it may be cut into two classes
 FEW = 100  # training rows
 FEW_TO_HOLD_OUT = 500  # rows; of fewer a cross-validation is offered in place of a split
@@ -57,19 +57,20 @@ def check_pairs(
             config, root, lambda split, rows: progress(Phase.READ_ROWS, split, rows, 0)
         )
     except DataError as error:
-        return column_findings.report_columns(config, root, error)
+        return _report_columns(config, root, error)
     progress(Phase.COUNT_ROWS, "", 0, 0)
     kept = config.changed(drop_duplicates=False, drop_leaked=False)
     all_rows = splits.assign_rows(dataset, kept)
-    findings = [
-        *chain(*dataset.remarks.values()),
-        *splits.half_lost(all_rows, config),
-        *_rows_left_out(config, all_rows),
-        *column_findings.single_text(config, all_rows),
-        *_leaked_rows(config, all_rows),
-        *_repeated_pairs(config, all_rows),
-        *_split_findings(all_rows),
-    ]
+    found = chain(
+        *dataset.remarks.values(),
+        splits.half_lost(all_rows, config),
+        _rows_left_out(config, all_rows),
+        _single_text(config, all_rows),
+        _leaked_rows(config, all_rows),
+        _repeated_pairs(config, all_rows),
+        _split_findings(all_rows),
+    )
+    findings = [*_described(all_rows, found)]
     assigned = splits.assign_rows(dataset, config)
     try:
         assigned = splits.hold_out(assigned, config)
@@ -81,8 +82,8 @@ def check_pairs(
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
     findings = list(report.findings)
     try:
-        lengths, found = token_lengths.check_lengths(assigned, config)
-        findings += found
+        lengths, of_tokenizer = token_lengths.check_lengths(assigned, config)
+        findings += of_tokenizer
     except ModelError as error:
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
         lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
@@ -119,7 +120,7 @@ def _other_metric(config: RunConfig, task: Task) -> Iterator[Finding]:
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
     """Make the report without lengths; findings that block training are added."""
     dataset, counts, task = assigned.dataset, assigned.counts(), find_task(assigned.dataset.task)
-    blocks = [*described(assigned, task.problems(assigned.labels, config))]
+    blocks = [*_described(assigned, task.problems(assigned.labels, config))]
     findings = [*findings, *_other_metric(config, task)]
     train, positive, majority, fingerprint = assigned.of("train").label, "", {}, ""
     scale: Mapping[str, int] = {}
@@ -164,14 +165,15 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         folds=config.folds,
         fingerprint=fingerprint,
     )
-    own = described(assigned, task.findings(assigned.labels, config, train, majority))
+    own = _described(assigned, task.findings(assigned.labels, config, train, majority))
     findings = [*own, *findings]
-    findings = column_findings.offer_sheets([*blocks, *findings])
+    findings = _offer_sheets([*blocks, *findings])
     return replace(report, findings=_by_severity(findings))
 
 
-def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
+def _leave_out(config: RunConfig, field: str, rows: Sequence[tuple[str, Integers]]) -> Remedy:
     """The button that leaves some rows out, or undoes that."""
+    count = sum(len(indices) for _, indices in rows)
     if getattr(config, field):
         return Remedy(field, False, _("Undo"))
     text = {
@@ -183,7 +185,7 @@ def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
     return Remedy(field, True, text[field, count == 1])
 
 
-def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding | RowsFinding]:
     """Find rows that cannot be read, or lack a sentence or a label."""
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
@@ -207,18 +209,17 @@ def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
             unlabelled.append((split, np.flatnonzero(complete & (states == MISSING_LABEL))))
     action = _("They are left out.")
     title = _("Rows with an empty or missing sentence")
-    yield from rows_finding(assigned, "empty", title, action, empty)
+    yield RowsFinding("empty", "warns", title, action, empty)
     title = _("Rows without a label")
-    yield from rows_finding(assigned, "unlabelled", title, action, unlabelled)
+    yield RowsFinding("unlabelled", "warns", title, action, unlabelled)
 
 
-def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFinding]:
     action = _(
         "They are kept, and the score will flatter the model; drop_leaked leaves them out of train."
     )
     if config.drop_leaked:
         action = _("They are left out of train.")
-    remedy = partial(_leave_out, config, "drop_leaked")
     for name, leaked in assigned.leaked().items():
         title = _(
             "Leakage: training rows that are in {split} too, in either order; case, white space "
@@ -226,10 +227,11 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
             split=name,
         )
         rows = [(assigned.rows["train"][0], leaked)]
-        yield from rows_finding(assigned, "leakage", title, action, rows, remedy)
+        remedies = [_leave_out(config, "drop_leaked", rows)]
+        yield RowsFinding("leakage", "warns", title, action, rows, remedies, config.drop_leaked)
 
 
-def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFinding]:
     """Find rows whose pair has another label elsewhere, in any split, or is a repeat in its own."""
     keys = list(map(assigned.of, assigned.distinct))
     ordered = np.concatenate([key.ordered for key in keys])
@@ -256,7 +258,7 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
             "These rows are kept, and a model learns their mean. If repeats are left out "
             "(drop_duplicates), the first of them is kept."
         )
-    yield from rows_finding(assigned, "conflicts", title, action, conflicts)
+    yield RowsFinding("conflicts", "warns", title, action, conflicts)
     action = _("They are kept and count more than once; drop_duplicates keeps only the first.")
     if config.drop_duplicates:
         action = _("The first of them is kept.")
@@ -266,8 +268,8 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
         repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
-    remedy = partial(_leave_out, config, "drop_duplicates")
-    yield from rows_finding(assigned, "duplicates", title, action, repeated, remedy)
+    buttons, done = [_leave_out(config, "drop_duplicates", repeated)], config.drop_duplicates
+    yield RowsFinding("duplicates", "warns", title, action, repeated, buttons, done)
 
 
 def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
@@ -314,3 +316,88 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
             "scores are of new pairs, not of new sentences."
         )
         yield Finding("shared", "notes", title, shared, action)
+
+
+def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
+    """Report a source whose columns are unclear, with its first rows to choose by. Raises `error`
+    again if the source cannot be opened."""
+    try:
+        source = sources.open_source(config, root)
+    except DataError:
+        raise error from None
+    usable = [name for name, reason in source.columns.items() if not reason]
+    examples = []
+    for line, cells in islice(source.cells("train", usable, lambda *_: None), _MAX_EXAMPLES):
+        text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
+        examples.append(Example("train", line, note=text[:_EXAMPLE_CHARACTERS]))
+    said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
+    guess = columns.guess_from(source.columns, sample, said)
+    findings = []  # a question about each role in doubt, the texts first
+    for role in guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]:
+        text, answers = columns.question(guess, role, source.name, sample)
+        kind = {"sentence2": "single-or-pair", "status": "review"}.get(role, "columns")
+        action = how_to_answer(answers)
+        findings.append(Finding(kind, "blocks", text, 0, action, remedies=answers))
+    try:
+        columns.check_choices(said, source.columns, source.name)
+    except DataError:
+        findings = []
+    findings = findings or [Finding("columns", "blocks", error.fact, 0, error.remedy)]
+    findings[0] = replace(findings[0], examples=examples)
+    return CheckReport(
+        source=source.name,
+        revision=source.revision,
+        choices=source.columns,
+        columns={role: getattr(guess, role) for role in said},
+        findings=_offer_sheets([*findings, *chain(*source.remarks.values())]),
+        notes=source.notes,
+        sheets=source.sheets,
+    )
+
+
+def _offer_sheets(findings: list[Finding]) -> list[Finding]:
+    """Add the other sheets of a workbook to the remedies of the first blocking finding."""
+    sheets = [remedy for one in findings if one.kind == "sheet" for remedy in one.remedies]
+    for number, finding in enumerate(findings):
+        if finding.severity == "blocks":
+            offering = replace(finding, remedies=[*sheets, *finding.remedies])
+            return [*findings[:number], offering, *findings[number + 1 :]]
+    return findings
+
+
+def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+    """Report the columns that are not read if each row is one text and nobody chose that."""
+    dataset = assigned.dataset
+    used = [name for name in asdict(dataset.columns).values() if name]
+    unused = [name for name, why in dataset.choices.items() if not why and name not in used]
+    if dataset.paired or config.sentence2_column or not unused:
+        return
+    title = _("Single sentences: only {column!r} is read.", column=dataset.columns.sentence1)
+    action = _(
+        "Not read: {columns}. If one of these is the other sentence of a pair, choose it as "
+        "sentence2_column.",
+        columns=some(unused),
+    )
+    remedies = [Remedy("sentence2_column", NO_COLUMN, _("They are single sentences"))]
+    yield Finding("single", "notes", title, 0, action, remedies=remedies)
+
+
+def _described(assigned: SplitRows, findings: Iterable[Finding | RowsFinding]) -> Iterator[Finding]:
+    """Look up the number, lines and texts of the rows of findings. Those about no rows are left
+    out."""
+    for finding in findings:
+        if isinstance(finding, Finding):
+            yield finding
+            continue
+        kind, severity, title, action, rows, remedies, done = finding
+        examples: list[Example] = []
+        lines: dict[str, list[int]] = {}
+        for split, indices in rows:
+            shown = indices[: _MAX_EXAMPLES - len(examples)]
+            examples += assigned.dataset.examples_of(split, shown, _EXAMPLE_CHARACTERS)
+            for part, own in assigned.dataset.origins(split, indices):
+                more = assigned.hashes[split].line[own[:MAX_LINES]].tolist()
+                if more:
+                    lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
+        if count := sum(len(indices) for _, indices in rows):
+            yield Finding(kind, severity, title, count, action, examples, [*remedies], done, lines)

@@ -19,7 +19,6 @@ from finetune.data.column_guess import (
     plain_name,
     stem,
 )
-from finetune.data.label_columns import BETWEEN, NESTED, parts_of
 from finetune.errors import DataError, some
 from finetune.findings import Remedy, how_to_answer
 from finetune.messages import message as _
@@ -27,6 +26,9 @@ from finetune.runs.summary import ColumnNames
 
 SAMPLE_ROWS = 1000  # from which columns are guessed
 _MOST_ANSWERS = 30  # columns offered
+# Why a column can be no sentence.
+NESTED = _("is nested: it holds lists or objects, which only labels can be")
+BETWEEN = " | "  # names of columns, as one label column
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,14 @@ class Columns:
     @property
     def sentences(self) -> list[str]:
         return [self.sentence1, self.sentence2] if self.sentence2 else [self.sentence1]
+
+
+def parts_of(label: str, columns: Container[str]) -> list[str]:
+    """Return the columns that a label column stands for, such as `toxic | insult`; none if it is a
+    column itself, or names one that does not exist."""
+    parts = [part.strip() for part in label.split(BETWEEN.strip())]
+    several = label not in columns and len(parts) > 1
+    return parts if several and all(part in columns for part in parts) else []
 
 
 def match_columns(
@@ -94,15 +104,7 @@ def choose_columns(
         DataError: if a column is missing, unusable or chosen twice, or the guess is in doubt.
     """
     said = choices_of(config)
-    for role, column in said.items():
-        if column and (role in ("sentence1", "label") or column != NO_COLUMN):
-            _check_column(role, column, columns, source)
-    if len(set(used := _used(said, columns))) < len(used):
-        raise DataError(
-            "One column is chosen twice: {used}.",
-            "Choose a different one for each.",
-            used=some(used),
-        )
+    check_choices(said, columns, source)
     guess = guess_from(columns, cells, said)
     for role in guess.doubts:
         fact, answers = question(guess, role, source, cells)
@@ -121,17 +123,19 @@ def guess_from(
     return guess_columns([name for name in columns if name not in parts], cells, said)
 
 
-def _used(said: Mapping[Role, str], columns: Container[str]) -> list[str]:
-    """The columns that are chosen as a text or a label, each part of a label."""
-    used = [name for role, name in said.items() if role != "status" and name not in ("", NO_COLUMN)]
-    return [part for name in used for part in parts_of(name, columns) or [name]]
-
-
-def are_usable(said: Mapping[Role, str], columns: Mapping[str, str]) -> bool:
-    """True if every chosen column exists and is usable, and none is chosen twice."""
-    used = _used(said, columns)
-    usable = ["", NESTED] if said["label"] in used else [""]
-    return len(set(used)) == len(used) and all(columns.get(name) in usable for name in used)
+def check_choices(said: Mapping[Role, str], columns: Mapping[str, str], source: str) -> None:
+    """Raise DataError if a chosen column is missing, unusable, or chosen twice."""
+    for role, column in said.items():
+        if column and (role in ("sentence1", "label") or column != NO_COLUMN):
+            _check_column(role, column, columns, source)
+    chosen = [name for role, name in said.items() if role != "status" and name != NO_COLUMN]
+    used = [part for name in chosen if name for part in parts_of(name, columns) or [name]]
+    if len(set(used)) < len(used):
+        raise DataError(
+            "One column is chosen twice: {used}.",
+            "Choose a different one for each.",
+            used=some(used),
+        )
 
 
 def question(

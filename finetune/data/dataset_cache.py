@@ -27,8 +27,7 @@ from pydantic import TypeAdapter
 from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
 from finetune.data import catalog, needed_files, review, sources
-from finetune.data.columns import SAMPLE_ROWS, Columns, choices_of, choose_columns
-from finetune.data.label_columns import NESTED
+from finetune.data.columns import NESTED, SAMPLE_ROWS, Columns, choices_of, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.findings import Example, Finding, in_split, shorten

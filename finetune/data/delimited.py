@@ -14,13 +14,7 @@ from pathlib import Path
 
 from finetune.data import headers, quoting
 from finetune.data.quoting import Line, Shape
-from finetune.data.table import (
-    MAX_FIELD,
-    OnBadRow,
-    ReadOptions,
-    Rows,
-    remark,
-)
+from finetune.data.table import MAX_FIELD, OnBadRow, ReadOptions, Rows, remark
 from finetune.data.text_tables import TextTable
 from finetune.errors import DataError, some
 from finetune.messages import message as _
@@ -64,9 +58,9 @@ class CsvTable(TextTable):
         self._quoting = quoting.choose(
             lambda: self._lines_below(lambda line, reason: None), self._shape, options.quote
         )
-        found = self._quoting.counted
+        found = self._quoting
         self.remarks += headers.repeat_remarks(found.repeats)
-        self.remarks += quoting.remarks(self._quoting, bool(options.quote))
+        self.remarks += quoting.remarks(found, bool(options.quote))
         if found.extra:
             title = _(
                 "Rows with more cells than the header: line {lines}", lines=some(found.extra, 3)
@@ -126,7 +120,7 @@ class CsvTable(TextTable):
         width = shape.width
         indices = [(name, self.columns.index(name)) for name in names]
         lines, chosen = self._lines_below(on_bad_row), self._quoting
-        repeats = shape.repeats if chosen.counted.repeats else ()
+        repeats = shape.repeats if chosen.repeats else ()
         for line, cells, _raw, _plain, problem in quoting.Scanner(
             lines, shape, chosen.quote, chosen.split_joined
         ):

@@ -1,4 +1,7 @@
-"""Checkpoints in the Hub's cache on this disk: what they take, and their removal.
+"""Checkpoints in the Hub's cache on this disk: what they take, their removal, and large files,
+fetched with progress.
+
+A download that was cut off or killed goes on where it ended. The Hub's own client begins anew.
 
 Source of the layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
@@ -6,14 +9,28 @@ Source of the layout: https://huggingface.co/docs/huggingface_hub/guides/manage-
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from finetune import disk
+from filelock import FileLock, Timeout
+
+from finetune import disk, hub_errors
+from finetune.data import hub_access
 from finetune.environment import confinement
 from finetune.errors import StoreError
 
 _PREFIX = "models--"
+_LARGE = 8 * 2**20  # bytes; the Hub's client fetches what is smaller
+_CHUNK = 2**20
+_TIMEOUT = 60.0  # seconds without a byte
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -55,3 +72,108 @@ def remove_model(name: str) -> CachedModel:
     with disk.writing(folder, StoreError, ""):
         shutil.rmtree(folder)
     return found
+
+
+class _Missing(NamedTuple):
+    address: str
+    sha256: str
+    place: Path  # in the cache
+    size: int
+
+
+def fetch_large_files(
+    repo: str, names: Sequence[str], revision: str, on_progress: Progress | None = None
+) -> None:
+    """Fetch those of some files that are large and not in the cache yet.
+
+    Args:
+        revision: a commit.
+        on_progress: called with the bytes fetched and their total. What it raises ends the
+            download.
+
+    Raises:
+        the errors of the Hub's client.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+
+    folder = confinement.hub_cache() / (_PREFIX + repo.replace("/", "--"))
+    blobs, missing = folder / "blobs", []
+    for name in names:
+        address = hf_hub_url(repo, name, revision=revision)
+        try:
+            facts = get_hf_file_metadata(address, token=hub_access.token())
+        except EntryNotFoundError:
+            continue
+        sha256, size = facts.etag or "", facts.size or 0
+        # The client links to `blobs`; where it may not, the file itself lies in its snapshot.
+        linked = not constants.HF_HUB_DISABLE_SYMLINKS
+        place = blobs / sha256 if linked else folder / "snapshots" / revision / name
+        if _SHA256.fullmatch(sha256) and size >= _LARGE and not place.exists():
+            missing.append(_Missing(address, sha256, place, size))
+    before, total = 0, sum(file.size for file in missing)
+    for file in missing:
+        blobs.mkdir(parents=True, exist_ok=True)
+        locks = confinement.hub_cache() / ".locks" / blobs.parent.name
+        locks.mkdir(parents=True, exist_ok=True)
+        report = partial(_report, on_progress, before, total)
+        with _alone(locks / f"{file.sha256}.part.lock", partial(report, 0)):
+            if not file.place.exists():  # another process may have fetched it
+                for done in _fetch(file, blobs / f"{file.sha256}.part"):
+                    report(done)
+        before += file.size
+
+
+def _report(on_progress: Progress | None, before: int, total: int, done: int) -> None:
+    if on_progress:
+        on_progress(before + done, total)
+
+
+@contextlib.contextmanager
+def _alone(path: Path, waits: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock. While another process holds it, `waits` is called twice a second."""
+    lock = FileLock(path)
+    while not lock.is_locked:
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0.5)
+        if not lock.is_locked:
+            waits()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _fetch(file: _Missing, part: Path) -> Iterator[int]:
+    """Fetch what is missing of a file, and put it into its place if its contents are right. Yields
+    the bytes that are there."""
+    with part.open("ab") as written:
+        while (before := written.tell()) < file.size:
+            try:
+                yield from _read_on(file, written)
+            except Exception as error:
+                if hub_errors.cause(error).name != "silent" or written.tell() == before:
+                    raise  # and not if it was cut off and something came
+    with part.open("rb") as read:
+        right = hashlib.file_digest(read, "sha256").hexdigest() == file.sha256
+    if right:
+        file.place.parent.mkdir(parents=True, exist_ok=True)
+        part.rename(file.place)
+    else:  # the Hub's client fetches it
+        part.unlink()
+
+
+def _read_on(file: _Missing, written: BinaryIO) -> Iterator[int]:
+    """Append the rest of a file. Yields its size after each part."""
+    from huggingface_hub import get_session
+    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import hf_raise_for_status
+
+    headers = build_hf_headers(token=hub_access.token()) | {"Range": f"bytes={written.tell()}-"}
+    with get_session().stream("GET", file.address, headers=headers, timeout=_TIMEOUT) as answer:
+        hf_raise_for_status(answer)
+        if answer.status_code != 206:  # the whole file
+            written.truncate(0)
+        for chunk in answer.iter_bytes(_CHUNK):
+            written.write(chunk)
+            yield written.tell()

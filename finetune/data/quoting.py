@@ -10,7 +10,7 @@ import csv
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from finetune.data import headers
@@ -185,8 +185,10 @@ class Scanner:
 
 @dataclass
 class Survey:
-    """Counts of how quotes are used in all lines of a file."""
+    """Counts of how quotes are used in all lines of a file, and how they are to be read."""
 
+    quote: str
+    split_joined: bool = False
     enclosing: list[int] = field(default_factory=list)  # lines that fit only with quotes
     joining: list[int] = field(default_factory=list)  # ... but each line also fits without
     stray: list[int] = field(default_factory=list)  # lines that fit only without quotes
@@ -231,7 +233,7 @@ class Survey:
 
 def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
     """Count how quotes are used."""
-    result = Survey()
+    result = Survey(quote)
     scanner = Scanner(lines, shape, quote)
     delimiter, delimiters, mark = shape.delimiter, shape.width - 1, character(quote)
     apostrophe, key = delimiter + "'", shape.repeats.key
@@ -304,24 +306,16 @@ def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> 
         result.needless_lines.append(number)
 
 
-class Quoting(NamedTuple):
-    """The reading of a file's quotes, and the counts behind it."""
-
-    quote: str
-    split_joined: bool
-    counted: Survey
-
-
-def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "") -> Quoting:
+def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "") -> Survey:
     """Choose how the quotes of a file are read, from all of its lines."""
     if requested:
-        return Quoting(requested, False, survey(lines(), shape, requested))
+        return survey(lines(), shape, requested)
     double = survey(lines(), shape, DOUBLE)
     off = double.against + double.broken
     if double.backslashes and off:
         escaped = survey(lines(), shape, ESCAPED)
         if not escaped.against and escaped.broken < off:
-            return Quoting(ESCAPED, False, escaped)
+            return escaped
     if double.apostrophes:
         single = survey(lines(), shape, SINGLE)
         more_fit = single.enclosing and single.broken < off
@@ -329,20 +323,21 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
         needed = single.doubled and not single.needless  # only around cells that need them
         possible = not single.against and single.broken <= off
         if possible and (more_fit or everywhere or needed):
-            return Quoting(SINGLE, False, single)
+            return single
     around_a_column = max(double.quoted_rows(), default=0) >= _MOSTLY * double.rows
     if double.against and not double.enclosing and not around_a_column:
-        return Quoting(NONE, False, double)
+        return replace(double, quote=NONE)
     rare = shape.delimiter in _RARE_IN_TEXTS
-    return Quoting(DOUBLE, rare or len(double.joining) > len(double.enclosing), double)
+    joined = len(double.joining) > len(double.enclosing)
+    return replace(double, split_joined=rare or joined)
 
 
-def remarks(quoting: Quoting, requested: bool) -> list[Finding]:
+def remarks(found: Survey, requested: bool) -> list[Finding]:
     """Remark on the quotes of a file if their reading is in doubt."""
-    found, lines = quoting.counted, list[int]()
+    lines = list[int]()
     severity: Severity = "notes"
     value, text = NONE, _("They are part of the texts")
-    if quoting.quote == NONE and not requested:
+    if found.quote == NONE and not requested:
         lines = sorted(found.joining + found.stray)
         title = _(
             "Quotation marks are read as part of the texts: line {lines}", lines=some(lines, 3)
@@ -350,7 +345,7 @@ def remarks(quoting: Quoting, requested: bool) -> list[Finding]:
         action = _("There they do not enclose cells, while each line fits the header as it stands.")
         value, text = DOUBLE, _("They are marks around cells")
     elif found.against:
-        lines, severity = sorted(found.stray + found.joining * quoting.split_joined), "warns"
+        lines, severity = sorted(found.stray + found.joining * found.split_joined), "warns"
         title = _("Quotation marks that do not enclose cells: line {lines}", lines=some(lines, 3))
         action = _("These lines are read as they stand, the others with quotes around cells.")
         text = _("They are part of the texts everywhere")

@@ -17,7 +17,8 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access, label_columns, review, table_formats
+from finetune.data import catalog, hub_access, review, table_formats
+from finetune.data.columns import NESTED, parts_of
 from finetune.data.table import OnBadRow, ReadOptions, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
 from finetune.findings import Finding, in_split
@@ -66,7 +67,7 @@ class Source(ABC):
         Raises:
             DataError: as below, or if a needed column is missing.
         """
-        parts = label_columns.parts_of(label, self.columns) or [label]
+        parts = parts_of(label, self.columns) or [label]
         own = self.columns_of(split)
         for column in [*sentences, *(parts if label and split != "test" else ())]:
             if column not in own:
@@ -129,7 +130,7 @@ class _FileSource(Source):
         self.splits, self.file_names = {split: split for split in paths}, names
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
-        self.columns |= dict.fromkeys(train.nested, label_columns.NESTED)
+        self.columns |= dict.fromkeys(train.nested, NESTED)
         self.sheets = train.sheets
         self.notes = [note for table in self._tables.values() for note in table.notes]
         self.remarks = {
@@ -178,7 +179,7 @@ class _HubSource(Source):
         for column, feature in self._splits[self.splits["train"]].features.items():
             inner = getattr(feature, "feature", None)  # of a list
             is_value = isinstance(feature, (Value, ClassLabel))
-            self.columns[column] = "" if is_value else label_columns.NESTED
+            self.columns[column] = "" if is_value else NESTED
             if isinstance(feature, ClassLabel):
                 self.classes[column] = list(feature.names)
             if isinstance(inner, ClassLabel):

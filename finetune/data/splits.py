@@ -13,7 +13,7 @@ import numpy as np
 from datasets import DatasetDict
 
 from finetune.config import RunConfig
-from finetune.data import columns, label_columns, review, validation_cut
+from finetune.data import columns, review, validation_cut
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError
 from finetune.findings import Finding, Remedy, how_to_answer
@@ -185,7 +185,7 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         dataset.spellings,
         dataset.named_labels,
         {split: keys.label for split, keys in hashes.items()},
-        bool(label_columns.parts_of(dataset.columns.label, dataset.choices)),
+        bool(columns.parts_of(dataset.columns.label, dataset.choices)),
     )
     reading: Any = task.read(column, config)
     anew = True

@@ -5,17 +5,21 @@ The app's own process opens them in a child with limits (`environment.child_proc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from finetune import messages
-from finetune.data import delimited, json_tables, parquet_tables, table, text_tables, workbooks
-from finetune.data.table import ReadOptions, Table, open_bytes
+from finetune.data import delimited, json_tables, table, text_tables, workbooks
+from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, open_bytes
 from finetune.errors import DataError
 from finetune.messages import message as _
+
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # decoded together
 
 
 def open_table(path: Path, name: str = "", options: ReadOptions | None = None) -> Table:
@@ -35,7 +39,7 @@ def _open(path: Path, name: str, options: ReadOptions) -> Table:
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
             raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
         if head.startswith(b"PAR1") or ending.endswith(".parquet"):
-            return parquet_tables.ParquetTable(path, name)
+            return ParquetTable(path, name)
         if head.startswith(workbooks.STARTS):
             return workbooks.WorkbookTable(path, name, options)
         if ending.endswith((".json", ".jsonl", ".ndjson")):
@@ -61,3 +65,73 @@ def usable_columns(
     asked = [remark for remark in opened.remarks if remark.severity == "blocks"]
     text = _("{fact} {remedy}", fact=asked[0].title, remedy=asked[0].action) if asked else ""
     return usable, opened.sheets, messages.encode(text)
+
+
+class ParquetTable(Table):
+    """Apache Parquet. Its encodings store a value once for many rows, so a small file can need much
+    memory. Texts are therefore read as dictionaries, whose rows share their values."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
+        self._metadata = pq.read_metadata(path)
+        # A file must not unpack to far more than text does, nor have an encoding whose memory is
+        # unknown before decoding.
+        unpacked = 0
+        for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                unpacked += max(column.total_uncompressed_size, column.num_values)
+                if "DELTA_BYTE_ARRAY" in column.encodings:
+                    raise DataError(
+                        "{name} has the column {column!r} in the encoding DELTA_BYTE_ARRAY.",
+                        "Leave it out, or write it in another encoding.",
+                        name=name,
+                        column=column.path_in_schema[:60],
+                    )
+        table.check_unpacked_size(name, unpacked, path.stat().st_size)
+        self._row_bytes = unpacked // max(1, self._metadata.num_rows) + 1
+        self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
+        self.columns = list(self.schema.names)
+        for field in self.schema:
+            if pa.types.is_nested(field.type) and not _is_vector(field.type):
+                self.nested.append(field.name)
+            if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
+                self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
+
+    def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
+        if columns is None:
+            columns = [name for name in self.columns if name not in self.unusable]
+        for line, cells in enumerate(self._cells(list(columns)), 1):
+            if any(map(table.is_too_long, cells)):
+                on_bad_row(line, table.TOO_LONG)
+            else:
+                yield line, dict(zip(columns, cells, strict=True))
+
+    def _cells(self, columns: list[str]) -> Iterator[tuple[Any, ...]]:
+        leaves = map(self._metadata.schema.column, range(self._metadata.num_columns))
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._row_bytes))
+        try:
+            with pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts) as file:
+                for batch in file.iter_batches(size, columns=columns):
+                    yield from zip(*map(_values, map(batch.column, columns)), strict=True)
+        except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
+            raise DataError(
+                "{name} cannot be read to its end: {error}",
+                "Upload it again.",
+                name=self.name,
+                error=error,
+            ) from error
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    """True for lists of fractions, which are no labels."""
+    return hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type)
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """The values of a column; rows with the same text share one."""
+    if not pa.types.is_dictionary(array.type):
+        return list(array.to_pylist())
+    codes, positions = np.unique(array.indices.fill_null(-1).to_numpy(), return_inverse=True)
+    texts = array.dictionary.take(pa.array(codes, mask=codes < 0)).to_pylist()
+    return [texts[position] for position in positions]

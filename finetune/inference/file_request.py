@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from finetune import messages
 from finetune.data import columns as column_names
-from finetune.data import label_columns
 from finetune.data.table import ReadOptions
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
@@ -90,7 +89,7 @@ def check_columns(
     second = "" if second == NONE else second
     label = request.label or (matches[2] if matches[2] not in (first, second) else "")
     label = "" if label == NONE else label
-    labels = label_columns.parts_of(label, usable) or [label]
+    labels = column_names.parts_of(label, usable) or [label]
     for column in filter(None, (first, second, *labels)):
         if column not in usable:
             raise DataError(

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoints, label_columns, review, table_formats
+from finetune.data import checkpoints, review, table_formats
+from finetune.data.columns import parts_of
 from finetune.data.table import Table, is_filled, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
@@ -231,7 +232,7 @@ class _RowPredictor:
             target = replace(target, positive=target.names.index(self._rule.positive))
         self._task, self._target = task_of(target), target
         self._metrics = measured(run.config(), target)
-        self._label_parts = label_columns.parts_of(request.label, taken)
+        self._label_parts = parts_of(request.label, taken)
         used = {request.sentence1, request.sentence2, request.label, *self._label_parts}
         self._others = OtherAnswers(self._task, target, [one for one in taken if one not in used])
         self._pair_index = pair_index.read_pair_index(run)
@@ -427,7 +428,7 @@ def read_labelled(
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
     names = [name for name in (request.sentence1, request.sentence2) if name]
-    labels = label_columns.parts_of(request.label, table.columns) or [request.label]
+    labels = parts_of(request.label, table.columns) or [request.label]
     rows = [*enumerate(_read_rows(table, request), start=1)]
     read = [(number, record) for number, (record, error) in rows if not error]
     # Lines that could not be read have no cells, and empty ones only empty cells.

@@ -296,8 +296,8 @@ class Task(Protocol):
 
     # Answering and scoring
 
-    def spell(self, values: NDArray[Any], target: Target) -> list[str]:
-        """Return targets or answers as a person reads them."""
+    def spell(self, values: NDArray[Any], target: Target, between: str = ", ") -> list[str]:
+        """Return targets or answers as a person reads them, with `between` between labels."""
 
     def choices(self, target: Target) -> list[str]:
         """Return the answers of which a person can choose one; empty if it is no such choice."""
@@ -317,7 +317,11 @@ class Task(Protocol):
         return {"prediction": str} | {f"probability_{name}": float for name in target.names}
 
     def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
-        """Return the cells of `columns` for each pair."""
+        """Return the cells of `columns` for each pair. Labels are joined by semicolons, as such a
+        column is read."""
+        rounded = answers.probabilities.astype(float).round(6).tolist()
+        named = zip(self.spell(answers.values, target, ";"), rounded, strict=True)
+        return [[name, *shares] for name, shares in named]
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
         """Count how often each answer was given, by its name."""
@@ -377,6 +381,15 @@ class Task(Protocol):
         smoothing: float = 0.0,
     ) -> torch.Tensor:
         """Return the loss that is trained on: the model's own unless it is changed."""
+        if class_weights is None and not smoothing:
+            return outputs.loss  # type: ignore[no-any-return]
+        return self.changed_loss(outputs.logits.float(), labels, class_weights, smoothing)
+
+    def changed_loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None,
+        smoothing: float,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the loss with weights of the classes or labels, or with smoothing."""
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         """Return the loss of each example, whose mean evaluations report; shape (examples,)."""

@@ -55,18 +55,25 @@ class LabelEncoder:
         self._fractions: list[str] = []
 
     def code(self, cell: Any) -> int:
-        """Return the number of a label's spelling, or `MISSING_LABEL`. DataError if there are too
+        """Return the number of a cell's spelling, or `MISSING_LABEL`. DataError if there are too
         many spellings, or they are fractions."""
-        text = cells.label_text(cells.read_value(cell))
+        text = self._spell(cell)
         if text not in self._codes:
-            if cells.is_missing(text):
+            if self._is_missing(cell, text):
                 return MISSING_LABEL
-            self._add(text)
+            self._codes[text] = len(self.spellings)
+            self.spellings.append(text)
+            self._check(text)
         return self._codes[text]
 
-    def _add(self, text: str) -> None:
-        self._codes[text] = len(self.spellings)
-        self.spellings.append(text)
+    def _spell(self, cell: Any) -> str:
+        return cells.label_text(cells.read_value(cell))
+
+    def _is_missing(self, cell: Any, text: str) -> bool:
+        return cells.is_missing(text)
+
+    def _check(self, text: str) -> None:
+        """Raise DataError if a new spelling shows that these are no classes."""
         number = read_number(text)
         if number is not None and number.by_point % 1 and number.by_comma % 1:
             self._fractions.append(text)

@@ -31,34 +31,24 @@ Notation = Literal["text", "list", "marks", "shares", "places", "labels"]
 Said = list[str] | dict[str, str] | str  # what a cell says
 
 
-class ListEncoder:
-    """Numbers the cells of a label column in the order of their appearance."""
+class ListEncoder(classes.LabelEncoder):
+    """Numbers the cells of a label column; `MISSING_LABEL` stands for one that no column has."""
 
-    no_labels: NDArray[Any] = np.zeros(0, np.int64)
+    def _spell(self, cell: Any) -> str:
+        return _spell(cell)
 
-    def __init__(self, column: str, names: Sequence[str] = ()) -> None:
-        self._column = column
-        self.spellings = list(names)
-        self._codes = {name: code for code, name in enumerate(names)}
+    def _is_missing(self, cell: Any, text: str) -> bool:
+        return isinstance(cell, Columns) and not cell
 
-    def code(self, cell: Any) -> int:
-        """Return the number of a cell, or `MISSING_LABEL` if no column has it. DataError if there
-        are too many different ones."""
-        if isinstance(cell, Columns) and not cell:
-            return MISSING_LABEL
-        text = _spell(cell)
-        if text not in self._codes:
-            if len(self.spellings) >= _MOST_CELLS:
-                raise DataError(
-                    "The column {column!r} has more than {most:,} different cells: texts rather "
-                    "than labels.",
-                    "Choose another label_column.",
-                    column=self._column,
-                    most=_MOST_CELLS,
-                )
-            self._codes[text] = len(self.spellings)
-            self.spellings.append(text)
-        return self._codes[text]
+    def _check(self, text: str) -> None:
+        if len(self.spellings) > _MOST_CELLS:
+            raise DataError(
+                "The column {column!r} has more than {most:,} different cells: texts rather "
+                "than labels.",
+                "Choose another label_column.",
+                column=self._column,
+                most=_MOST_CELLS,
+            )
 
 
 def _spell(cell: Any) -> str:

@@ -6,6 +6,7 @@ The best model is chosen by micro F1: a label of a few rows moves macro F1 by mu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import catalog
+from finetune.metrics import catalog, cross_fitting, intervals
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Floats
+from finetune.metrics.classification import Counts, Floats
+from finetune.metrics.cross_fitting import CrossFittedThresholds
+from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
-from finetune.metrics.shared_rows import SharedRows
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks import class_findings, label_findings, label_lists
 from finetune.tasks.base import (
     LEFT_OUT,
@@ -36,7 +39,6 @@ from finetune.tasks.base import (
     Targets,
     Task,
 )
-from finetune.tasks.label_details import LabelDetails, measure_details
 from finetune.tasks.label_lists import LabelLists, ListEncoder
 from finetune.text_hashes import Integers
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     import torch
 
 _HALF = 0.5  # the probability from which a label is given, if no other is kept with the model
+_RARE = 10  # examples; of a label with fewer, no score says much
 
 
 class MultiLabel(Task):
@@ -120,20 +123,12 @@ class MultiLabel(Task):
 
         return OneVsRestClassifier(LogisticRegression(max_iter=200))
 
-    def spell(self, values: Targets, target: Target) -> list[str]:
+    def spell(self, values: Targets, target: Target, between: str = ", ") -> list[str]:
         """A row without labels is an empty text."""
-        return [", ".join(target.names[label] for label in np.flatnonzero(row)) for row in values]
+        return [between.join(target.names[at] for at in np.flatnonzero(row)) for row in values]
 
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
         return label_lists.parse(cells, target.names)
-
-    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
-        """The names are joined by semicolons, as such a column is read."""
-        rounded = answers.probabilities.astype(float).round(6).tolist()
-        named = [
-            ";".join(target.names[label] for label in np.flatnonzero(row)) for row in answers.values
-        ]
-        return [[names, *shares] for names, shares in zip(named, rounded, strict=True)]
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
         counts = (int(rows) for rows in values.sum(axis=0, dtype=np.int64))
@@ -175,19 +170,14 @@ class MultiLabel(Task):
         names = [metric.name for metric in metrics]
         return ScoreModules(names, target.size, answer=self.plain_answers, shares=_probabilities)
 
-    def loss(
-        self,
-        outputs: Any,
-        labels: torch.Tensor,
-        class_weights: torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> torch.Tensor:
+    def changed_loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None,
+        smoothing: float,
+    ) -> torch.Tensor:  # fmt: skip
         from torch.nn.functional import binary_cross_entropy_with_logits
 
-        if class_weights is None and not smoothing:
-            return outputs.loss  # type: ignore[no-any-return]
         aims = labels * (1 - smoothing) + smoothing / 2
-        return binary_cross_entropy_with_logits(outputs.logits.float(), aims, class_weights)
+        return binary_cross_entropy_with_logits(logits, aims, weights)
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = np.asarray(logits, np.float64)
@@ -222,3 +212,79 @@ def _levels(target: Target, rule: DecisionRule, options: PredictOptions) -> Floa
 
 def _given(shares: NDArray[np.float32], levels: Floats | float) -> NDArray[np.int8]:
     return (shares.astype(np.float64) >= levels).astype(np.int8)
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """The scores of one label."""
+
+    precision: Interval  # nan if it was never given
+    recall: Interval  # nan if it does not occur
+    f1: Interval
+    support: int  # examples that have it
+    given: int  # examples that it was given to
+    missed: int  # examples that have it and were not given it
+    wrong: int  # examples that were given it and do not have it
+
+
+@dataclass(frozen=True)
+class LabelDetails:
+    """The figures of a model that answers with labels, besides those that every task has."""
+
+    labels: list[LabelScores]
+    together: Counts  # examples that have both labels, or on the diagonal the one
+    # Examples that have a label (row) which was missed, and were given another (column) wrongly.
+    confused: Counts
+    rare: list[int]  # labels of fewer than ten examples
+    mean_labels: tuple[float, float]  # of an example, and of an answer
+    thresholds: CrossFittedThresholds | None  # None if every label has too few examples
+    errors: int  # examples of which a label is wrong or missing
+    always: None = None
+    fitted: None = None
+
+
+def measure_details(
+    answers: Targets, shares: NDArray[np.floating], truth: Targets, shared: SharedRows | None
+) -> LabelDetails:
+    """Measure the details of answers.
+
+    Args:
+        answers, truth: 0 and 1, of shape (examples, labels).
+        shares: the probability of each label, of the same shape.
+        shared: which examples share a sentence; linked ones stay together in cross-fitting.
+    """
+    given, true = answers > 0, truth > 0
+    missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
+    whole = true.astype(np.float64)
+    support = true.sum(axis=0)
+    labels = []
+    counts = np.array([(given & true).sum(axis=0), given.sum(axis=0), support])
+    for label, (hits, called, meant) in enumerate(counts.T.tolist()):
+        part = rows_worth(given[:, label] != true[:, label], shared) / len(true)
+
+        def share_of(all_of_them: int, hits: int = hits, part: float = part) -> Interval:
+            return intervals.wilson_interval(hits * part, all_of_them * part)
+
+        # F1 is 2 J / (1 + J), where J is the share of hits among what is of the label or given it.
+        share = share_of(called + meant - hits)
+        value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
+        labels.append(
+            LabelScores(
+                precision=share_of(called),
+                recall=share_of(meant),
+                f1=Interval(value, low, high),
+                support=meant,
+                given=called,
+                missed=meant - hits,
+                wrong=called - hits,
+            )
+        )
+    return LabelDetails(
+        labels=labels,
+        together=(whole.T @ whole).astype(np.int64),
+        confused=(missed.T @ wrong).astype(np.int64),
+        rare=np.flatnonzero(support < _RARE).tolist(),
+        mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
+        thresholds=cross_fitting.cross_fit_thresholds(shares, true, shared),
+        errors=int((given != true).any(axis=1).sum()),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from finetune.messages import message
 from finetune.metrics import catalog
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Floats
+from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.regression import conformal_margin
 from finetune.metrics.shared_rows import SharedRows
@@ -36,7 +37,6 @@ from finetune.tasks.base import (
     Task,
 )
 from finetune.tasks.cells import read_value
-from finetune.tasks.score_details import ScoreDetails, measure_details
 from finetune.tasks.scores import ScoreEncoder, Scores
 from finetune.text_hashes import Integers
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     import torch
 
 _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
+_DRAWN = 20  # bins of answers, of true scores, and of errors
+_WORST = 20
 
 
 class Regression(Task):
@@ -148,7 +150,7 @@ class Regression(Task):
         model = LinearRegression().fit(tuned_on[:, None], truth)
         return np.asarray(model.predict(similarity[:, None]))
 
-    def spell(self, values: Targets, target: Target) -> list[str]:
+    def spell(self, values: Targets, target: Target, between: str = "") -> list[str]:
         return [scores.spell(value) for value in values]
 
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
@@ -227,3 +229,73 @@ class Regression(Task):
         shared: SharedRows | None,
     ) -> ScoreDetails:  # fmt: skip
         return measure_details(answers.values, truth)
+
+
+@dataclass(frozen=True)
+class ScoreBin:
+    """The examples whose true score lies from `low` up to `high`."""
+
+    low: float
+    high: float
+    count: int  # at least 1
+    answer: float  # their mean answer
+    error: float  # their mean absolute error
+
+
+@dataclass(frozen=True)
+class ScoreDetails:
+    """The figures of a model that answers with scores, besides those that every task has.
+
+    An error is the answer minus the true score.
+    """
+
+    edges: Floats  # of equal bins that hold all answers and true scores, shape (21,)
+    density: Counts  # examples by true score (row) and answer (column), shape (20, 20)
+    error_edges: Floats  # of equal bins of errors, shape (21,)
+    error_counts: Counts  # examples by error, shape (20,)
+    bins: list[ScoreBin]  # by quartiles of the true score
+    worst: Integers  # rows of the largest errors, the largest first
+    bias: float  # the mean error
+    # The true score rises by so much where the answer rises by 1; below 1 answers are too extreme.
+    slope: float
+    margin: float | None  # 95% of new answers lie within it of the true score; None of too few
+    errors: int  # answers that are not exactly the true score
+    always: None = None
+    fitted: None = None
+
+
+def measure_details(answers: Targets, truth: Targets) -> ScoreDetails:
+    """Measure the details of answers, both of shape (examples,)."""
+    answered, true = (np.asarray(values, np.float64) for values in (answers, truth))
+    errors = answered - true
+    everything = np.concatenate([answered, true])
+    edges = np.histogram_bin_edges(everything, _DRAWN)
+    density = np.histogram2d(true, answered, (edges, edges))[0].astype(np.int64)
+    counts, error_edges = np.histogram(errors, _DRAWN)
+    spread = answered.var()
+    return ScoreDetails(
+        edges=edges,
+        density=density,
+        error_edges=error_edges,
+        error_counts=counts,
+        bins=_bins(answered, true),
+        worst=np.argsort(-np.abs(errors), kind="stable")[:_WORST],
+        bias=float(errors.mean()),
+        slope=float(np.mean((answered - answered.mean()) * true) / spread) if spread else 0.0,
+        margin=conformal_margin(errors),
+        errors=int((errors != 0).sum()),
+    )
+
+
+def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
+    edges = np.unique(np.quantile(truth, [0.25, 0.5, 0.75], method="lower"))
+    bin_of = np.searchsorted(edges, truth)
+    found = []
+    for index in np.unique(bin_of):
+        members = bin_of == index
+        own, off = truth[members], np.abs(answers - truth)[members]
+        mean = float(answers[members].mean())
+        found.append(
+            ScoreBin(float(own.min()), float(own.max()), len(own), mean, float(off.mean()))
+        )
+    return found

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +15,19 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import catalog, classification
-from finetune.metrics.calibration import Logits, probabilities
+from finetune.metrics import calibration, catalog, classification, cross_fitting
+from finetune.metrics.calibration import Calibration, Logits, Reliability, probabilities
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import Floats
+from finetune.metrics.classification import (
+    ClassScores,
+    Counts,
+    Curve,
+    Floats,
+    Indices,
+    Probabilities,
+    ThresholdSweep,
+)
+from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, classes, score_findings, scores
@@ -36,7 +45,6 @@ from finetune.tasks.base import (
     Task,
 )
 from finetune.tasks.cells import NO_LABEL, clean_label, label_text, read_value, suggest_separator
-from finetune.tasks.class_details import ClassDetails, measure_details
 from finetune.tasks.classes import Classes, LabelEncoder, make_classes
 from finetune.tasks.numerals import to_number
 from finetune.text_hashes import Integers
@@ -146,7 +154,7 @@ class SingleLabel(Task):
     ) -> Targets:
         return classification.predict_by_threshold(tuned_on, truth, similarity, target.positive)
 
-    def spell(self, values: NDArray[Any], target: Target) -> list[str]:
+    def spell(self, values: NDArray[Any], target: Target, between: str = "") -> list[str]:
         return [target.names[index] for index in values]
 
     def choices(self, target: Target) -> list[str]:
@@ -171,11 +179,6 @@ class SingleLabel(Task):
             ]
         targets = np.array(found, np.int64)
         return targets, targets >= 0
-
-    def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
-        rounded = answers.probabilities.astype(float).round(6).tolist()
-        named = zip(self.spell(answers.values, target), rounded, strict=True)
-        return [[name, *shares] for name, shares in named]
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
         return Counter(self.spell(values, target))
@@ -240,19 +243,13 @@ class SingleLabel(Task):
         names = [metric.name for metric in metrics]
         return ScoreModules(names, target.size, target.positive, self.plain_answers)
 
-    def loss(
-        self,
-        outputs: Any,
-        labels: torch.Tensor,
-        class_weights: torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> torch.Tensor:
+    def changed_loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None,
+        smoothing: float,
+    ) -> torch.Tensor:  # fmt: skip
         from torch.nn.functional import cross_entropy
 
-        if class_weights is None and not smoothing:
-            return outputs.loss  # type: ignore[no-any-return]
-        logits = outputs.logits.float()
-        return cross_entropy(logits, labels, class_weights, label_smoothing=smoothing)
+        return cross_entropy(logits, labels, weights, label_smoothing=smoothing)
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = logits.astype(np.float64)
@@ -269,3 +266,66 @@ class SingleLabel(Task):
     ) -> ClassDetails:  # fmt: skip
         shares, values = answers
         return measure_details(logits, shares, values, truth, target, shared)
+
+
+@dataclass(frozen=True)
+class ClassDetails:
+    """The figures of a classifier, besides those that every task has."""
+
+    confusion: Counts  # a row a true class, a column an answer
+    classes: list[ClassScores]
+    matthews: float  # Matthews' correlation, -1 to 1
+    roc: Curve | None  # of the positive class of two; None too if one class is missing
+    precision_recall: Curve | None
+    sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
+    fitted: CrossFittedThresholds | None  # the best threshold; None for few examples
+    reliability: Reliability  # of the most probable class, as the model is
+    calibration: Calibration  # after temperature scaling
+
+    @property
+    def errors(self) -> int:
+        """Number of wrong answers."""
+        return int(self.confusion.sum() - self.confusion.trace())
+
+    @property
+    def always(self) -> int | None:
+        """The class that it always answers with although others occur; None if there is none."""
+        answered, occurring = (self.confusion.sum(axis=axis).nonzero()[0] for axis in (0, 1))
+        return int(answered[0]) if len(answered) == 1 < len(occurring) else None
+
+
+def measure_details(
+    logits: Logits,
+    shares: Probabilities,
+    answers: Indices,
+    truth: Indices,
+    target: Target,
+    shared: SharedRows | None,
+) -> ClassDetails:
+    """Measure the details of answers.
+
+    Args:
+        logits, shares: of shape (examples, classes); `shares` are probabilities.
+        answers, truth: of shape (examples,).
+        shared: which examples share a sentence; linked ones stay together in cross-fitting.
+    """
+    confusion = classification.confusion_matrix(truth, answers, target.size)
+    curves, sweep, fitted = None, None, None
+    if target.size == 2:
+        scores, positives = shares[:, target.positive], truth == target.positive
+        curves = classification.ranking_curves(scores, positives)
+        sweep = classification.threshold_sweep(scores, positives)
+        fitted = cross_fitting.cross_fit_threshold(scores, positives, shared)
+    roc, precision_recall = curves or (None, None)
+    most_probable = shares.argmax(axis=1)
+    return ClassDetails(
+        confusion=confusion,
+        classes=classification.class_scores(confusion),
+        matthews=catalog.MATTHEWS.score(confusion),
+        roc=roc,
+        precision_recall=precision_recall,
+        sweep=sweep,
+        fitted=fitted,
+        reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
+        calibration=calibration.calibrate(logits, truth),
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from finetune.metrics import catalog, cross_fitting, intervals, modules
 from finetune.metrics.catalog import OF_LABELS
 from finetune.tasks.base import MULTI_LABEL, Target
-from finetune.tasks.label_details import measure_details
+from finetune.tasks.multi_label import measure_details
 from finetune.tasks.registry import find_task
 
 Labels = NDArray[Any]

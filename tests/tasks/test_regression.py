@@ -33,8 +33,7 @@ from finetune.runs.summary import RunSummary
 from finetune.tasks import numerals
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
 from finetune.tasks.registry import recognise
-from finetune.tasks.regression import Regression
-from finetune.tasks.score_details import measure_details
+from finetune.tasks.regression import Regression, measure_details
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import model
 from finetune.ui.html import render
