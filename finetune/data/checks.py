@@ -156,11 +156,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         majority=majority,
         lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
         notes=dataset.notes,
-        unreadable=[
-            Example(split, line, note=reason)
-            for split, examples in dataset.examples.items()
-            for line, reason in examples
-        ],
+        unreadable=[*chain(*dataset.examples.values())],
         sheets=dataset.sheets,
         folds=config.folds,
         fingerprint=fingerprint,
@@ -190,14 +186,11 @@ def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding |
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
         action = _("They are left out. To use them, mend these lines and upload the file again.")
-        rows = [
-            Example(split, line, note=reason)
-            for split, examples in dataset.examples.items()
-            for line, reason in examples[:MAX_SHOWN]
-        ]
+        rows = [row for found in dataset.examples.values() for row in found[:MAX_SHOWN]]
         lines = some([row.line for row in rows], 3)
         title = _("Rows that could not be read: line {lines}", lines=lines)
-        known = {split: [n for n, _ in found] for split, found in dataset.examples.items() if found}
+        examples = dataset.examples.items()
+        known = {split: [row.line for row in found] for split, found in examples if found}
         yield Finding("unreadable", "warns", title, count, action, rows, rows=known)
     empty, unlabelled, task = [], [], find_task(dataset.task)
     for split, keys in assigned.hashes.items():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from finetune.config import NO_COLUMN
 from finetune.data import review
-from finetune.data.nested import is_of_model
+from finetune.data.review import is_of_model
 from finetune.tasks.cells import (
     NO_LABEL,
     clean_label,

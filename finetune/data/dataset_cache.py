@@ -92,7 +92,7 @@ class CachedDataset:
     spellings: list[str]  # of the labels
     rows: dict[str, int]  # split -> number of rows
     unreadable: dict[str, int]  # split -> number of rows that could not be read
-    examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of these
+    examples: dict[str, list[Example]]  # split -> some of these, each with its reason
     notes: list[Text]  # facts for the user on how it was read
     remarks: dict[str, list[Finding]]  # split -> remarks on how its file was read
     splits: dict[str, str]  # split -> the source's own name of it
@@ -275,14 +275,14 @@ def _write(
     class_names = source.classes.get(columns.label)
     encoder = task.encoder(columns.label, class_names or [])
     unreadable = dict.fromkeys(source.splits, 0)
-    examples: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
+    examples: dict[str, list[Example]] = {split: [] for split in source.splits}
     left_out: dict[str, dict[str, list[int]]] = {split: {} for split in source.splits}
     numbers: dict[str, Integers] = {}  # split -> the hashes of `RowHashes`, a row each
 
     def count_bad_row(split: str, line: int, reason: str) -> None:
         unreadable[split] += 1
         if len(examples[split]) < MAX_BAD_ROWS:
-            examples[split].append((line, reason))
+            examples[split].append(Example(split, line, note=reason))
 
     def count_left_out(split: str, line: int, reason: str) -> None:
         left_out[split].setdefault(reason, []).append(line)

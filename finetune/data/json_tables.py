@@ -1,15 +1,20 @@
-"""JSON as a table: one object a line, or a single value in any of the layouts of pandas."""
+"""JSON as a table: one object a line, or a single value in any of the layouts of pandas.
+
+Objects within a row are cells of columns of their own. `{"data": {"text": ...}, "annotations":
+[{"result": ...}]}` has the columns `text` and, of the answers of people, `annotations.NAME` and
+`annotations.status`: a list each, with an answer and a status of each person.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from finetune import disk
-from finetune.data import headers, nested, table
+from finetune.data import headers, review, table
 from finetune.data.table import OnBadRow, ReadOptions, Rows
 from finetune.data.text_tables import TextTable
 from finetune.errors import DataError
@@ -20,6 +25,12 @@ MAX_JSON_VALUES = 2**22  # values of a JSON file, about; each takes up to 100 by
 _KEYED_ROWS = 1_000  # objects whose keys are the columns
 _BLANK = "\ufeff \t\r\n"
 _LISTS = ("data", "rows", "records", "examples", "items")  # keys of a list of rows
+_OUTER = {"data", "fields", "inputs"}  # objects whose keys are columns by themselves
+_ANSWERS = ("value", "label", "labels", "answer", "choice", "choices", "class", "category",
+            "classname")  # fmt: skip
+_DEEPEST = 5  # objects within each other
+_SPAN = {"start", "end", "start_offset"}  # of a part of a text
+_STATUSES = ("status", "answer", "state")
 
 
 class JsonTable(TextTable):
@@ -47,7 +58,7 @@ class JsonTable(TextTable):
         rows = list(islice(self.rows(lambda line, reason: None), _KEYED_ROWS))
         cells: dict[str, list[Any]] = {}
         for _line, record in rows:
-            inner = record.cells if isinstance(record, nested.Record) else record
+            inner = record.cells if isinstance(record, Record) else record
             self.inner |= inner.keys() - record.keys()
             for key, cell in inner.items():
                 cells.setdefault(key, []).extend([] if cell is None else [cell])
@@ -165,10 +176,10 @@ class JsonTable(TextTable):
             if not isinstance(value, dict):
                 on_bad_row(line, _("is not a JSON object"))
                 continue
-            if nested.is_nested(value):
-                value = nested.Record(value)
+            if _has_objects(value):
+                value = Record(value)
             record = value if columns is None else {name: value.get(name) for name in columns}
-            cells = record.cells if isinstance(record, nested.Record) else record
+            cells = record.cells if isinstance(record, Record) else record
             if any(map(table.is_too_long, cells.values())):
                 on_bad_row(line, table.TOO_LONG)
             else:
@@ -182,3 +193,95 @@ def _is_list_of_cells(value: Any) -> bool:
 
 def _is_nested(value: Any) -> bool:
     return isinstance(value, dict | list)
+
+
+class Record(dict[str, Any]):
+    """An object of a file as it is. `get` finds the cells of the objects within it, too."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.cells = _cells_of(values)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.cells.get(name, default)
+
+
+def _has_objects(record: Mapping[str, Any]) -> bool:
+    """True if an object has others within it."""
+    return any(
+        isinstance(cell, dict)
+        or (isinstance(cell, list) and any(isinstance(one, dict) for one in cell))
+        for cell in record.values()
+    )
+
+
+def _cells_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of an object and of those within it, by the names of their columns."""
+    cells: dict[str, Any] = {}
+    for key, value in record.items():
+        for name, cell in _cells(key, value):
+            if name == key or name not in record:
+                cells.setdefault(name, cell)
+            elif cell != record[name]:
+                cells[f"{key}.{name}"] = cell
+    return cells
+
+
+def _cells(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and not _is_cell(value) and depth < _DEEPEST:
+        for key, inner in value.items():
+            own = key if name in _OUTER else name if key in ("value", "values") else f"{name}.{key}"
+            yield from _cells(own, inner, depth + 1)
+    elif answers := _people(name, value):
+        for question in dict.fromkeys(key for answer, _status in answers for key in answer):
+            own = f"{name}.{question}" if question else name
+            yield own, [answer.get(question) for answer, _status in answers]
+        yield f"{name}{review.STATUS}", [status for _answer, status in answers]
+    else:
+        yield name, value
+
+
+def _is_cell(value: Mapping[str, Any]) -> bool:
+    """True for an object that says what one label is, or which ones there are."""
+    cells = [*value.values()]
+    if len(cells) == 1 and isinstance(cells[0], list):  # such as {"choices": [...]}
+        return not any(isinstance(cell, dict | list) for cell in cells[0])
+    return not any(isinstance(cell, str | dict | list) for cell in cells)
+
+
+def _people(name: str, value: Any) -> list[tuple[dict[str, Any], str]]:
+    """Return the answers of each person in a list of objects, by their questions, and if they
+    count. Empty if these are no answers of people, such as predictions of a model."""
+    if not isinstance(value, list) or review.is_of_model(name):
+        return []
+    people = []
+    for one in value:
+        if not isinstance(one, dict) or one.keys() & {*_SPAN, "score"}:
+            return []
+        answers = _answers_of(one)
+        if answers is None:
+            return []
+        cancelled = one.get("was_cancelled") or one.get("skipped")
+        given = (str(one[key]) for key in _STATUSES if isinstance(one.get(key), str))
+        people.append((answers, "skipped" if cancelled else next(given, "given")))
+    return people
+
+
+def _answers_of(one: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a person answered, by question; the only one is called "". None if the object
+    holds no answer."""
+    if isinstance(results := one.get("result"), list):
+        named = [
+            row for row in results if isinstance(row, dict) and isinstance(row.get("value"), dict)
+        ]
+        return {
+            str(row.get("from_name", "")): row["value"].get(row.get("type"))
+            for row in named
+            if not row["value"].keys() & _SPAN
+        }
+    if isinstance(values := one.get("values"), dict):
+        return {
+            key: cell.get("value") if isinstance(cell, dict) else cell
+            for key, cell in values.items()
+        }
+    return next(({"": one[key]} for key in _ANSWERS if key in one), None)

@@ -18,7 +18,7 @@ from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
 from finetune.hub_errors import Kind
 
-_VERSION = 11  # of the files and the bundled pairs; another version is written anew
+_VERSION = 12  # of the files and the bundled pairs; another version is written anew
 
 
 def pairs_folder(root: Path, config: RunConfig) -> Path:

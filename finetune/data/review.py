@@ -69,6 +69,11 @@ def is_decision(column: str, values: Collection[str]) -> bool:
     )
 
 
+def is_of_model(name: str) -> bool:
+    """True if a column holds what a model suggests, or a draft, rather than what people say."""
+    return any(word in name.lower() for word in ("suggest", "predict", "draft"))
+
+
 def status_of(label: str, columns: Container[str]) -> str:
     """Return the column that says which of a label column's answers count; "" if there is none."""
     names = [f"{label}{STATUS}", f"{label.rpartition('.')[0]}{STATUS}"]

@@ -321,21 +321,6 @@ def example_scores(
     }
 
 
-def majority_scores(
-    training: Iterable[int],
-    validation: Iterable[int],
-    positive: int = 1,
-    metrics: Iterable[Metric] = STANDARD,
-) -> dict[str, float]:
-    """Scores of always answering the commonest class of training, or of several the positive one,
-    from the number of examples of each class."""
-    counts, found = np.asarray(list(training)), np.asarray(list(validation))
-    most = np.flatnonzero(counts == counts.max())
-    confusion = np.zeros((len(found), len(found)), np.int64)
-    confusion[:, positive if positive in most else most[0]] = found
-    return scores_of(confusion, positive, metrics)
-
-
 def metric_name(metric: str, classes: int) -> str:
     """The name of a metric in a sentence; `f1` of more than two classes is macro F1."""
     found = find(metric)

@@ -257,6 +257,11 @@ class Task(Protocol):
         metrics: Sequence[Metric],
     ) -> dict[str, float]:  # fmt: skip
         """Return the scores of the best constant answer."""
+        answers = np.broadcast_to(self.constant_answer(train, target), validation.shape)
+        return self.scores(answers, validation, target, metrics)
+
+    def constant_answer(self, train: Targets, target: Target) -> Any:
+        """Return the answer that is best for all training rows."""
 
     # Training
 
@@ -383,13 +388,13 @@ class Task(Protocol):
         """Return the loss that is trained on: the model's own unless it is changed."""
         if class_weights is None and not smoothing:
             return outputs.loss  # type: ignore[no-any-return]
-        return self.changed_loss(outputs.logits.float(), labels, class_weights, smoothing)
+        return self.changed_loss(outputs, labels, class_weights, smoothing)
 
     def changed_loss(
-        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None,
-        smoothing: float,
-    ) -> torch.Tensor:  # fmt: skip
+        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
+    ) -> torch.Tensor:
         """Return the loss with weights of the classes or labels, or with smoothing."""
+        return outputs.loss  # type: ignore[no-any-return]
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         """Return the loss of each example, whose mean evaluations report; shape (examples,)."""

@@ -159,18 +159,12 @@ def rare_classes(labels: LabelledRows) -> dict[str, int]:
     return {names[code]: int(counts["train"][code]) for code in rare}
 
 
-def ask_about_rare(rare: Mapping[str, int]) -> tuple[str, str]:
-    """Return the question whether rare classes are real, and how to answer it."""
-    text = _(
+def _name_rare(rare: Mapping[str, int]) -> str:
+    return _(
         "Classes of fewer than {few} training rows: {names}.",
         few=RARE,
         names=some([f"{name!r} ({count})" for name, count in rare.items()]),
     )
-    remedy = _(
-        "Say whether they are typing errors (label_map, such as 'old=new'), rows to leave out "
-        "(rare_classes: leave_out) or classes (keep)."
-    )
-    return text, remedy
 
 
 def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
@@ -179,7 +173,7 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
     yield from changed_labels(config)
     if rare and config.rare_classes != "ask":
         undo = Remedy("rare_classes", "ask", _("Undo"))
-        yield answered("rare-classes", ask_about_rare(rare)[0], undo)
+        yield answered("rare-classes", _name_rare(rare), undo)
     yield from _no_agreement(config, labels)
     yield _spellings(config, labels)
     yield _capitals(config, labels)
@@ -238,7 +232,10 @@ def change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Rem
 
 def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     rare, names = labels.reading.rare, labels.reading.names
-    title, action = ask_about_rare(rare)
+    action = _(
+        "Say whether they are typing errors (label_map, such as 'old=new'), rows to leave out "
+        "(rare_classes: leave_out) or classes (keep)."
+    )
     others = [name for name in names if name not in rare]
     remedies: list[Remedy] = []
     for name in list(rare)[:4]:
@@ -249,7 +246,7 @@ def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     remedies.append(Remedy("rare_classes", "keep", _("Keep them as classes")))
     codes = [names.index(name) for name in rare]
     rows = rows_where(labels, lambda spelled: np.isin(labels.reading.targets(spelled), codes))
-    return RowsFinding("rare-classes", "blocks", title, action, rows, remedies)
+    return RowsFinding("rare-classes", "blocks", _name_rare(rare), action, rows, remedies)
 
 
 def rows_where(

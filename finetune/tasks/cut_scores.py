@@ -41,7 +41,6 @@ class CutReading:
     scores: Scores
     cut: float
     unknown: list[str] = field(default_factory=list)  # as `Classes` has them
-    rare: dict[str, int] = field(default_factory=dict)
 
     def targets(self, codes: NDArray[Any]) -> Targets:
         """The classes of rows, shape (rows,)."""

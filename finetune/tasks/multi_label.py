@@ -99,18 +99,14 @@ class MultiLabel(Task):
         class_findings.refuse(self.problems(labels, config))
         return Target(tuple(labels.reading.names), task=self.name)
 
-    def constant_scores(
-        self, train: Targets, validation: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, float]:
-        """The scores of as many of the commonest labels as are best on the training rows."""
+    def constant_answer(self, train: Targets, target: Target) -> Any:
+        """As many of the commonest labels as are best on the training rows."""
         order, best = np.argsort(-train.sum(axis=0), kind="stable"), (-1.0, 0)
         for most in range(1, target.size + 1):
             given = train[:, order[:most]].sum()
             score = 2 * given / (most * len(train) + train.sum())  # micro F1
             best = max(best, (float(score), most))
-        answers = np.zeros_like(validation)
-        answers[:, order[: best[1]]] = 1
-        return self.scores(answers, validation, target, metrics)
+        return np.isin(np.arange(target.size), order[: best[1]]).astype(train.dtype)
 
     def feature(self, target: Target) -> Any:
         from datasets import List, Value
@@ -171,13 +167,12 @@ class MultiLabel(Task):
         return ScoreModules(names, target.size, answer=self.plain_answers, shares=_probabilities)
 
     def changed_loss(
-        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None,
-        smoothing: float,
-    ) -> torch.Tensor:  # fmt: skip
+        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
+    ) -> torch.Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         aims = labels * (1 - smoothing) + smoothing / 2
-        return binary_cross_entropy_with_logits(logits, aims, weights)
+        return binary_cross_entropy_with_logits(outputs.logits.float(), aims, weights)
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = np.asarray(logits, np.float64)
@@ -195,7 +190,41 @@ class MultiLabel(Task):
         shared: SharedRows | None,
     ) -> LabelDetails:  # fmt: skip
         shares = _probabilities(logits)  # those of the given order, without kept thresholds
-        return measure_details(answers.values, shares, truth, shared)
+        given, true = answers.values > 0, truth > 0
+        missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
+        whole = true.astype(np.float64)
+        support = true.sum(axis=0)
+        labels = []
+        counts = np.array([(given & true).sum(axis=0), given.sum(axis=0), support])
+        for label, (hits, called, meant) in enumerate(counts.T.tolist()):
+            part = rows_worth(given[:, label] != true[:, label], shared) / len(true)
+
+            def share_of(all_of_them: int, hits: int = hits, part: float = part) -> Interval:
+                return intervals.wilson_interval(hits * part, all_of_them * part)
+
+            # F1 is 2 J / (1 + J), where J is the share of hits among what is of it or given it.
+            share = share_of(called + meant - hits)
+            value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
+            labels.append(
+                LabelScores(
+                    precision=share_of(called),
+                    recall=share_of(meant),
+                    f1=Interval(value, low, high),
+                    support=meant,
+                    given=called,
+                    missed=meant - hits,
+                    wrong=called - hits,
+                )
+            )
+        return LabelDetails(
+            labels=labels,
+            together=(whole.T @ whole).astype(np.int64),
+            confused=(missed.T @ wrong).astype(np.int64),
+            rare=np.flatnonzero(support < _RARE).tolist(),
+            mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
+            thresholds=cross_fitting.cross_fit_thresholds(shares, true, shared),
+            errors=int((given != true).any(axis=1).sum()),
+        )
 
 
 def _probabilities(logits: Logits) -> NDArray[np.float32]:
@@ -241,50 +270,3 @@ class LabelDetails:
     errors: int  # examples of which a label is wrong or missing
     always: None = None
     fitted: None = None
-
-
-def measure_details(
-    answers: Targets, shares: NDArray[np.floating], truth: Targets, shared: SharedRows | None
-) -> LabelDetails:
-    """Measure the details of answers.
-
-    Args:
-        answers, truth: 0 and 1, of shape (examples, labels).
-        shares: the probability of each label, of the same shape.
-        shared: which examples share a sentence; linked ones stay together in cross-fitting.
-    """
-    given, true = answers > 0, truth > 0
-    missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
-    whole = true.astype(np.float64)
-    support = true.sum(axis=0)
-    labels = []
-    counts = np.array([(given & true).sum(axis=0), given.sum(axis=0), support])
-    for label, (hits, called, meant) in enumerate(counts.T.tolist()):
-        part = rows_worth(given[:, label] != true[:, label], shared) / len(true)
-
-        def share_of(all_of_them: int, hits: int = hits, part: float = part) -> Interval:
-            return intervals.wilson_interval(hits * part, all_of_them * part)
-
-        # F1 is 2 J / (1 + J), where J is the share of hits among what is of the label or given it.
-        share = share_of(called + meant - hits)
-        value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
-        labels.append(
-            LabelScores(
-                precision=share_of(called),
-                recall=share_of(meant),
-                f1=Interval(value, low, high),
-                support=meant,
-                given=called,
-                missed=meant - hits,
-                wrong=called - hits,
-            )
-        )
-    return LabelDetails(
-        labels=labels,
-        together=(whole.T @ whole).astype(np.int64),
-        confused=(missed.T @ wrong).astype(np.int64),
-        rare=np.flatnonzero(support < _RARE).tolist(),
-        mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
-        thresholds=cross_fitting.cross_fit_thresholds(shares, true, shared),
-        errors=int((given != true).any(axis=1).sum()),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,6 @@ from finetune.tasks.base import (
 from finetune.tasks.cells import read_value
 from finetune.tasks.scores import ScoreEncoder, Scores
 from finetune.text_hashes import Integers
-
-if TYPE_CHECKING:
-    import torch
 
 _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
 _DRAWN = 20  # bins of answers, of true scores, and of errors
@@ -111,11 +108,8 @@ class Regression(Task):
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         return {"low": target.low, "high": target.high, "decimal": target.decimal}
 
-    def constant_scores(
-        self, train: Targets, validation: Targets, target: Target, metrics: Sequence[Metric]
-    ) -> dict[str, float]:
-        mean = np.full(len(validation), np.mean(train, dtype=np.float64))
-        return self.scores(mean, validation, target, metrics)
+    def constant_answer(self, train: Targets, target: Target) -> Any:
+        return np.mean(train, dtype=np.float64)
 
     def feature(self, target: Target) -> Any:
         from datasets import Value
@@ -209,15 +203,6 @@ class Regression(Task):
         names = [metric.name for metric in metrics]
         return ScoreModules(names, 0, answer=self.plain_answers, shares=lambda logits: logits)
 
-    def loss(
-        self,
-        outputs: Any,
-        labels: torch.Tensor,
-        class_weights: torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> torch.Tensor:
-        return outputs.loss  # type: ignore[no-any-return]
-
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         return self.errors(self.plain_answers(logits), labels) ** 2
 
@@ -228,7 +213,25 @@ class Regression(Task):
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
         shared: SharedRows | None,
     ) -> ScoreDetails:  # fmt: skip
-        return measure_details(answers.values, truth)
+        answered, true = (np.asarray(values, np.float64) for values in (answers.values, truth))
+        errors = answered - true
+        everything = np.concatenate([answered, true])
+        edges = np.histogram_bin_edges(everything, _DRAWN)
+        density = np.histogram2d(true, answered, (edges, edges))[0].astype(np.int64)
+        counts, error_edges = np.histogram(errors, _DRAWN)
+        spread = answered.var()
+        return ScoreDetails(
+            edges=edges,
+            density=density,
+            error_edges=error_edges,
+            error_counts=counts,
+            bins=_bins(answered, true),
+            worst=np.argsort(-np.abs(errors), kind="stable")[:_WORST],
+            bias=float(errors.mean()),
+            slope=float(np.mean((answered - answered.mean()) * true) / spread) if spread else 0.0,
+            margin=conformal_margin(errors),
+            errors=int((errors != 0).sum()),
+        )
 
 
 @dataclass(frozen=True)
@@ -262,29 +265,6 @@ class ScoreDetails:
     errors: int  # answers that are not exactly the true score
     always: None = None
     fitted: None = None
-
-
-def measure_details(answers: Targets, truth: Targets) -> ScoreDetails:
-    """Measure the details of answers, both of shape (examples,)."""
-    answered, true = (np.asarray(values, np.float64) for values in (answers, truth))
-    errors = answered - true
-    everything = np.concatenate([answered, true])
-    edges = np.histogram_bin_edges(everything, _DRAWN)
-    density = np.histogram2d(true, answered, (edges, edges))[0].astype(np.int64)
-    counts, error_edges = np.histogram(errors, _DRAWN)
-    spread = answered.var()
-    return ScoreDetails(
-        edges=edges,
-        density=density,
-        error_edges=error_edges,
-        error_counts=counts,
-        bins=_bins(answered, true),
-        worst=np.argsort(-np.abs(errors), kind="stable")[:_WORST],
-        bias=float(errors.mean()),
-        slope=float(np.mean((answered - answered.mean()) * true) / spread) if spread else 0.0,
-        margin=conformal_margin(errors),
-        errors=int((errors != 0).sum()),
-    )
 
 
 def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:

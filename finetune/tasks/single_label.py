@@ -23,8 +23,6 @@ from finetune.metrics.classification import (
     Counts,
     Curve,
     Floats,
-    Indices,
-    Probabilities,
     ThresholdSweep,
 )
 from finetune.metrics.cross_fitting import CrossFittedThresholds
@@ -129,12 +127,11 @@ class SingleLabel(Task):
             "positive_assumed": not (config.positive_label or plain),
         }
 
-    def constant_scores(
-        self, train: NDArray[Any], validation: NDArray[Any], target: Target,
-        metrics: Sequence[Metric],
-    ) -> dict[str, float]:  # fmt: skip
-        counts = [classes.count(labels, target.size) for labels in (train, validation)]
-        return catalog.majority_scores(counts[0], counts[1], target.positive, metrics)
+    def constant_answer(self, train: Targets, target: Target) -> Any:
+        """The commonest class, or of several the positive one."""
+        counts = classes.count(train, target.size)
+        most = np.flatnonzero(counts == counts.max())
+        return target.positive if target.positive in most else most[0]
 
     def feature(self, target: Target) -> Any:
         from datasets import ClassLabel
@@ -244,11 +241,11 @@ class SingleLabel(Task):
         return ScoreModules(names, target.size, target.positive, self.plain_answers)
 
     def changed_loss(
-        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None,
-        smoothing: float,
-    ) -> torch.Tensor:  # fmt: skip
+        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
+    ) -> torch.Tensor:
         from torch.nn.functional import cross_entropy
 
+        logits = outputs.logits.float()
         return cross_entropy(logits, labels, weights, label_smoothing=smoothing)
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
@@ -265,7 +262,26 @@ class SingleLabel(Task):
         shared: SharedRows | None,
     ) -> ClassDetails:  # fmt: skip
         shares, values = answers
-        return measure_details(logits, shares, values, truth, target, shared)
+        confusion = classification.confusion_matrix(truth, values, target.size)
+        curves, sweep, fitted = None, None, None
+        if target.size == 2:
+            scores, positives = shares[:, target.positive], truth == target.positive
+            curves = classification.ranking_curves(scores, positives)
+            sweep = classification.threshold_sweep(scores, positives)
+            fitted = cross_fitting.cross_fit_threshold(scores, positives, shared)
+        roc, precision_recall = curves or (None, None)
+        most_probable = shares.argmax(axis=1)
+        return ClassDetails(
+            confusion=confusion,
+            classes=classification.class_scores(confusion),
+            matthews=catalog.MATTHEWS.score(confusion),
+            roc=roc,
+            precision_recall=precision_recall,
+            sweep=sweep,
+            fitted=fitted,
+            reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
+            calibration=calibration.calibrate(logits, truth),
+        )
 
 
 @dataclass(frozen=True)
@@ -292,40 +308,3 @@ class ClassDetails:
         """The class that it always answers with although others occur; None if there is none."""
         answered, occurring = (self.confusion.sum(axis=axis).nonzero()[0] for axis in (0, 1))
         return int(answered[0]) if len(answered) == 1 < len(occurring) else None
-
-
-def measure_details(
-    logits: Logits,
-    shares: Probabilities,
-    answers: Indices,
-    truth: Indices,
-    target: Target,
-    shared: SharedRows | None,
-) -> ClassDetails:
-    """Measure the details of answers.
-
-    Args:
-        logits, shares: of shape (examples, classes); `shares` are probabilities.
-        answers, truth: of shape (examples,).
-        shared: which examples share a sentence; linked ones stay together in cross-fitting.
-    """
-    confusion = classification.confusion_matrix(truth, answers, target.size)
-    curves, sweep, fitted = None, None, None
-    if target.size == 2:
-        scores, positives = shares[:, target.positive], truth == target.positive
-        curves = classification.ranking_curves(scores, positives)
-        sweep = classification.threshold_sweep(scores, positives)
-        fitted = cross_fitting.cross_fit_threshold(scores, positives, shared)
-    roc, precision_recall = curves or (None, None)
-    most_probable = shares.argmax(axis=1)
-    return ClassDetails(
-        confusion=confusion,
-        classes=classification.class_scores(confusion),
-        matthews=catalog.MATTHEWS.score(confusion),
-        roc=roc,
-        precision_recall=precision_recall,
-        sweep=sweep,
-        fitted=fitted,
-        reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
-        calibration=calibration.calibrate(logits, truth),
-    )

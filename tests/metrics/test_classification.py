@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from sklearn import metrics
 
 from finetune.metrics import catalog, classification
+from finetune.tasks.base import Target
+from finetune.tasks.single_label import SingleLabel
 
 Floats = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -126,8 +128,12 @@ def test_no_threshold_has_a_better_f1_than_the_best(
 
 
 def test_the_majority_is_that_of_training_and_in_a_tie_the_positive_class() -> None:
-    even = catalog.majority_scores([5, 5], [3, 3], positive=1)
-    assert even == {"accuracy": 0.5, "f1": pytest.approx(2 / 3)}
-    assert catalog.majority_scores([6, 5], [1, 3], positive=1) == {"accuracy": 0.25, "f1": 0}
-    three = catalog.majority_scores([4, 1, 4], [2, 1, 1], positive=1)
-    assert three["accuracy"] == 0.5
+    def scores(train: list[int], validation: list[int]) -> dict[str, float]:
+        """Of always answering the majority, from the number of rows of each class."""
+        rows = [np.repeat(np.arange(len(counts)), counts) for counts in (train, validation)]
+        target = Target(tuple("abc"[: len(train)]))
+        return SingleLabel().constant_scores(rows[0], rows[1], target, catalog.STANDARD)
+
+    assert scores([5, 5], [3, 3]) == {"accuracy": 0.5, "f1": pytest.approx(2 / 3)}
+    assert scores([6, 5], [1, 3]) == {"accuracy": 0.25, "f1": 0}
+    assert scores([4, 1, 4], [2, 1, 1])["accuracy"] == 0.5

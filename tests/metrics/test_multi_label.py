@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from finetune.metrics import catalog, cross_fitting, intervals, modules
 from finetune.metrics.catalog import OF_LABELS
 from finetune.tasks.base import MULTI_LABEL, Target
-from finetune.tasks.multi_label import measure_details
+from finetune.tasks.multi_label import LabelDetails, MultiLabel
 from finetune.tasks.registry import find_task
 
 Labels = NDArray[Any]
@@ -85,9 +85,15 @@ def test_of_right_answers_alone_the_interval_reaches_below() -> None:
     assert 0.05 < found["hamming_loss"].high < 0.3
 
 
+def details_of(answers: Labels, truth: Labels) -> LabelDetails:
+    """The details of answers that a model is moderately sure of."""
+    logits, target = 2.0 * answers - 1, Target(tuple("abcde"), task=MULTI_LABEL)
+    return MultiLabel().details(logits, MultiLabel().answers(logits, target), truth, target, None)
+
+
 def test_each_label_has_its_own_scores_and_errors() -> None:
     answers, truth = drawn(300)
-    details = measure_details(answers, answers * 0.8 + 0.1, truth, None)
+    details = details_of(answers, truth)
     for label, own in enumerate(details.labels):
         precision, recall, f1, _ = sklearn.metrics.precision_recall_fscore_support(
             truth[:, label], answers[:, label], average="binary"
@@ -100,7 +106,7 @@ def test_each_label_has_its_own_scores_and_errors() -> None:
     first_for_second = (truth[:, 1] > answers[:, 1]) & (answers[:, 0] > truth[:, 0])
     assert details.confused[1, 0] == first_for_second.sum()
     assert details.rare == []
-    assert measure_details(answers[:30], answers[:30], truth[:30], None).rare == [
+    assert details_of(answers[:30], truth[:30]).rare == [
         label for label in range(5) if truth[:30, label].sum() < 10
     ]
 

@@ -33,7 +33,7 @@ from finetune.runs.summary import RunSummary
 from finetune.tasks import numerals
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
 from finetune.tasks.registry import recognise
-from finetune.tasks.regression import Regression, measure_details
+from finetune.tasks.regression import Regression
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import model
 from finetune.ui.html import render
@@ -418,7 +418,8 @@ def test_details_are_of_every_example() -> None:
     draw = np.random.default_rng(0)
     truth = draw.uniform(0, 5, 400).astype(np.float32)
     answers = (truth * 0.5 + 1.5 + draw.normal(0, 0.1, 400)).astype(np.float32)
-    details = measure_details(answers, truth)
+    answered = Regression().answers(answers[:, None], TARGET)
+    details = Regression().details(answers[:, None], answered, truth, TARGET, None)
     rows, columns = (
         np.clip(np.searchsorted(details.edges, values, "right") - 1, 0, 19)
         for values in (truth, answers)
