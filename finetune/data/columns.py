@@ -54,14 +54,11 @@ def parts_of(label: str, columns: Container[str]) -> list[str]:
     return parts if several and all(part in columns for part in parts) else []
 
 
-def match_columns(
-    names: Sequence[str], trained: ColumnNames, cells: Mapping[str, Sequence[Any]] | None = None
-) -> tuple[str, str, str]:
+def match_columns(names: Sequence[str], trained: ColumnNames) -> tuple[str, str, str]:
     """Match the columns of a file to predict to those that a model was trained on.
 
-    Columns match by name. Texts that do not are guessed, from a sample of cells if there is one; a
-    label is found by its name alone, or by those of its parts. "" if a column is missing or in
-    doubt.
+    Columns match by name. Texts that do not are guessed; a label is found by its name alone, or by
+    those of its parts. "" if a column is missing or in doubt.
     """
     by_name = {plain_name(name): name for name in reversed(names)}
     first, second, label = (by_name.get(plain_name(name), "") for name in trained[:3])
@@ -75,7 +72,7 @@ def match_columns(
             "sentence2": "" if trained.sentence2 else NO_COLUMN,
             "label": label or NO_COLUMN,
         }
-        guess = guess_columns(others, cells, said)
+        guess = guess_columns(others, chosen=said)
         first, second = guess.sentence1, guess.sentence2
         if guess.doubts:
             first = second = ""

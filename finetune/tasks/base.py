@@ -354,6 +354,21 @@ class Task(Protocol):
                 `swapped` is given.
             swapped: logits of the sentences in the other order; None for single sentences.
         """
+        options = options or PredictOptions(both_orders=swapped is not None)
+        temperature = (rule.temperature if options.calibrated else None) or 1.0
+        outputs = self.outputs(logits, temperature)
+        if options.both_orders and swapped is not None:
+            outputs = (outputs + self.outputs(swapped, temperature)) / np.float32(2)
+        return self.decide(outputs, target, rule, options)
+
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+        """Return the probabilities of classes or labels, or scores; shape (pairs, target.size)."""
+
+    def decide(
+        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
+        options: PredictOptions,
+    ) -> Answers:  # fmt: skip
+        """Return the answers to `outputs`, which may be the means of both orders."""
 
     def margins(
         self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions

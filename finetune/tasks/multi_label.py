@@ -28,7 +28,6 @@ from finetune.tasks.base import (
     LEFT_OUT,
     MISSING_LABEL,
     MULTI_LABEL,
-    NO_RULE,
     Answers,
     DecisionRule,
     Findings,
@@ -139,19 +138,16 @@ class MultiLabel(Task):
         if not np.isin(targets, (0, 1)).all():
             raise ValueError("a label is neither 0 nor 1")
 
-    def answers(
-        self,
-        logits: Logits,
-        target: Target,
-        rule: DecisionRule = NO_RULE,
-        options: PredictOptions | None = None,
-        swapped: Logits | None = None,
-    ) -> Answers:
-        options = options or PredictOptions(both_orders=swapped is not None)
-        shares = _probabilities(logits)
-        if options.both_orders and swapped is not None:
-            shares = (shares + _probabilities(swapped)) / np.float32(2)
-        return Answers(shares, _given(shares, _levels(target, rule, options)))
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+        from scipy.special import expit
+
+        return np.asarray(expit(np.asarray(logits, np.float32)))
+
+    def decide(
+        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
+        options: PredictOptions,
+    ) -> Answers:  # fmt: skip
+        return Answers(outputs, _given(outputs, _levels(target, rule, options)))
 
     def margins(
         self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
@@ -160,11 +156,11 @@ class MultiLabel(Task):
         return np.asarray(np.minimum(1, 2 * away), np.float32)
 
     def plain_answers(self, logits: Logits) -> Targets:
-        return _given(_probabilities(logits), _HALF)
+        return _given(self.outputs(logits), _HALF)
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         names = [metric.name for metric in metrics]
-        return ScoreModules(names, target.size, answer=self.plain_answers, shares=_probabilities)
+        return ScoreModules(names, target.size, answer=self.plain_answers, shares=self.outputs)
 
     def changed_loss(
         self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
@@ -189,7 +185,7 @@ class MultiLabel(Task):
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
         shared: SharedRows | None,
     ) -> LabelDetails:  # fmt: skip
-        shares = _probabilities(logits)  # those of the given order, without kept thresholds
+        shares = self.outputs(logits)  # those of the given order, without kept thresholds
         given, true = answers.values > 0, truth > 0
         missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
         whole = true.astype(np.float64)
@@ -225,12 +221,6 @@ class MultiLabel(Task):
             thresholds=cross_fitting.cross_fit_thresholds(shares, true, shared),
             errors=int((given != true).any(axis=1).sum()),
         )
-
-
-def _probabilities(logits: Logits) -> NDArray[np.float32]:
-    from scipy.special import expit
-
-    return np.asarray(expit(np.asarray(logits, np.float32)))
 
 
 def _levels(target: Target, rule: DecisionRule, options: PredictOptions) -> Floats:

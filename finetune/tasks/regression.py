@@ -24,7 +24,6 @@ from finetune.tasks import class_findings, numerals, score_findings, scores
 from finetune.tasks.base import (
     LEFT_OUT,
     MISSING_LABEL,
-    NO_RULE,
     REGRESSION,
     Answers,
     DecisionRule,
@@ -179,22 +178,17 @@ class Regression(Task):
         if targets.ndim != 1 or targets.dtype.kind != "f" or not np.isfinite(targets).all():
             raise ValueError("a score is no number")
 
-    def answers(
-        self,
-        logits: Logits,
-        target: Target,
-        rule: DecisionRule = NO_RULE,
-        options: PredictOptions | None = None,
-        swapped: Logits | None = None,
-    ) -> Answers:
-        options = options or PredictOptions(both_orders=swapped is not None)
-        values = self.plain_answers(logits)
-        if options.both_orders and swapped is not None:
-            values = (values + self.plain_answers(swapped)) / np.float32(2)
-        return Answers(np.zeros((len(values), 0), np.float32), values)
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+        return np.asarray(logits, np.float32)
+
+    def decide(
+        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
+        options: PredictOptions,
+    ) -> Answers:  # fmt: skip
+        return Answers(np.zeros((len(outputs), 0), np.float32), outputs[:, 0])
 
     def plain_answers(self, logits: Logits) -> Targets:
-        return np.asarray(logits[:, 0], np.float32)
+        return self.outputs(logits)[:, 0]
 
     def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
         return {"margin": conformal_margin(self.plain_answers(logits) - truth)}

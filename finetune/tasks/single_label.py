@@ -30,7 +30,6 @@ from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, classes, score_findings, scores
 from finetune.tasks.base import (
-    NO_RULE,
     SINGLE_LABEL,
     Answers,
     DecisionRule,
@@ -189,24 +188,18 @@ class SingleLabel(Task):
         if not ((targets >= 0) & (targets < target.size)).all():
             raise ValueError(f"an index is not from 0 to {target.size - 1}")
 
-    def answers(
-        self,
-        logits: Logits,
-        target: Target,
-        rule: DecisionRule = NO_RULE,
-        options: PredictOptions | None = None,
-        swapped: Logits | None = None,
-    ) -> Answers:
-        options = options or PredictOptions(both_orders=swapped is not None)
-        temperature = (rule.temperature if options.calibrated else None) or 1.0
-        shares = probabilities(logits, temperature)
-        if options.both_orders and swapped is not None:
-            shares = (shares + probabilities(swapped, temperature)) / np.float32(2)
-        above = self._above_threshold(shares, target, rule, options)
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+        return probabilities(logits, temperature)
+
+    def decide(
+        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
+        options: PredictOptions,
+    ) -> Answers:  # fmt: skip
+        above = self._above_threshold(outputs, target, rule, options)
         if above is None:
-            return Answers(shares, self.plain_answers(shares))
+            return Answers(outputs, self.plain_answers(outputs))
         positive = target.names.index(rule.positive)
-        return Answers(shares, np.where(above >= 0, positive, 1 - positive))
+        return Answers(outputs, np.where(above >= 0, positive, 1 - positive))
 
     def _above_threshold(
         self, shares: Logits, target: Target, rule: DecisionRule, options: PredictOptions
