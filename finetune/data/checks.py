@@ -169,9 +169,9 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
 
 def _leave_out(config: RunConfig, field: str, rows: Sequence[tuple[str, Integers]]) -> Remedy:
     """The button that leaves some rows out, or undoes that."""
-    count = sum(len(indices) for _, indices in rows)
     if getattr(config, field):
         return Remedy(field, False, _("Undo"))
+    count = sum(len(indices) for _, indices in rows)
     text = {
         ("drop_leaked", True): _("Leave out 1 leaked row"),
         ("drop_leaked", False): _("Leave out {count:,} leaked rows", count=count),
@@ -376,21 +376,25 @@ def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _described(assigned: SplitRows, findings: Iterable[Finding | RowsFinding]) -> Iterator[Finding]:
-    """Look up the number, lines and texts of the rows of findings. Those about no rows are left
-    out."""
+    """Look up the rows of findings; those about no rows are left out."""
     for finding in findings:
         if isinstance(finding, Finding):
             yield finding
-            continue
-        kind, severity, title, action, rows, remedies, done = finding
-        examples: list[Example] = []
-        lines: dict[str, list[int]] = {}
-        for split, indices in rows:
-            shown = indices[: _MAX_EXAMPLES - len(examples)]
-            examples += assigned.dataset.examples_of(split, shown, _EXAMPLE_CHARACTERS)
-            for part, own in assigned.dataset.origins(split, indices):
-                more = assigned.hashes[split].line[own[:MAX_LINES]].tolist()
-                if more:
-                    lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
-        if count := sum(len(indices) for _, indices in rows):
-            yield Finding(kind, severity, title, count, action, examples, [*remedies], done, lines)
+        elif any(len(indices) for _, indices in finding.rows):
+            yield _look_up(assigned, finding)
+
+
+def _look_up(assigned: SplitRows, finding: RowsFinding) -> Finding:
+    """Return a finding with the number, the lines and a few texts of its rows."""
+    kind, severity, title, action, rows, remedies, done = finding
+    examples: list[Example] = []
+    lines: dict[str, list[int]] = {}
+    for split, indices in rows:
+        shown = indices[: _MAX_EXAMPLES - len(examples)]
+        examples += assigned.dataset.examples_of(split, shown, _EXAMPLE_CHARACTERS)
+        for part, own in assigned.dataset.origins(split, indices):
+            more = assigned.hashes[split].line[own[:MAX_LINES]].tolist()
+            if more:
+                lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
+    count = sum(len(indices) for _, indices in rows)
+    return Finding(kind, severity, title, count, action, examples, [*remedies], done, lines)

@@ -18,13 +18,7 @@ from finetune.messages import message
 from finetune.metrics import calibration, catalog, classification, cross_fitting
 from finetune.metrics.calibration import Calibration, Logits, Reliability, probabilities
 from finetune.metrics.catalog import Metric
-from finetune.metrics.classification import (
-    ClassScores,
-    Counts,
-    Curve,
-    Floats,
-    ThresholdSweep,
-)
+from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, ThresholdSweep
 from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
