@@ -83,7 +83,6 @@ class LabelledLines(TextTable):
         super().__init__(path, name, options)
         self.columns = ["label", "text"]
         self._several = any(len(_LABELS.findall(line)) > 1 for _n, line in self._lines())
-        self.lists = ["label"] if self._several else []
         text = _(
             "Each line of {name} is a text and its labels, marked by {mark}.",
             name=self.name,
