@@ -100,8 +100,8 @@ def fetch(
         shards = _shards(_read_json_files(folder, checkpoint)) if weights else []
         missing = [shard for shard in shards if not (folder / shard).exists()]
         if missing and not hub_access.is_offline():
-            commit = folder.name
-            hub_errors.retried(lambda: fetch_large_files(place, missing, commit, on_progress))
+            commit, report = folder.name, on_progress or (lambda done, total: None)
+            hub_errors.retried(lambda: fetch_large_files(place, missing, commit, report))
         _snapshot(place, [*_VOCABULARIES, *shards], folder.name)
     if weights and not any((folder / shard).exists() for shard in shards):
         cause = "silent" if hub_access.is_offline() else "pickle"

@@ -30,7 +30,6 @@ _LARGE = 8 * 2**20  # bytes; the Hub's client fetches what is smaller
 _CHUNK = 2**20
 _TIMEOUT = 60.0  # seconds without a byte
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class _Missing(NamedTuple):
 
 
 def fetch_large_files(
-    repo: str, names: Sequence[str], revision: str, on_progress: Progress | None = None
+    repo: str, names: Sequence[str], revision: str, on_progress: Callable[[int, int], None]
 ) -> None:
     """Fetch those of some files that are large and not in the cache yet.
 
@@ -116,17 +115,11 @@ def fetch_large_files(
         blobs.mkdir(parents=True, exist_ok=True)
         locks = confinement.hub_cache() / ".locks" / blobs.parent.name
         locks.mkdir(parents=True, exist_ok=True)
-        report = partial(_report, on_progress, before, total)
-        with _alone(locks / f"{file.sha256}.part.lock", partial(report, 0)):
+        with _alone(locks / f"{file.sha256}.part.lock", partial(on_progress, before, total)):
             if not file.place.exists():  # another process may have fetched it
                 for done in _fetch(file, blobs / f"{file.sha256}.part"):
-                    report(done)
+                    on_progress(before + done, total)
         before += file.size
-
-
-def _report(on_progress: Progress | None, before: int, total: int, done: int) -> None:
-    if on_progress:
-        on_progress(before + done, total)
 
 
 @contextlib.contextmanager
