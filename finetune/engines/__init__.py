@@ -1,3 +1,3 @@
-"""Engines carry out runs. Each engine is one module, listed in `registry`."""
+"""Engines carry out runs. Each other engine than this machine is one module, listed in `registry`."""
 
-__all__ = ["attempt", "base", "billed", "log_lines", "registry", "run_bucket", "spending"]
+__all__ = ["attempt", "base", "registry", "run_bucket", "spending", "supervisor"]

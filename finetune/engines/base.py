@@ -176,7 +176,7 @@ class Engine:
     is_remote: ClassVar[bool] = True
     """A worker on this machine follows the run, which is carried out elsewhere."""
     is_billed: ClassVar[bool] = False
-    """Its price is shown and agreed to first; see `billed.BilledEngine`."""
+    """Its price is shown and agreed to first; see `spending.BilledEngine`."""
     needs_token: ClassVar[bool] = False
     """It needs a token of the Hub."""
     scores_files: ClassVar[bool] = False

@@ -19,8 +19,8 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.engines import run_bucket, spending
 from finetune.engines.base import AttemptStatus, EngineSpec, Shown, write_spec
-from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.engines.run_bucket import RunBucket
+from finetune.engines.spending import BilledEngine, BilledOptions, Machine
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
 from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer

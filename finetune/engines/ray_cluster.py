@@ -20,7 +20,7 @@ from pydantic import Field
 from finetune import owners
 from finetune.engines import attempt, ray_machines, ray_node
 from finetune.engines.base import AttemptStatus, Engine, EngineOptions, EngineSpec, Shown
-from finetune.engines.ray_connection import (
+from finetune.engines.ray_machines import (
     ADDRESS,
     INSTALL,
     NAMESPACE,

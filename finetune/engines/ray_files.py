@@ -11,7 +11,7 @@ from typing import Any
 
 from finetune.engines import ray_machines, ray_node
 from finetune.engines.base import EngineSpec
-from finetune.engines.ray_connection import connected
+from finetune.engines.ray_machines import connected
 from finetune.errors import JobError
 from finetune.inference.files import Window, WindowLogits
 from finetune.runs.run import Run

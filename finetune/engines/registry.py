@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from finetune.config import RunConfig
 from finetune.engines import spending
-from finetune.engines.base import Engine, EngineSpec, read_spec
-from finetune.engines.billed import BilledEngine, BilledOptions
+from finetune.engines.base import HERE, Engine, EngineSpec, read_spec
 from finetune.engines.hub_jobs import HubJobs
-from finetune.engines.local import LocalEngine
 from finetune.engines.ray_cluster import RayCluster
+from finetune.engines.spending import BilledEngine, BilledOptions
 from finetune.errors import ConfigError, JobError
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
+
+if TYPE_CHECKING:
+    from finetune.inference.files import WindowScorer
+
+
+class LocalEngine(Engine):
+    """This machine, for a run without a spec: the run's own worker carries it out."""
+
+    name, label = HERE, _("This machine")
+    places = None
+    is_remote = False
+    scores_files = True
+
+    @classmethod
+    def check_config(cls, config: RunConfig) -> None:
+        """Accept every configuration."""
+
+    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
+        from finetune.inference.files import LocalScorer
+
+        return nullcontext(LocalScorer(run))
+
 
 _ENGINES: tuple[type[Engine], ...] = (LocalEngine, HubJobs, RayCluster)
 ENGINES: Mapping[str, type[Engine]] = {engine.name: engine for engine in _ENGINES}

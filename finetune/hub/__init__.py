@@ -2,7 +2,6 @@
 
 __all__ = [
     "client",
-    "curves_picture",
     "deploy",
     "downloads",
     "model_card",

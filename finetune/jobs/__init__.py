@@ -10,7 +10,6 @@ __all__ = [
     "predict",
     "probe",
     "push",
-    "ranks",
     "run_table",
     "scheduler",
     "service",

@@ -17,8 +17,8 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from finetune.engines import run_bucket
-from finetune.engines.log_lines import split
 from finetune.engines.run_bucket import RunBucket
+from finetune.engines.supervisor import split
 from finetune.jobs import workers
 from finetune.runs.run import Run
 

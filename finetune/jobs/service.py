@@ -10,7 +10,7 @@ from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, read_spec, write_spec
-from finetune.engines.billed import BilledOptions
+from finetune.engines.spending import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, tokens, workers

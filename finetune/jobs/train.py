@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from finetune.config import RunConfig
 from finetune.engines import attempt, registry
-from finetune.environment import logs
+from finetune.environment import logs, project
 from finetune.errors import FinetuneError, StoreError
-from finetune.jobs import pipeline, ranks
+from finetune.jobs import pipeline
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.terminal import EventLog
 from finetune.messages import message as _
@@ -33,7 +35,7 @@ def train_job(folder: Path) -> int:
     Queue(run.folder.parent).begin(run.id)
     if registry.is_remote(run):
         return registry.carry_out(run, sys.stdin.readline().strip())
-    ranks.launch_if_several(run)
+    launch_if_several(run)
     return carry_out_run(run, EventLog())
 
 
@@ -147,3 +149,59 @@ def failure_event(error: Exception, run: Run) -> events.Failed:
         )
     files, remedy = _("A file of the run"), _("The log has the details.")
     return events.failure_event(error, files, remedy, pipeline.RESUME)
+
+
+def launch_if_several(run: Run) -> None:
+    """Replace this process by the launcher if the run needs several. The pid, recorded as the
+    worker's, stays the same."""
+    config = run.config()
+    if config.num_processes == 1 and not config.accelerate_config:
+        return
+    path, words = project.python_path(), launch_command(run)
+    threads = max(1, (os.cpu_count() or 1) // config.num_processes)
+    os.execve(words[0], words, {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path})
+
+
+def launch_command(run: Run) -> list[str]:
+    """Return the command line that carries out `run` in several processes."""
+    config = run.config()
+    words = [sys.executable, "-m", "accelerate.commands.launch"]
+    if config.num_processes > 1:
+        words += ["--num_processes", str(config.num_processes)]
+    if config.accelerate_config:
+        words += ["--config_file", config.accelerate_config]
+    else:
+        # --multi_gpu is Accelerate's word for torch's own launcher, with or without a GPU.
+        words += ["--multi_gpu", "--num_machines", "1"]
+        words += ["--mixed_precision", "no", "--dynamo_backend", "no"]  # RunConfig decides
+    words += ["--main_process_port", "0"]  # any free port
+    return [*words, "--module", "finetune", "train", "--run", str(run.folder.resolve())]
+
+
+def leave(status: int) -> int:
+    """End one of several processes at once: torch's threads can abort a process that winds up."""
+    if not distributed.is_single_process():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+class RankView(Run):
+    """A rank's view of a run whose folder belongs to the main process: it writes nothing."""
+
+    def __init__(self, root: Path, config: RunConfig) -> None:
+        super().__init__(root / "unwritten")
+        self._config = config
+
+    def config(self) -> RunConfig:
+        return self._config
+
+    def append(self, event: events.Event) -> None:
+        pass
+
+    def exists(self) -> bool:
+        return True
+
+    def stop_requested(self) -> bool:
+        return False

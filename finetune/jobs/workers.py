@@ -214,7 +214,7 @@ def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
     if handle is None:
         yield False
         return
-    os.set_inheritable(handle, True)  # `ranks.launch_if_several` keeps it, and says so
+    os.set_inheritable(handle, True)  # `train.launch_if_several` keeps it, and says so
     os.environ[LOCKED] = folder
     try:
         if former != folder:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from finetune.config import RunConfig
+from finetune.config import Range, RunConfig
 from finetune.data import catalog
 from finetune.engines import registry, spending
-from finetune.engines.base import EngineSpec, read_spec
+from finetune.engines.base import HERE, EngineSpec, read_spec
+from finetune.engines.registry import billed_options
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
 from finetune.jobs import cost, service, tokens
 from finetune.messages import encode
@@ -27,7 +29,6 @@ from finetune.runs.names import BETWEEN
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search import limits
 from finetune.search.space import Budget, Space, check_space, number_problem
 from finetune.search.study import (
     ERROR,
@@ -44,6 +45,7 @@ from finetune.search.study import (
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
+
 
 _log = logging.getLogger("finetune.search")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
@@ -84,7 +86,7 @@ def begin_search(
         )  # fmt: skip
         raise ConfigError({"folds": problem})
     check_space(space, config)
-    limits.check_price(budget, spec)
+    check_price(budget, spec)
     if registry.find_engine(spec.engine).needs_token:
         registry.open_engine(spec, token)
     if not store.visitor.may_start:
@@ -299,9 +301,9 @@ def may_draw(store: RunStore, study: Study) -> bool:
     failed = [t.state == states.FAIL for t in drawn]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
-    billed = limits.trial_price(study.settings.spec) > 0  # a failed trial may have cost its price
+    billed = trial_price(study.settings.spec) > 0  # a failed trial may have cost its price
     counted = [t for t in drawn if billed or t.state != states.FAIL]
-    minutes = sum(limits.trial_seconds(store, trial) for trial in trials) / 60
+    minutes = sum(trial_seconds(store, trial) for trial in trials) / 60
     used = ((len(counted), budget.trials), (minutes, budget.minutes))
     return all(amount < limit for amount, limit in used if limit)
 
@@ -362,3 +364,45 @@ def describe_values(values: Mapping[str, object]) -> str:
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in values.items()
     )
+
+
+def trial_price(spec: EngineSpec) -> float:
+    """Return the maximum cost of a trial in US dollars; 0 if nothing is billed."""
+    options = billed_options(spec)
+    return options.most if options is not None else 0.0
+
+
+def check_price(budget: Budget, spec: EngineSpec) -> None:
+    """Raise ConfigError if the trials are billed and their number is not limited. The maximum cost
+    of a search is the number of trials times the price of one."""
+    if trial_price(spec) and not budget.trials:
+        problem = _("is 0, and each trial is billed: give a number of trials")
+        raise ConfigError({"trials": problem})
+
+
+def expected_seconds(
+    store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = HERE
+) -> float | None:
+    """Estimate a search's training seconds if no trial ends early, by the speed of an earlier run.
+    None without a comparable run or a number of trials.
+
+    Args:
+        place: the trials' place, as named by `EngineSpec.place`.
+    """
+    estimate = cost.estimate_cost(store, config, place)
+    if not (budget.trials and estimate.time and estimate.steps):
+        return None
+    seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
+    if epochs and config.max_steps <= 0:
+        values = (epochs.low, epochs.high) if isinstance(epochs, Range) else epochs
+        seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
+    seconds *= budget.trials
+    return min(seconds, 60 * budget.minutes) if budget.minutes else seconds
+
+
+def trial_seconds(store: RunStore, trial: FrozenTrial) -> float:
+    """Return the seconds worked on a trial, even if its run was deleted after its end."""
+    if SECONDS in trial.user_attrs:
+        return float(trial.user_attrs[SECONDS])
+    run = trial_run(store, trial)
+    return run.state().worked if run is not None else 0.0

@@ -27,7 +27,7 @@ from finetune.runs.grids import PlannedRun, SeedSpread
 from finetune.runs.names import SEED
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.search import driver, limits, space
+from finetune.search import driver, space
 from finetune.search.driver import parts
 from finetune.search.study import ERROR, PARTS, Study, trial_run
 
@@ -74,7 +74,7 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         rows.append(
             TrialRow(
                 trial.number, run_id, state, study.values(trial), score, curve,
-                limits.trial_seconds(store, trial), reason,
+                driver.trial_seconds(store, trial), reason,
             )
         )  # fmt: skip
     return rows
@@ -149,7 +149,7 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
     if budget.minutes:
         ends.append(60 * budget.minutes - spent)
     if not typical:
-        expected = limits.expected_seconds(
+        expected = driver.expected_seconds(
             store, study.config, dict(settings.space), budget, settings.spec.place
         )
         ends += [expected] if expected is not None else []

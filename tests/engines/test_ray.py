@@ -24,10 +24,10 @@ from safetensors.torch import load_file
 from finetune import owners
 from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
-from finetune.engines import attempt, ray_connection, ray_machines, ray_node
+from finetune.engines import attempt, ray_machines, ray_node
 from finetune.engines.base import EngineSpec, read_spec, write_spec
-from finetune.engines.ray_connection import connected
 from finetune.engines.ray_files import scorer_on_cluster
+from finetune.engines.ray_machines import connected
 from finetune.engines.registry import make_spec, open_engine
 from finetune.errors import JobError
 from finetune.inference import files
@@ -515,13 +515,13 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
     for address, text in (("", "No Ray cluster is named"), ("auto", "'auto' is no address")):
         spec = make_spec("ray", {"address": address})
         with pytest.raises(JobError, match=text):
-            ray_connection.cluster_address(spec)
+            ray_machines.cluster_address(spec)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    assert ray_connection.cluster_address(EngineSpec(engine="ray")) == "10.0.0.2:6379"
+    assert ray_machines.cluster_address(EngineSpec(engine="ray")) == "10.0.0.2:6379"
     named = make_spec("ray", {"address": "10.0.0.1:6379"})
-    assert ray_connection.cluster_address(named) == "10.0.0.1:6379"
+    assert ray_machines.cluster_address(named) == "10.0.0.1:6379"
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    assert ray_connection.cluster_address(named) == "10.0.0.2:6379"
+    assert ray_machines.cluster_address(named) == "10.0.0.2:6379"
 
 
 @pytest.fixture

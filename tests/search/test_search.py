@@ -33,7 +33,7 @@ from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.search import driver, limits, results
+from finetune.search import driver, results
 from finetune.search.driver import advance_all
 from finetune.search.space import (
     Budget,
@@ -474,7 +474,7 @@ def test_how_long_a_search_takes_is_said_by_the_speed_of_an_earlier_run(
     monkeypatch.setattr(cost, "estimate_cost", lambda *_: cost.Estimate(steps=steps, time=known[0]))
 
     def expected(**budget: float) -> float | None:
-        return limits.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
+        return driver.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
 
     assert expected(trials=10) is None
     assert expected(trials=10, minutes=2) is None
