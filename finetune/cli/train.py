@@ -14,8 +14,8 @@ from finetune.arguments import add_arguments, arguments_given, option
 from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
-from finetune.engines import attempt, registry
-from finetune.engines.base import EngineSpec, read_spec, resume
+from finetune.engines import registry
+from finetune.engines.base import EngineSpec, as_attempt, is_attempt, read_spec, resume
 from finetune.errors import JobError, NoSuchRun, StoreError
 from finetune.evaluation import cross_validation
 from finetune.jobs import check, cost, service, workers
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     if distributed.is_main_process():
         print(f"run {run.title()} ({run.id})", file=sys.stderr)
     show = TerminalBar() if sys.stderr.isatty() or not args.run else EventLog()
-    if attempt.is_attempt():
+    if is_attempt():
         return leave(carry_out_attempt(run, show))
     if not distributed.is_main_process():
         return leave(carry_out_run(run, show))
@@ -75,9 +75,9 @@ def _open_run(
     if run_config is None:
         named = _named(args)
         store = RunStore(named.folder.parent)
-        run = attempt.as_attempt(store.get(named.id))
+        run = as_attempt(store.get(named.id))
         run.config()
-        if main_process and not attempt.is_attempt():
+        if main_process and not is_attempt():
             _take_up(store, run, spec, args)
             if run.config().trains_on_all:
                 cross_validation.gather(run, store.runs())

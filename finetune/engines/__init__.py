@@ -1,3 +1,3 @@
-"""Engines carry out runs. Each other engine than this machine is one module, listed in `registry`."""
+"""Engines carry out runs. Each one besides this machine is a module, listed in `registry`."""
 
-__all__ = ["attempt", "base", "registry", "run_bucket", "spending", "supervisor"]
+__all__ = ["base", "registry", "run_bucket", "spending", "supervisor"]

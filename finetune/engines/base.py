@@ -2,10 +2,16 @@
 
 The project owns the queue, events, checkpoints and stop requests. An engine places a run on a
 machine, tells whether it is alive, brings its output and results here, and has a price.
+
+An attempt sees its run on another machine in a folder that all machines share. A machine that was
+cut off may come back while a later attempt runs elsewhere. Its worker then writes nothing more, and
+ends.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -23,6 +29,7 @@ from finetune.runs.run import SPEC, Run
 
 if TYPE_CHECKING:
     from finetune.inference.files import WindowScorer
+
 
 HERE = "local"  # the engine of a run without an engine spec
 
@@ -160,29 +167,18 @@ class Engine:
     read.
     """
 
-    name: ClassVar[str] = ""
-    """In `engine.json` and for `--engine`."""
-    label: ClassVar[str] = ""
-    """On the page."""
+    name: ClassVar[str] = ""  # in `engine.json` and for `--engine`
+    label: ClassVar[str] = ""  # on the page
     Options: ClassVar[type[EngineOptions]] = EngineOptions
-    owners_options: ClassVar[tuple[str, ...]] = ()
-    """Options that only the owner of a shared app may set, not its visitors."""
-    owners_variables: ClassVar[tuple[str, ...]] = ()
-    """Variables of a shared app's environment that a worker gets which is not confined."""
-    file_options: ClassVar[tuple[str, ...]] = ()
-    """Options that count when a file is scored."""
-    places: ClassVar[int | None] = 1
-    """Runs at a time; None for as many as this machine has devices."""
-    is_remote: ClassVar[bool] = True
-    """A worker on this machine follows the run, which is carried out elsewhere."""
-    is_billed: ClassVar[bool] = False
-    """Its price is shown and agreed to first; see `spending.BilledEngine`."""
-    needs_token: ClassVar[bool] = False
-    """It needs a token of the Hub."""
-    scores_files: ClassVar[bool] = False
-    """It can score the rows of a file."""
-    removal_note: ClassVar[str] = ""
-    """A sentence on what the engine keeps, shown before a run is deleted."""
+    owners_options: ClassVar[tuple[str, ...]] = ()  # that visitors of a shared app may not set
+    owners_variables: ClassVar[tuple[str, ...]] = ()  # of a shared app, for an unconfined worker
+    file_options: ClassVar[tuple[str, ...]] = ()  # that count when a file is scored
+    places: ClassVar[int | None] = 1  # runs at a time; None for as many as there are devices here
+    is_remote: ClassVar[bool] = True  # a worker here follows the run, carried out elsewhere
+    is_billed: ClassVar[bool] = False  # its price is agreed to first; see `spending.BilledEngine`
+    needs_token: ClassVar[bool] = False  # of the Hub
+    scores_files: ClassVar[bool] = False  # it can score the rows of a file
+    removal_note: ClassVar[str] = ""  # on what it keeps, shown before a run is deleted
 
     def __init__(self, token: str = "") -> None:
         """Open the engine.
@@ -265,3 +261,46 @@ class Engine:
     def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
         """Open a scorer of a file's rows with the run's best model."""
         raise NotImplementedError
+
+
+ATTEMPT = "FINETUNE_ATTEMPT"  # tells the attempt to a worker started by an engine
+LOST = 75  # exit status if another process of the run, or the worker's engine, has gone
+_WATCH = 1.0  # seconds between two checks of the parent process
+
+
+class Superseded(BaseException):
+    """A later attempt owns the run. Not an `Exception`, so that no library swallows it."""
+
+
+class AttemptRun(Run):
+    """A run, as the worker of one attempt sees it."""
+
+    def check_writable(self) -> None:
+        """Raise `Superseded` if the run's engine spec is gone or belongs to another attempt."""
+        # Read again each time: a shared folder may report only an opened file's age.
+        attempt = disk.read_json(self.folder / SPEC).get("attempt")
+        if str(attempt) != os.environ[ATTEMPT]:
+            raise Superseded
+
+
+def is_attempt() -> bool:
+    """True if an engine started this process to carry out a run."""
+    return ATTEMPT in os.environ
+
+
+def as_attempt(run: Run) -> Run:
+    """Return the run as this process may write it."""
+    return AttemptRun(run.folder) if is_attempt() else run
+
+
+def end_with_parent() -> None:
+    """End this process in the background once its parent has gone. It may be waiting for other
+    processes that nobody will start any more."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH)
+        os._exit(LOST)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

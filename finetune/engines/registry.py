@@ -43,6 +43,7 @@ class LocalEngine(Engine):
 
 _ENGINES: tuple[type[Engine], ...] = (LocalEngine, HubJobs, RayCluster)
 ENGINES: Mapping[str, type[Engine]] = {engine.name: engine for engine in _ENGINES}
+_tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search; in memory only
 
 
 def find_engine(name: str) -> type[Engine]:
@@ -173,3 +174,14 @@ def carry_out(
 
     restarts = engine_of(run).restarts(spec)
     return supervisor.supervise(run, opened, restarts, show, describe)
+
+
+def keep_token(id: str, token: str) -> None:
+    """Keep a run's or a search's token while this process lives; an empty one is not kept."""
+    if token:
+        _tokens[id] = token
+
+
+def kept_token(id: str) -> str:
+    """Return the token of a run or a search; empty if none is kept."""
+    return _tokens.get(id, "")

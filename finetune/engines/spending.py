@@ -170,8 +170,7 @@ class BilledEngine(Engine):
 
     is_billed = True
     Options: ClassVar[type[EngineOptions]] = BilledOptions
-    usual_machine: ClassVar[str] = ""
-    """What the page's form begins with, if it is offered."""
+    usual_machine: ClassVar[str] = ""  # that the page's form begins with, if it is offered
 
     def machines(self) -> list[Machine]:
         """Return the available machines, cheapest first."""

@@ -8,5 +8,4 @@ __all__ = [
     "onnx",
     "publish",
     "push_plan",
-    "script_bundle",
 ]

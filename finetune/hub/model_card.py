@@ -255,8 +255,8 @@ _LOOKS = (("#009e73", "o"), ("#d55e00", "D"), ("#cc79a7", "s"), ("#56b4e9", "^")
 
 
 def curves_png(summary: RunSummary) -> bytes | None:
-    """Plot training loss and validation scores by step as PNG; None before any step. The colours are
-    those of Okabe and Ito: https://jfly.uni-koeln.de/color/."""
+    """Plot training loss and validation scores by step as PNG; None before any step. Source of the
+    colours: Okabe and Ito, https://jfly.uni-koeln.de/color/."""
     if not len(summary.train) and not summary.validation:
         return None
     from matplotlib.figure import Figure

@@ -31,8 +31,8 @@ from finetune.data import checkpoints
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub import model_card
 from finetune.hub.client import HubClient
+from finetune.hub.downloads import pinned
 from finetune.hub.push_plan import DEMO_CONFIG, Files, PushPlan, PushRequest, prepare_push
-from finetune.hub.script_bundle import pinned
 from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.runs.events import Phase

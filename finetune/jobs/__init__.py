@@ -2,7 +2,6 @@
 
 __all__ = [
     "check",
-    "compare",
     "cost",
     "evaluate",
     "export",
@@ -14,7 +13,6 @@ __all__ = [
     "scheduler",
     "service",
     "terminal",
-    "tokens",
     "train",
     "workers",
 ]

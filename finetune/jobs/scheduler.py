@@ -16,11 +16,11 @@ from queue import Empty, SimpleQueue
 
 from finetune import disk, owners
 from finetune.engines.base import read_spec, resume
-from finetune.engines.registry import engine_of, is_remote
+from finetune.engines.registry import engine_of, is_remote, kept_token
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.evaluation import cross_validation
-from finetune.jobs import background, tokens, webhook, worker_files, workers
+from finetune.jobs import background, webhook, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message
 from finetune.runs import events
@@ -131,9 +131,9 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     run.process_file.unlink(missing_ok=True)
     if not read_spec(run).job and run.state().count > 0:  # otherwise it is followed again
         resume(run)
-    confinement = worker_files.of_run(run)
+    confinement = workers.run_files(run)
     if is_remote(run):
-        token = f"{tokens.kept(run.id)}\n".encode()
+        token = f"{kept_token(run.id)}\n".encode()
         workers.spawn_worker(run, stdin=token, confinement=confinement)
     elif accelerators or not workers.give_to_warm_worker(store, run, confinement):
         workers.spawn_worker(run, accelerators, cwd, confinement=confinement)

@@ -13,7 +13,7 @@ from finetune.engines.base import EngineSpec, read_spec, write_spec
 from finetune.engines.spending import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
-from finetune.jobs import check, cost, scheduler, tokens, workers
+from finetune.jobs import check, cost, scheduler, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message as _
 from finetune.metrics.catalog import OPTIONAL
@@ -67,7 +67,7 @@ def start_runs(
             text = spec.to_json() if spec is not None else ""
             title = BETWEEN.join((shared, *one.member))
             runs.append(store.create(config, run_id, one.group, text, title))
-            tokens.keep(run_id, token if spec is not None else "")
+            registry.keep_token(run_id, token if spec is not None else "")
     scheduler.dispatch_queue(store)
     return runs
 
@@ -213,7 +213,7 @@ def resume_run(
         if under_way:  # it is only followed to its end
             run.stop_file.unlink(missing_ok=True)
         elif spec is not None:
-            move_run(store, run, spec, token or tokens.kept(run.id))
+            move_run(store, run, spec, token or registry.kept_token(run.id))
         elif not agreed and (price := resume_price(run)):
             raise JobError(
                 "It goes on as a job on {flavor}: ${price:.2f} an hour, at most ${most:.2f}.",
@@ -222,7 +222,7 @@ def resume_run(
                 price=price.price,
                 most=spending.rounded_up(price.most),
             )
-        tokens.keep(run.id, token)
+        registry.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
 
@@ -257,7 +257,7 @@ def delete_run(store: RunStore, run: Run, token: str = "") -> None:
         followed = run.is_alive()
         workers.kill_worker(run)
         try:
-            registry.remove(run, tokens.kept(run.id) or token)
+            registry.remove(run, registry.kept_token(run.id) or token)
         except FinetuneError:
             if followed:
                 Queue(store.root).add(run.id, run.owner)

@@ -16,13 +16,10 @@ from finetune.runs.events import Phase
 class TerminalBar:
     """A tqdm bar of steps, with the evaluations printed above it."""
 
-    def __init__(self) -> None:
-        self._bar: tqdm[Any] | None = None
-        self._classes = 0
+    _bar: tqdm[Any] | None = None
+    _classes = 0
 
     def __call__(self, event: events.Event) -> None:
-        from tqdm import tqdm
-
         if isinstance(event, events.Stepped) and self._bar is not None:
             self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
             self._bar.update(event.step - self._bar.n)
@@ -39,8 +36,7 @@ class TerminalBar:
 class EventLog:
     """Prints one line an event, for the log that a page shows."""
 
-    def __init__(self) -> None:
-        self._classes = 0
+    _classes = 0
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.Prepared):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from finetune.config import RunConfig
-from finetune.engines import attempt, registry
+from finetune.engines import registry
+from finetune.engines.base import LOST, Superseded, as_attempt, end_with_parent, is_attempt
 from finetune.environment import logs, project
 from finetune.errors import FinetuneError, StoreError
 from finetune.jobs import pipeline
@@ -51,8 +52,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
             for event in stream:
                 if isinstance(event, events.Stopped):
                     # Its machine is taken away, and its engine may begin another attempt.
-                    if attempt.is_attempt() and main_process and not run.stop_requested():
-                        return attempt.LOST
+                    if is_attempt() and main_process and not run.stop_requested():
+                        return LOST
                     event = _as_requested(run, event)
                 run.append(event)
                 if main_process:
@@ -62,7 +63,7 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     except Terminated:
         seconds = run.state().worked_until_now
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
-        several = attempt.is_attempt() or not distributed.is_single_process()
+        several = is_attempt() or not distributed.is_single_process()
         if several and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
@@ -71,8 +72,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     finally:
         if not run.exists():
             shutil.rmtree(run.folder, ignore_errors=True)
-    if ended is _LOST and attempt.is_attempt():
-        return attempt.LOST  # its engine may begin another attempt
+    if ended is _LOST and is_attempt():
+        return LOST  # its engine may begin another attempt
     if main_process:
         show(ended)
         _clean_up(run, ended)
@@ -84,12 +85,12 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
 def carry_out_attempt(run: Run, show: Callable[[events.Event], None]) -> int:
     """Carry out an attempt here, for the engine that started this process. Returns the exit status.
     The worker that follows the attempt holds the run's lock."""
-    attempt.end_with_parent()
+    end_with_parent()
     try:
         return carry_out_run(run, show)
-    except attempt.Superseded:
+    except Superseded:
         print("a later attempt has this run", flush=True)
-        return attempt.LOST
+        return LOST
 
 
 def _note_killed_worker(run: Run) -> None:
@@ -115,7 +116,7 @@ def _clean_up(run: Run, event: events.Event) -> None:
 def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended, once: every rank calls this, and the first to know writes."""
     if not distributed.is_single_process():
-        run = attempt.as_attempt(Run(run.folder))
+        run = as_attempt(Run(run.folder))
         # Seconds for a rank that knows the cause to write it.
         patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience

@@ -50,7 +50,7 @@ JOBS: dict[str, Callable[[Path], int]] = {
     "train": _train,
     "check": partial(_carry_out, "check:CheckJob"),
     "evaluate": partial(_carry_out, "evaluate:EvaluationJob"),
-    "compare": partial(_carry_out, "compare:ComparisonJob"),
+    "compare": partial(_carry_out, "evaluate:ComparisonJob"),
     "predict": partial(_carry_out, "predict:PredictionJob"),
     "probe": partial(_carry_out, "probe:ProbeJob"),
     "export": partial(_carry_out, "export:ExportJob"),

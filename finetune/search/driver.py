@@ -19,9 +19,8 @@ from finetune.config import Range, RunConfig
 from finetune.data import catalog
 from finetune.engines import registry, spending
 from finetune.engines.base import HERE, EngineSpec, read_spec
-from finetune.engines.registry import billed_options
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
-from finetune.jobs import cost, service, tokens
+from finetune.jobs import cost, service
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, NOBODY, Visitor
@@ -112,7 +111,7 @@ def lacks_token(study: Study) -> bool:
     spec = study.settings.spec
     if registry.find_engine(spec.engine).needs_token:
         try:
-            registry.open_engine(spec, tokens.kept(study.id))
+            registry.open_engine(spec, registry.kept_token(study.id))
         except PublishError:
             return True
     return False
@@ -124,7 +123,9 @@ def go_on(store: RunStore, study: Study, token: str) -> None:
         run = None if trial.state.is_finished() else trial_run(store, trial)
         if run is not None and run.state().status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
-    tokens.keep(study.id, token)  # last: with the token the search draws instead of the others
+    registry.keep_token(
+        study.id, token
+    )  # last: with the token the search draws instead of the others
 
 
 def advance_all(store: RunStore) -> None:
@@ -172,9 +173,7 @@ def advance(store: RunStore, study: Study) -> bool:
 
 def _note_search(store: RunStore, study: Study) -> None:
     """Record in the runs how many trials they were picked among: others may be deleted."""
-    import optuna
-
-    states = optuna.trial.TrialState
+    states = study.states
     trials = study.trials()
     count = sum(trial.state in (states.COMPLETE, states.PRUNED) for trial in trials)
     for trial in trials:
@@ -184,10 +183,7 @@ def _note_search(store: RunStore, study: Study) -> None:
 
 def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Report a trial's scores, prune it, or record how it ended. Returns True if it is running."""
-    import optuna
-
-    states = optuna.trial.TrialState
-    if trial.state != states.RUNNING:
+    if trial.state != study.states.RUNNING:
         return False
     if study.is_half_drawn(trial):
         _fail(study, trial)
@@ -226,7 +222,7 @@ def _take_up(
     if summary.status not in ("failed", "interrupted") or not may_cost or times >= _FOLLOWED:
         return False
     study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
-    service.resume_run(store, run, token=tokens.kept(study.id))
+    service.resume_run(store, run, token=registry.kept_token(study.id))
     return True
 
 
@@ -248,9 +244,6 @@ def _prune(store: RunStore, run: Run, keep: bool) -> None:
 
 def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:
     """Record how a trial ended: complete, pruned, or without a result."""
-    import optuna
-
-    states = optuna.trial.TrialState
     study.writable(trial).set_user_attr(SECONDS, summary.worked)
     best = summary.best
     if summary.status == "finished" and best is not None and study.metric in best.metrics:
@@ -258,7 +251,7 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
     elif summary.status == "stopped" and PRUNED in trial.user_attrs:
         if not study.settings.keep_pruned:  # its worker may have been killed before it did so
             run.discard()
-        study.optuna_study.tell(trial.number, state=states.PRUNED)
+        study.optuna_study.tell(trial.number, state=study.states.PRUNED)
     elif summary.status == "stopped":  # by a person or a limit
         _fail(study, trial, run.stop_reason())
     elif summary.status == "finished":
@@ -273,11 +266,8 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
 
 def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -> None:
     """Record that a trial had no result."""
-    import optuna
-
-    states = optuna.trial.TrialState
     _set_error(study, trial, error, remedy)
-    study.optuna_study.tell(trial.number, state=states.FAIL)
+    study.optuna_study.tell(trial.number, state=study.states.FAIL)
 
 
 def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
@@ -289,9 +279,7 @@ def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> Non
 
 def may_draw(store: RunStore, study: Study) -> bool:
     """True if the budget allows one more trial and none is waiting for room."""
-    import optuna
-
-    states = optuna.trial.TrialState
+    states = study.states
     if study.is_stopped:
         return False
     trials, budget = study.trials(), study.settings.budget
@@ -323,7 +311,7 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
             _fail(study, trial)
             return False
         if run is None:
-            token = tokens.kept(study.id)
+            token = registry.kept_token(study.id)
             run = service.start_run(store, config, study.settings.spec, token)
     except JobError as error:  # there is no room just now
         _set_error(study, trial, error.fact, error.remedy)
@@ -368,7 +356,7 @@ def describe_values(values: Mapping[str, object]) -> str:
 
 def trial_price(spec: EngineSpec) -> float:
     """Return the maximum cost of a trial in US dollars; 0 if nothing is billed."""
-    options = billed_options(spec)
+    options = registry.billed_options(spec)
     return options.most if options is not None else 0.0
 
 

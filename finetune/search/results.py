@@ -15,10 +15,11 @@ from typing import Any
 
 from finetune.config import Range
 from finetune.data import csv_cells
+from finetune.engines.registry import kept_token
 from finetune.errors import JobError, StoreError
 from finetune.evaluation import picking, report, saved_predictions
 from finetune.evaluation.picking import Picking
-from finetune.jobs import service, tokens
+from finetune.jobs import service
 from finetune.messages import decode
 from finetune.metrics import catalog, selection
 from finetune.metrics.intervals import Interval
@@ -51,25 +52,19 @@ class TrialRow:
 
 def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
     """Return all trials, in the order in which they were drawn."""
-    import optuna
-
-    states = optuna.trial.TrialState
-    names = {
-        states.RUNNING: "running", states.COMPLETE: "finished",
-        states.PRUNED: "pruned", states.FAIL: "failed", states.WAITING: "waiting",
-    }  # fmt: skip
-    rows = []
+    names, rows = {"COMPLETE": "finished", "FAIL": "failed"}, []
     for trial in study.trials():
         run = trial_run(store, trial)
         curve = dict(trial.intermediate_values)
         if run is not None:
             curve |= parts(run.state(), study.metric)
         choose = min if study.minimize else max
-        score = trial.value if trial.state == states.COMPLETE else None
+        score = trial.value if trial.state == study.states.COMPLETE else None
         if score is None and curve:
             score = choose(curve.values())
         run_id = run.id if run is not None else ""
-        state = "waiting" if study.is_without_run(trial) else names[trial.state]
+        state = names.get(trial.state.name, trial.state.name.lower())
+        state = "waiting" if study.is_without_run(trial) else state
         reason = decode(trial.user_attrs.get(ERROR, []))
         rows.append(
             TrialRow(
@@ -97,14 +92,11 @@ def importance(study: Study) -> dict[str, float] | None:
     """Return the share of each field in the variance of the scores, largest first, by Optuna's
     fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014). None if too few trials have finished, empty
     if all scores are equal."""
-    import optuna
-
-    states = optuna.trial.TrialState
     fields = [*study.settings.space]
     finished = [
         trial
         for trial in study.trials()
-        if trial.state == states.COMPLETE and trial.params  # see `Study.outside`
+        if trial.state == study.states.COMPLETE and trial.params  # see `Study.outside`
     ]
     if len(finished) < ENOUGH or len(fields) < 2:
         return None
@@ -207,7 +199,7 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         PlannedRun(config.changed(seed=seed, name=f"{trial.title()}{SEED}{seed}"[:300]), study.id)
         for seed in range(config.seed + 1, config.seed + 1 + seeds)
     ]
-    runs = service.start_runs(store, planned, spec, tokens.kept(study.id) or token)
+    runs = service.start_runs(store, planned, spec, kept_token(study.id) or token)
     searched = store.get(best.run_id).about().searched
     for run in runs:
         run.describe(searched=searched)

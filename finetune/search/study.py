@@ -26,8 +26,8 @@ from pydantic import BaseModel, ValidationError
 from finetune import disk
 from finetune.config import Choices, Range, RunConfig
 from finetune.engines.base import EngineSpec
+from finetune.engines.registry import keep_token
 from finetune.errors import JobError, StoreError
-from finetune.jobs import tokens
 from finetune.metrics import catalog
 from finetune.runs.names import new_name
 from finetune.runs.run import Run
@@ -148,19 +148,24 @@ class Study:
         return (self.folder / "END").exists()
 
     @functools.cached_property
+    def states(self) -> type[optuna.trial.TrialState]:
+        """Optuna's states of a trial."""
+        import optuna
+
+        return optuna.trial.TrialState
+
+    @functools.cached_property
     def optuna_study(self) -> optuna.Study:
         """Open Optuna's study. Raises StoreError if its journal is damaged or has another space."""
         import optuna
         from optuna.storages.journal import JournalFileBackend
-
-        from finetune.search.journal_lock import JournalLock
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if self.settings.pruning:
             pruner = make_pruner()
         journal = self.folder / "trials.log"
-        backend = JournalFileBackend(str(journal), JournalLock(journal))
+        backend = JournalFileBackend(str(journal), JournalLock(journal))  # type: ignore[arg-type]
         with self._reading():
             return optuna.create_study(
                 storage=optuna.storages.JournalStorage(backend),
@@ -188,12 +193,11 @@ class Study:
         second."""
         import optuna
 
-        states = optuna.trial.TrialState
         trials, apart = self.trials(), bool(self.outside)
         forms = [trial for trial in trials if FORM in trial.user_attrs or not trial.number]
         # Not those that a killed process has only half drawn.
         tried = [form for form in forms if {RUN, ERROR} & form.user_attrs.keys()]
-        if len(tried) < 2 and all(form.state == states.FAIL for form in forms):
+        if len(tried) < 2 and all(form.state == self.states.FAIL for form in forms):
             values = self.settings.config
             form = {} if apart else {name: values[name] for name in self.settings.space}
             self.optuna_study.enqueue_trial(form, user_attrs={FORM: True})
@@ -204,7 +208,7 @@ class Study:
                 seed=self.config.seed + len(trials), n_startup_trials=_RANDOM, multivariate=True,
                 group=apart,  # otherwise the fields of a trial without values are drawn one by one
             )  # fmt: skip
-        is_form = apart and any(trial.state == states.WAITING for trial in self.trials())
+        is_form = apart and any(trial.state == self.states.WAITING for trial in self.trials())
         with self._reading():
             space = {} if is_form else distributions(dict(self.settings.space))
             return self.optuna_study.ask(space)
@@ -223,10 +227,7 @@ class Study:
 
     def is_without_run(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if a drawn trial waits for room in the queue."""
-        import optuna
-
-        states = optuna.trial.TrialState
-        return trial.state == states.RUNNING and RUN not in trial.user_attrs
+        return trial.state == self.states.RUNNING and RUN not in trial.user_attrs
 
     def is_half_drawn(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if the process drawing a trial was killed before it had all values."""
@@ -238,6 +239,28 @@ class Study:
         import optuna
 
         return optuna.trial.Trial(self.optuna_study, trial._trial_id)
+
+
+class JournalLock:
+    """Held while lines are added to the journal; the system releases it if its process dies. If a
+    killed process left Optuna's own lock, a file, behind, everybody would wait 30 seconds.
+
+    Args:
+        journal: Optuna's file.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal, self._lock = journal, FileLock(journal.with_name(".trials.lock"))
+
+    def acquire(self) -> bool:
+        """Wait for the lock, and remove a partial line left in the journal by a killed process.
+        Otherwise the next line would be damaged."""
+        self._lock.acquire()
+        disk.remove_partial_line(self._journal)
+        return True
+
+    def release(self) -> None:
+        self._lock.release()
 
 
 _opened = functools.lru_cache(maxsize=256)(Study)  # its journal is read on, not reread
@@ -275,7 +298,7 @@ def create_study(
     )  # fmt: skip
     with disk.writing(study.folder):
         study.folder.mkdir(parents=True)
-    tokens.keep(study.id, token)
+    keep_token(study.id, token)
     disk.write_atomically(study.folder / "study.json", settings.model_dump_json(indent=2) + "\n")
     return study
 

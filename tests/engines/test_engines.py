@@ -26,7 +26,7 @@ from finetune.engines.registry import check_config, make_spec
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.hub import client
-from finetune.jobs import scheduler, service, tokens, workers
+from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
@@ -510,7 +510,7 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     assert "Sign in as ada" in begun_by(run, spec).remedy
     assert read_spec(run).job == name
     assert hub.jobs.last.stage in ("SCHEDULING", "RUNNING")
-    tokens.keep(run.id, TOKEN)
+    registry.keep_token(run.id, TOKEN)
     service.delete_run(store, run, "eves-token")
     assert hub.jobs.last.stage == "CANCELED"
     # Nothing asks for its log any more.

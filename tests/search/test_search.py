@@ -21,12 +21,12 @@ from optuna.trial import TrialState
 from finetune import config as run_config
 from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
-from finetune.engines import spending
+from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.engines.registry import make_spec
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
-from finetune.jobs import cost, scheduler, service, tokens, workers
+from finetune.jobs import cost, scheduler, service, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.queue import Queue
@@ -584,12 +584,12 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
         write_spec(run, spec.model_copy(update={"job": f"ada/{run.id}"}))
         run.append(events.Started(device="cpu"))
         Queue(store.root).remove(run.id)
-    tokens._tokens.clear()  # as when the app is started again
+    registry._tokens.clear()  # as when the app is started again
     assert {run.state().status for run in runs} == {"interrupted"}
     assert driver.advance(store, study)
     assert "keeps no token of the Hub" in str(search_view.page(store, study.id))
     driver.go_on(store, study, TOKEN)
-    assert {tokens.kept(run.id) for run in runs} == {TOKEN}
+    assert {registry.kept_token(run.id) for run in runs} == {TOKEN}
     assert set(Queue(store.root).waiting()) == {run.id for run in runs}
     assert not driver.lacks_token(study)
     assert driver.advance(store, study)
@@ -674,7 +674,7 @@ def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_sea
     text = str(search_view.page(store, study.id))
     assert "Repeat it with 3 other seeds, at most $1.20" in text
     again = results.repeat_best(store, study)
-    assert [tokens.kept(run.id) for run in again] == ["secret"] * 3
+    assert [registry.kept_token(run.id) for run in again] == ["secret"] * 3
 
 
 def test_a_search_that_is_over_stays_so_when_its_runs_are_deleted(
