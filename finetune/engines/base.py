@@ -58,8 +58,7 @@ class EngineSpec(BaseModel, frozen=True, defer_build=True):
 
     @property
     def place(self) -> str:
-        """The engine, and the kind of machine if it has several. A run's speed depends on its
-        place."""
+        """The engine, and its kind of machine if it has several: a run's speed depends on both."""
         return f"{self.engine} {self.machine}".strip()
 
     @property
@@ -103,21 +102,13 @@ def resume(run: Run) -> None:
 
 @dataclass(frozen=True)
 class AttemptStatus:
-    """The status of an attempt, as its engine knows it.
+    """The status of an attempt, as its engine knows it."""
 
-    Attributes:
-        status: `waiting` for a machine, `running`, or `ended`.
-        exit_code: the worker's exit code; None if it has not ended or is unknown.
-        reason: why it ended, if the worker did not cause that.
-        lost: True if its machine went away, so that another may continue the run.
-        missing: True if the engine no longer knows the attempt.
-    """
-
-    status: Literal["waiting", "running", "ended"]
-    exit_code: int | None = None
-    reason: str = ""
-    lost: bool = False
-    missing: bool = False
+    status: Literal["waiting", "running", "ended"]  # waiting for a machine
+    exit_code: int | None = None  # the worker's; None if it has not ended or is unknown
+    reason: str = ""  # why it ended, if the worker did not cause that
+    lost: bool = False  # True if its machine went away, so that another may continue the run
+    missing: bool = False  # True if the engine no longer knows the attempt
 
 
 @dataclass(frozen=True)
@@ -223,8 +214,7 @@ class Engine:
         return cls.is_remote and spec.engine == cls.name and spec.attempt > 0
 
     def price(self, spec: EngineSpec) -> float:
-        """Return the price in US dollars an hour; 0 if free. Raises if the engine cannot be
-        used."""
+        """Return the price in US dollars an hour, 0 if free. Raises if it cannot be used."""
         return 0.0
 
     def submit(self, run: Run, spec: EngineSpec) -> str:

@@ -219,8 +219,7 @@ class HubJobs(BilledEngine):
             ) from None
 
     def _send(self, run: Run, spec: EngineSpec, namespace: str) -> RunBucket:
-        """Upload the job's files into the bucket, and note the bucket's owner in the run's
-        spec."""
+        """Upload the job's files into the bucket, and note its owner in the run's spec."""
         bucket = self._bucket_of(run, spec, namespace)
         kept_in = tuple(dict.fromkeys((*spec.kept_in, namespace)))
         write_spec(run, spec.model_copy(update={"kept_in": kept_in}))
@@ -303,8 +302,7 @@ class HubJobs(BilledEngine):
     def _of_bucket(
         self, action: str, namespace: str, ask: Callable[[], T], patience: float = 0.0
     ) -> T | None:
-        """Return a bucket's answer, or None if it was deleted. The Hub must report that several
-        times."""
+        """Return a bucket's answer; None if the Hub says several times that it was deleted."""
 
         def exists() -> bool:
             try:

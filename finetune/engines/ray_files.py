@@ -71,8 +71,7 @@ def _gone() -> JobError:
 
 
 class RayScorer:
-    """Scores windows by actors that have a run's model. Raises a `JobError` if none could load
-    it."""
+    """Scores windows by actors with a run's model. Raises a `JobError` if none could load it."""
 
     def __init__(self, ray: Any, run: Run, actors: list[Any]) -> None:
         self._ray = ray

@@ -36,8 +36,7 @@ def cluster_address(spec: EngineSpec) -> str:
     address = named or os.environ.get(ADDRESS, "")
     if not address:
         raise JobError(
-            "No Ray cluster is named.",
-            "Give --address HOST:PORT, or set RAY_ADDRESS=HOST:PORT.",
+            "No Ray cluster is named.", "Give --address HOST:PORT, or set RAY_ADDRESS=HOST:PORT."
         )
     if not _ADDRESS.fullmatch(address):  # `local` would start a cluster, `auto` join any
         raise JobError(
@@ -57,11 +56,7 @@ def import_ray() -> Any:
         import ray.util
         from ray import cloudpickle  # noqa: F401
     except ImportError as error:
-        raise JobError(
-            "Ray is not installed here ({error}).",
-            INSTALL,
-            error=error,
-        ) from error
+        raise JobError("Ray is not installed here ({error}).", INSTALL, error=error) from error
     return ray
 
 

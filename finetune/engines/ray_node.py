@@ -1,5 +1,4 @@
-"""Code that runs on the machines of a Ray cluster. It is sent there as is, so it imports nothing of
-this project."""
+"""Code that is sent as is to a Ray cluster's machines, so it imports nothing of this project."""
 
 from __future__ import annotations
 

@@ -28,13 +28,14 @@ from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
 
+Show = Callable[[Event], None]
+Describe = Callable[[Event], str]
 MARK = "@finetune "
 _LINE = re.compile(MARK + r"(\d+) (\d+) (\{.*\}|)")
 
 
 class LogLine(NamedTuple):
-    """A line of `events.jsonl` without its newline, perhaps empty, and its offset there in
-    bytes."""
+    """A line of `events.jsonl` without its newline, perhaps empty, and its byte offset there."""
 
     attempt: int
     offset: int
@@ -76,8 +77,8 @@ def supervise(
     run: Run,
     open_engine: Callable[[], Engine],
     restarts: int = 0,
-    show: Callable[[Event], None] = lambda event: None,
-    describe: Callable[[Event], str] = lambda event: "",
+    show: Show = lambda event: None,
+    describe: Describe = lambda event: "",
 ) -> int:
     """Carry a run out on an engine. Returns the exit status.
 
@@ -134,13 +135,7 @@ def _reason(ended: AttemptStatus) -> str:
 class _Attempt:
     """One attempt of a run on an engine."""
 
-    def __init__(
-        self,
-        run: Run,
-        engine: Engine,
-        show: Callable[[Event], None],
-        describe: Callable[[Event], str],
-    ) -> None:
+    def __init__(self, run: Run, engine: Engine, show: Show, describe: Describe) -> None:
         self._run, self._engine, self._show, self._describe = run, engine, show, describe
         self._spec = read_spec(run)
         self._output: SimpleQueue[str] = SimpleQueue()

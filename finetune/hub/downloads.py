@@ -243,6 +243,5 @@ def _script_config(
 
 
 def pinned(name: str, number: str = "") -> str:
-    """Pin a requirement to a version, by default the installed one, without the suffix of a local
-    build."""
+    """Pin a requirement to a version, by default the installed one, without a local suffix."""
     return f"{name}=={(number or version(name)).split('+')[0]}"

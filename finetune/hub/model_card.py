@@ -122,8 +122,7 @@ def _code(value: object) -> str:
 
 
 def _cell(value: object) -> str:
-    """Format a value for a table. An odd number of backslashes escapes a pipe, so those before it
-    are doubled."""
+    """Format a value for a table. Backslashes before a pipe are doubled, so it stays escaped."""
     escaped = re.sub(r"(?<!\\)(\\*)\|", r"\1\1\\|", _code(value))
     return escaped if isinstance(value, str) else str(value)
 

@@ -153,8 +153,7 @@ class _CountedFile(io.BufferedReader):
 def _upload(
     hub: HubClient, plan: PushPlan, files: Files, report: Callable[[PushProgress], None]
 ) -> str:
-    """Create the repository if needed, send files that the Hub lacks, and commit all; returns the
-    commit's sha."""
+    """Create the repository if needed, send files that the Hub lacks, and commit all; the sha."""
     progress = PushProgress(total=plan.size, full=plan.full)
     opened: list[_CountedFile] = []
 

@@ -240,8 +240,7 @@ def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -
 
 
 class EventProgress:
-    """Progress as events, a few a second at most. `phase` and `detail` are the job's current
-    ones."""
+    """Progress as events, a few a second at most. `phase` and `detail` are the present ones."""
 
     def __init__(self, job: JobFolder, phase: Phase, detail: str = "") -> None:
         self._job, self._current, self._last = job, (phase, detail), 0.0

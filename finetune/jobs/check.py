@@ -119,8 +119,7 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
 
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:
-    """Return the check of an id. Raises a `DataError` for any other id, such as another visitor's
-    upload."""
+    """Return the check of an id. A `DataError` for others, such as that of a visitor's upload."""
     missing = DataError("There is no such check.", "Press Examine.")
     if not isinstance(check_id, str) or not _ID.fullmatch(check_id):
         raise missing

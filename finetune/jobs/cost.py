@@ -161,8 +161,7 @@ def resolve(store: RunStore, config: RunConfig) -> RunConfig:
 
 
 def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
-    """Measure the lengths of some pairs if that is quick and not yet done. Returns True if it
-    measured."""
+    """Measure the lengths of some pairs if that is quick and not done yet; True if it was done."""
     with contextlib.suppress(FinetuneError):
         check.check_source_access(store, config)
         facts = _Facts(store, config)
@@ -403,8 +402,7 @@ def _agree(config: RunConfig, other: RunConfig, names: Iterable[str]) -> bool:
 
 
 def _cut(lengths: TokenLengths, max_length: int) -> Cut:
-    """Return the share of pairs beyond `max_length`, from the histogram if the check had another
-    length."""
+    """Return the share of pairs beyond `max_length`; from the histogram for another length."""
     exact = max_length == lengths.max_length
     if exact or max_length >= lengths.longest:
         part = lengths.rows < lengths.of or not lengths.max_length

@@ -31,8 +31,7 @@ from finetune.tasks.base import SureRule
 
 
 class EvaluationJob(BackgroundJob):
-    """The scoring of a run's model, in both orders (its id is `orders`) or on its test set
-    (`test`)."""
+    """Scores a run's model, in both orders (its id is `orders`) or on its test set (`test`)."""
 
     name, folders, limit = "evaluate", "*/evaluations/*", 2
     phase = Phase.EVALUATE
@@ -127,8 +126,7 @@ def tidy_golden(store: RunStore, job: ComparisonJob) -> None:
 
 
 def start_measuring(store: RunStore, run: Run) -> None:
-    """Measure the models that are ranked with a run's and whose speed on this machine is not known,
-    one after the other."""
+    """Measure, one by one, the models ranked with a run's whose speed here is not known."""
     ranked = ranking.rank_runs(ranking.beside(store, run))
     unknown = [each.id for each in ranked.runs if each.milliseconds is None]
     if unknown:

@@ -38,10 +38,7 @@ def start_run(
 
 
 def start_runs(
-    store: RunStore,
-    planned: Sequence[PlannedRun],
-    spec: EngineSpec | None = None,
-    token: str = "",
+    store: RunStore, planned: Sequence[PlannedRun], spec: EngineSpec | None = None, token: str = ""
 ) -> list[Run]:
     """Create several runs, to be carried out one after the other.
 
@@ -127,8 +124,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
     """Check that a visitor may have this many more runs and places in the queue."""
     if not store.visitor.may_start:
         raise JobError(
-            "This browser keeps no cookies, so a run could not be yours.",
-            "Allow them, or sign in.",
+            "This browser keeps no cookies, so a run could not be yours.", "Allow them, or sign in."
         )
     limits, queue = store.visitor.policy.limits, Queue(store.root).waiting()
     runs = store.runs()
@@ -176,11 +172,7 @@ def move_run(store: RunStore, run: Run, spec: EngineSpec, token: str = "") -> No
 
 
 def resume_run(
-    store: RunStore,
-    run: Run,
-    spec: EngineSpec | None = None,
-    token: str = "",
-    agreed: bool = False,
+    store: RunStore, run: Run, spec: EngineSpec | None = None, token: str = "", agreed: bool = False
 ) -> None:
     """Resume a run that ended early from its last checkpoint, in its turn.
 

@@ -153,8 +153,7 @@ def failure_event(error: Exception, run: Run) -> events.Failed:
 
 
 def launch_if_several(run: Run) -> None:
-    """Replace this process by the launcher if the run needs several. The pid, recorded as the
-    worker's, stays the same."""
+    """Replace this process by the launcher if the run needs several. The worker's pid stays."""
     config = run.config()
     if config.num_processes == 1 and not config.accelerate_config:
         return

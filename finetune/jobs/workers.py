@@ -76,8 +76,7 @@ def spawn_worker(
     process = _spawn_locked(job, variables, cwd, bool(stdin))
 
     def reap() -> None:
-        """Collect the exit status. Otherwise the ended worker would stay a zombie while the app
-        lives."""
+        """Collect the exit status, or the ended worker would be a zombie while the app lives."""
         process.wait()
         if confinement is not None:
             shutil.rmtree(confinement.temporary, ignore_errors=True)
@@ -92,8 +91,7 @@ def spawn_worker(
 def _spawn_locked(
     job: JobFolder, variables: Mapping[str, str], cwd: Path | None, reads: bool
 ) -> subprocess.Popen[bytes]:
-    """Start the process with the folder's lock, which it inherits. Its stdin is a pipe if it
-    `reads`."""
+    """Start the process, which inherits the folder's lock. Its stdin is a pipe if it `reads`."""
     with disk.writing(job.lock_file):
         lock = hold_lock(job.lock_file)
     if lock is None:
@@ -152,8 +150,7 @@ def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) ->
 
 
 def _start_time(process: psutil.Process) -> float:
-    """Return the seconds from the machine's boot to the process's start, which clock changes do not
-    affect."""
+    """Return the seconds from boot to the process's start, which clock changes do not affect."""
     return float(process.create_time() - psutil.boot_time())
 
 
@@ -319,8 +316,7 @@ def _folder(folder: Path) -> Confinement:
 
 
 def _pairs_of(run: Run) -> Confinement:
-    """Return the files of a run's pairs; none if its configuration cannot be read, as its worker
-    will report."""
+    """Return the files of a run's pairs; none if its configuration cannot be read."""
     with contextlib.suppress(FinetuneError):
         return needed_files.of_pairs(run.pinned_config(), run.folder.parent)
     return Confinement()

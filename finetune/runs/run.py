@@ -132,8 +132,7 @@ class Run(JobFolder):
         return names.OWN_FILES + title[len(data) :] if hides else title
 
     def exists(self) -> bool:
-        """True if the run is there. A library may have created the folder of a deleted run
-        again."""
+        """True if the run is there. A library may have created a deleted run's folder again."""
         return (self.folder / "config.json").is_file()
 
     def state(self) -> RunSummary:
@@ -185,8 +184,7 @@ class Run(JobFolder):
         return int(checkpoints[-1].stem.rpartition("-")[2]) if checkpoints else 0
 
     def begin_checkpoint(self) -> Path:
-        """Create an empty folder to write a checkpoint into. The folder of a deleted run is not
-        created again."""
+        """Create an empty folder for a checkpoint, but not again the folder of a deleted run."""
         self.check_writable()
         shutil.rmtree(self.unfinished_checkpoint, ignore_errors=True)
         self.checkpoints_folder.mkdir(exist_ok=True)
@@ -208,8 +206,7 @@ class Run(JobFolder):
             shutil.rmtree(old, ignore_errors=True)
 
     def resume(self) -> int:
-        """Record that the run continues, from its last checkpoint or its beginning; returns that
-        step."""
+        """Record that the run continues from its last checkpoint or from 0; returns that step."""
         step = self.checkpoint_step()
         self.stop_file.unlink(missing_ok=True)
         self.append(events.Resumed(step=step))

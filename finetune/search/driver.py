@@ -29,18 +29,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.search.space import Budget, Space, check_space, number_problem
-from finetune.search.study import (
-    ERROR,
-    PARTS,
-    PRUNED,
-    RUN,
-    SECONDS,
-    TAKEN_UP,
-    Study,
-    create_study,
-    studies,
-    trial_run,
-)
+from finetune.search.study import PARTS, Noted, Study, create_study, studies, trial_run
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -99,8 +88,7 @@ def begin_search(
 
 
 def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
-    """Return the first trial's configuration, with numbers for automatic values that are
-    searched."""
+    """Return the first trial's configuration, with numbers for searched automatic values."""
     resolved = cost.resolve(store, config)
     return config.changed(**{name: getattr(resolved, name) for name in space})
 
@@ -123,14 +111,12 @@ def go_on(store: RunStore, study: Study, token: str) -> None:
         run = None if trial.state.is_finished() else trial_run(store, trial)
         if run is not None and run.state().status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
-    registry.keep_token(
-        study.id, token
-    )  # last: with the token the search draws instead of the others
+    # Last: with the token the search draws instead of the others.
+    registry.keep_token(study.id, token)
 
 
 def advance_all(store: RunStore) -> None:
-    """Advance every study that is not over. An error in one does not hold up others and is logged
-    once."""
+    """Advance every study that is not over. An error in one is logged once and delays no other."""
     for study in studies(store):
         if study.is_over:
             continue
@@ -162,7 +148,8 @@ def advance(store: RunStore, study: Study) -> bool:
         with study.lock():
             working = sum(_follow(visitor, study, trial) for trial in study.trials())
             while working < study.settings.parallel and may_draw(visitor, study):
-                working += _begin(visitor, study)
+                number = study.draw().number
+                working += _start(visitor, study, study.trials()[number])
             if not working:
                 _note_search(visitor, study)
                 study.end()
@@ -188,7 +175,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     if study.is_half_drawn(trial):
         _fail(study, trial)
         return False
-    if RUN not in trial.user_attrs:
+    if Noted.RUN not in trial.user_attrs:
         return _start(store, study, trial)
     run = trial_run(store, trial)
     if run is None:  # it was deleted
@@ -207,7 +194,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
         return False
     at_work = summary.status == "running" and not run.stop_requested()
     if at_work and max(scores, default=PARTS) < PARTS and writable.should_prune():
-        writable.set_user_attr(PRUNED, True)
+        writable.set_user_attr(Noted.PRUNED, True)
         _prune(store, run, study.settings.keep_pruned)
     return True
 
@@ -217,11 +204,11 @@ def _take_up(
 ) -> bool:
     """Reattach to a trial's job, which may still run and be billed. Returns True if it did. If it
     is not known whether the job began, the run's worker looks for the job first."""
-    times, spec = trial.user_attrs.get(TAKEN_UP, 0), read_spec(run)
+    times, spec = trial.user_attrs.get(Noted.TAKEN_UP, 0), read_spec(run)
     may_cost = spec.job or (spec.is_unheard and spending.spent_in(run, spec.attempt))
     if summary.status not in ("failed", "interrupted") or not may_cost or times >= _FOLLOWED:
         return False
-    study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
+    study.writable(trial).set_user_attr(Noted.TAKEN_UP, times + 1)
     service.resume_run(store, run, token=registry.kept_token(study.id))
     return True
 
@@ -235,20 +222,18 @@ def parts(summary: RunSummary, metric: str) -> dict[int, float]:
 
 def _prune(store: RunStore, run: Run, keep: bool) -> None:
     """End a trial that is behind the others."""
-    reason = _(
-        "Pruned by the search: it was among the worst quarter of the trials at this point.",
-    )
+    reason = _("Pruned by the search: it was among the worst quarter of the trials at this point.")
     with contextlib.suppress(JobError):  # it has just ended on its own
         service.stop_run(store, run, discard=not keep, reason=reason)
 
 
 def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:
     """Record how a trial ended: complete, pruned, or without a result."""
-    study.writable(trial).set_user_attr(SECONDS, summary.worked)
+    study.writable(trial).set_user_attr(Noted.SECONDS, summary.worked)
     best = summary.best
     if summary.status == "finished" and best is not None and study.metric in best.metrics:
         study.optuna_study.tell(trial.number, best.metrics[study.metric])
-    elif summary.status == "stopped" and PRUNED in trial.user_attrs:
+    elif summary.status == "stopped" and Noted.PRUNED in trial.user_attrs:
         if not study.settings.keep_pruned:  # its worker may have been killed before it did so
             run.discard()
         study.optuna_study.tell(trial.number, state=study.states.PRUNED)
@@ -273,8 +258,8 @@ def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -
 def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
     """Record why a trial failed, or has no run yet, if not yet recorded."""
     texts = encode([error, remedy])
-    if error and trial.user_attrs.get(ERROR) != texts:
-        study.writable(trial).set_user_attr(ERROR, texts)
+    if error and trial.user_attrs.get(Noted.ERROR) != texts:
+        study.writable(trial).set_user_attr(Noted.ERROR, texts)
 
 
 def may_draw(store: RunStore, study: Study) -> bool:
@@ -296,12 +281,6 @@ def may_draw(store: RunStore, study: Study) -> bool:
     return all(amount < limit for amount, limit in used if limit)
 
 
-def _begin(store: RunStore, study: Study) -> bool:
-    """Draw a trial and queue its run. Returns True if it is running."""
-    number = study.draw().number
-    return _start(store, study, study.trials()[number])
-
-
 def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Queue the run of a trial. Returns True if it is running, or waits for room in the queue."""
     try:
@@ -320,13 +299,13 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
         _fail(study, trial, error.fact, error.remedy)
         return False
     run.describe(study=study.id)
-    study.writable(trial).set_user_attr(RUN, run.id)
+    study.writable(trial).set_user_attr(Noted.RUN, run.id)
     return True
 
 
 def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
     """Return the run of a trial whose process ended before the journal named the run."""
-    known = {trial.user_attrs.get(RUN) for trial in study.trials()}
+    known = {trial.user_attrs.get(Noted.RUN) for trial in study.trials()}
     for run in store.runs():
         with contextlib.suppress(StoreError):  # another, damaged run
             ours = run.id not in known and run.about().study in ("", study.id)
@@ -390,7 +369,7 @@ def expected_seconds(
 
 def trial_seconds(store: RunStore, trial: FrozenTrial) -> float:
     """Return the seconds worked on a trial, even if its run was deleted after its end."""
-    if SECONDS in trial.user_attrs:
-        return float(trial.user_attrs[SECONDS])
+    if Noted.SECONDS in trial.user_attrs:
+        return float(trial.user_attrs[Noted.SECONDS])
     run = trial_run(store, trial)
     return run.state().worked if run is not None else 0.0

@@ -30,7 +30,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, space
 from finetune.search.driver import parts
-from finetune.search.study import ERROR, PARTS, Study, trial_run
+from finetune.search.study import PARTS, Noted, Study, trial_run
 
 ENOUGH = 20  # fewest scored trials for which importance is reported
 _PATIENCE = 60.0  # seconds within which a trial being drawn has begun
@@ -65,7 +65,7 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         run_id = run.id if run is not None else ""
         state = names.get(trial.state.name, trial.state.name.lower())
         state = "waiting" if study.is_without_run(trial) else state
-        reason = decode(trial.user_attrs.get(ERROR, []))
+        reason = decode(trial.user_attrs.get(Noted.ERROR, []))
         rows.append(
             TrialRow(
                 trial.number, run_id, state, study.values(trial), score, curve,
@@ -268,8 +268,7 @@ class Expectation:
 def expected_score(
     store: RunStore, study: Study, rows: Sequence[TrialRow], best: TrialRow | None
 ) -> Expectation | None:
-    """Return the best trial's expected score on new pairs; None if its evaluations cannot be
-    read."""
+    """Return the best trial's expected score on new pairs; None if its evaluations are gone."""
     if best is None or not best.run_id:
         return None
     with contextlib.suppress(StoreError):

@@ -32,8 +32,7 @@ def default_space() -> Space:
 
 
 def read_space(texts: Mapping[str, str]) -> Space:
-    """Parse a space as people write it: field -> `1e-5..3e-4`, `8, 16, 32`, or empty for its usual
-    range.
+    """Parse a space: field -> `1e-5..3e-4`, `8, 16, 32`, or empty for its usual range.
 
     Raises:
         ConfigError: names every field that cannot be searched, and every invalid range.
@@ -57,8 +56,7 @@ def read_space(texts: Mapping[str, str]) -> Space:
 
 
 def check_space(space: Space, config: RunConfig) -> None:
-    """Check that every value that may be drawn can be trained with, and has an effect; raises
-    ConfigError."""
+    """Raise ConfigError if a value that may be drawn cannot be trained with, or has no effect."""
     idle = {
         "num_train_epochs": ("max_steps", config.max_steps > 0),
         "warmup_ratio": ("warmup_steps", config.warmup_steps > 0),

@@ -40,18 +40,23 @@ from finetune.tasks.registry import deciding_metric, find_task
 if TYPE_CHECKING:
     import optuna
 
-RUN = "run"  # trial attribute: its run
-TAKEN_UP = "taken_up"  # trial attribute: how many times its job was reattached
-SECONDS = "seconds"  # trial attribute: seconds worked on it, once it has ended
-ERROR = "error"  # trial attribute: why it failed or waits for room, by `messages.encode`
-FORM = "form"  # trial attribute: it has the form's values
-PRUNED = "pruned"  # trial attribute: the search stops it
 PARTS = 10  # parts of a trial; after each it is scored and may be pruned
 # A trial among the worst quarter so far is pruned once `_STARTUP` trials are complete and `_WARMUP`
 # of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the
 # best trial in 2 of 100, pruning by the median in 19.
 _KEPT, _STARTUP, _WARMUP = 75.0, 5, 3
 _RANDOM = 8  # trials drawn at random before the sampler learns from them
+
+
+class Noted:
+    """Attributes of a trial, in the journal."""
+
+    RUN = "run"  # its run
+    TAKEN_UP = "taken_up"  # how many times its job was reattached
+    SECONDS = "seconds"  # seconds worked on it, once it has ended
+    ERROR = "error"  # why it failed or waits for room, by `messages.encode`
+    FORM = "form"  # it has the form's values
+    PRUNED = "pruned"  # the search stops it
 
 
 class Settings(BaseModel, frozen=True):
@@ -194,13 +199,13 @@ class Study:
         import optuna
 
         trials, apart = self.trials(), bool(self.outside)
-        forms = [trial for trial in trials if FORM in trial.user_attrs or not trial.number]
+        forms = [trial for trial in trials if Noted.FORM in trial.user_attrs or not trial.number]
         # Not those that a killed process has only half drawn.
-        tried = [form for form in forms if {RUN, ERROR} & form.user_attrs.keys()]
+        tried = [form for form in forms if {Noted.RUN, Noted.ERROR} & form.user_attrs.keys()]
         if len(tried) < 2 and all(form.state == self.states.FAIL for form in forms):
             values = self.settings.config
             form = {} if apart else {name: values[name] for name in self.settings.space}
-            self.optuna_study.enqueue_trial(form, user_attrs={FORM: True})
+            self.optuna_study.enqueue_trial(form, user_attrs={Noted.FORM: True})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # Seeded by its number, so that another process does not draw the same.
@@ -214,8 +219,7 @@ class Study:
             return self.optuna_study.ask(space)
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """Return all trials, in the order in which they were drawn. Raises StoreError if they were
-        drawn from another space."""
+        """Return all trials in their order. StoreError if they were drawn from another space."""
         with self._reading():
             trials = self.optuna_study.get_trials(deepcopy=False)
             space = distributions(dict(self.settings.space))
@@ -227,7 +231,7 @@ class Study:
 
     def is_without_run(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if a drawn trial waits for room in the queue."""
-        return trial.state == self.states.RUNNING and RUN not in trial.user_attrs
+        return trial.state == self.states.RUNNING and Noted.RUN not in trial.user_attrs
 
     def is_half_drawn(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if the process drawing a trial was killed before it had all values."""
@@ -242,12 +246,8 @@ class Study:
 
 
 class JournalLock:
-    """Held while lines are added to the journal; the system releases it if its process dies. If a
-    killed process left Optuna's own lock, a file, behind, everybody would wait 30 seconds.
-
-    Args:
-        journal: Optuna's file.
-    """
+    """Held while lines are added to Optuna's journal; the system releases it if its process dies.
+    Optuna's own lock is a file: if a killed process leaves one, everybody waits 30 seconds."""
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._lock = journal, FileLock(journal.with_name(".trials.lock"))
@@ -324,7 +324,7 @@ def find_study(store: RunStore, study_id: str) -> Study:
 
 def trial_run(store: RunStore, trial: optuna.trial.FrozenTrial) -> Run | None:
     """Return the run of a trial; None if it was deleted."""
-    run_id = trial.user_attrs.get(RUN)
+    run_id = trial.user_attrs.get(Noted.RUN)
     try:
         return store.everyone.get(run_id)
     except StoreError:
