@@ -172,11 +172,8 @@ class Engine:
     removal_note: ClassVar[str] = ""  # on what it keeps, shown before a run is deleted
 
     def __init__(self, token: str = "") -> None:
-        """Open the engine.
-
-        Args:
-            token: of the Hub; that of `hf auth login` on one's own machine if empty.
-        """
+        """Open the engine. `token` is of the Hub; that of `hf auth login` on one's own machine if
+        empty."""
 
     @classmethod
     def is_offered(cls) -> bool:

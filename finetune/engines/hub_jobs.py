@@ -66,12 +66,8 @@ class HubJobOptions(BilledOptions):
 
 
 class HubJobs(BilledEngine):
-    """The engine, for the owner of a token.
-
-    Raises:
-        PublishError: for an invalid token, and from every method if the Hub refuses or does not
-            answer.
-    """
+    """The engine, for the owner of a token. Raises PublishError for an invalid token, and from
+    every method if the Hub refuses or does not answer."""
 
     name, label = "hub-job", _("Hugging Face Job")
     Options = HubJobOptions
@@ -172,10 +168,7 @@ class HubJobs(BilledEngine):
 
     def _begun(self, run: Run, spec: EngineSpec, places: set[str]) -> str | None:
         """Return the name of the attempt's job, which may have ended; None if there is none.
-
-        Raises:
-            JobError: if a job of a former attempt is at work.
-        """
+        JobError if a job of a former attempt is at work."""
         for namespace in sorted(places):
             for job in self._jobs(run, namespace):
                 if _attempt(job) == spec.attempt:  # it was started without being recorded

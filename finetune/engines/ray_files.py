@@ -23,11 +23,8 @@ _AHEAD = 2  # windows per machine: one being scored, one waiting
 
 @contextlib.contextmanager
 def scorer_on_cluster(run: Run, spec: EngineSpec) -> Iterator[RayScorer]:
-    """Yield a scorer of a run's best model on the cluster of a spec.
-
-    Raises:
-        JobError: if Ray is missing, the cluster does not answer, or its machines lack something.
-    """
+    """Yield a scorer of a run's best model on the cluster of a spec. JobError if Ray is missing,
+    the cluster does not answer, or its machines lack something."""
     with connected(spec) as ray:
         nodes = [
             node

@@ -68,11 +68,7 @@ def that_keep(run: Run) -> list[type[Engine]]:
 
 
 def open_engine(spec: EngineSpec, token: str = "") -> Engine:
-    """Open the engine of a spec.
-
-    Args:
-        token: of the Hub; that of `hf auth login` on one's own machine if empty.
-    """
+    """Open the engine of a spec, with a token of the Hub as in `Engine`."""
     if spec.engine not in ENGINES:
         raise JobError(
             "There is no engine {engine!r}.",
@@ -85,10 +81,7 @@ def open_engine(spec: EngineSpec, token: str = "") -> Engine:
 
 def make_spec(name: str, values: Mapping[str, Any]) -> EngineSpec:
     """Return the engine spec of an engine with these options, and the defaults of those not given.
-
-    Raises:
-        ConfigError: naming every one that is wrong.
-    """
+    ConfigError names every one that is wrong."""
     if name not in ENGINES:
         known = ", ".join(ENGINES)
         raise ConfigError(

@@ -190,11 +190,8 @@ class BilledEngine(Engine):
         )
 
     def reserve(self, run: Run, spec: EngineSpec) -> None:
-        """Note the maximum cost of the attempt.
-
-        Raises:
-            JobError: if that exceeds a limit, or the price differs from the one shown.
-        """
+        """Note the maximum cost of the attempt. JobError if that exceeds a limit, or the price
+        differs from the one shown."""
         options, price = self.options(spec), self.price(spec)
         if abs(price - options.price) > 1e-6:
             # The next question shows the present price.

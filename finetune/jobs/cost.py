@@ -118,11 +118,8 @@ class Estimate:
 
 
 def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Estimate:
-    """Estimate a configuration's cost from the data the store's visitor may see.
-
-    Args:
-        place: the run's place, as named by `EngineSpec.place`.
-    """
+    """Estimate a configuration's cost from the data the store's visitor may see. `place` is the
+    run's, as named by `EngineSpec.place`."""
     try:
         check.check_source_access(store, config)
     except FinetuneError:

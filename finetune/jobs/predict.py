@@ -182,7 +182,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
 
 def correct_answer(job: PredictionJob, row: int, label: str) -> None:
-    """Set the right class of a shown row, or restore the answer. DataError for any other."""
+    """Set a shown row's right class, or restore the answer. DataError for another row or class."""
     state = job.state()
     found = (shown["cells"] for shown in state.rows if shown["row"] == row)
     answer = next(found, {}).get(state.answer_column)

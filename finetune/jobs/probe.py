@@ -98,12 +98,8 @@ def candidates(config: RunConfig) -> list[str]:
 
 
 def check_request(store: RunStore, config: RunConfig, names: Sequence[str]) -> list[str]:
-    """Return the checkpoints to probe, each once.
-
-    Raises:
-        ConfigError, DataError: if there are fewer than two or too many, or the visitor may not use
-            the pairs or a checkpoint.
-    """
+    """Return the checkpoints to probe, each once. ConfigError or DataError if there are fewer than
+    two or too many, or the visitor may not use the pairs or a checkpoint."""
     chosen = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not 2 <= len(chosen) <= MOST:
         problem = _("must be from 2 to {most} to compare, got {n}", most=MOST, n=len(chosen))

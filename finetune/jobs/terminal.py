@@ -46,11 +46,8 @@ class EventLog:
 
 
 def describe_event(event: events.Event, classes: int = 0) -> str:
-    """Describe an event in lines for a person; empty if it is not worth a line.
-
-    Args:
-        classes: how many classes the run has, by which F1 is named; 0 while unknown.
-    """
+    """Describe an event in lines for a person; empty if it is not worth a line. F1 is named by the
+    number of `classes`, 0 while unknown."""
     match event:
         case events.Started():
             return f"on {event.device}, {event.processes} process(es)"

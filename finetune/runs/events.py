@@ -32,13 +32,9 @@ from finetune.tasks.base import SINGLE_LABEL, Target
 
 
 class Phase(StrEnum):
-    """A part of a job's work. Its event may add the name of a dataset, a checkpoint or a split.
+    """A part of a job's work. Its event may add the name of a dataset, a checkpoint or a split."""
 
-    Attributes:
-        text: for the page.
-    """
-
-    text: str
+    text: str  # for the page
 
     def __new__(cls, value: str, text: str = "") -> Phase:
         phase = str.__new__(cls, value)

@@ -350,12 +350,9 @@ def check_price(budget: Budget, spec: EngineSpec) -> None:
 def expected_seconds(
     store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = HERE
 ) -> float | None:
-    """Estimate a search's training seconds if no trial ends early, by the speed of an earlier run.
-    None without a comparable run or a number of trials.
-
-    Args:
-        place: the trials' place, as named by `EngineSpec.place`.
-    """
+    """Estimate a search's training seconds if no trial ends early, by the speed of an earlier run
+    in the same `place` (`EngineSpec.place`). None without a comparable run or a number of
+    trials."""
     estimate = cost.estimate_cost(store, config, place)
     if not (budget.trials and estimate.time and estimate.steps):
         return None

@@ -178,14 +178,8 @@ def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None
 
 def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") -> list[Run]:
     """Queue the best trial again with other seeds. They show its expected score on new pairs; its
-    own is biased because it was picked among many.
-
-    Args:
-        token: of the Hub, if the search's own is no longer known.
-
-    Raises:
-        JobError: if no trial has finished, or the best one is already repeated.
-    """
+    own is biased because it was picked among many. `token` is of the Hub, if the search's own is no
+    longer known. JobError if no trial has finished, or the best one is already repeated."""
     best, spec = best_trial(list_trials(store, study), study.minimize), study.settings.spec
     if best is None:
         raise JobError("No trial of the search has finished.", "Wait for the first one.")
@@ -212,11 +206,8 @@ def all_runs(store: RunStore, study: Study) -> list[Run]:
 
 
 def delete_search(store: RunStore, study: Study, token: str = "") -> None:
-    """Remove a search with all its runs, ending those that train.
-
-    Args:
-        token: of the Hub, to remove the runs' data there.
-    """
+    """Remove a search with all its runs, ending those that train. `token` is of the Hub, to remove
+    the runs' data there."""
     study.end()  # nothing more begins
     with study.lock().acquire(timeout=_PATIENCE):
         for run in all_runs(store, study):

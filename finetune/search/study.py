@@ -281,13 +281,9 @@ def create_study(
     token: str = "",
     **options: Any,
 ) -> Study:
-    """Create a study whose first trial is the configuration itself.
-
-    Args:
-        config: with numbers for automatic values that are searched.
-        token: of the Hub, for an engine that asks it.
-        options: further values of `Settings`.
-    """
+    """Create a study whose first trial is the configuration itself, with numbers for automatic
+    values that are searched. `token` is of the Hub, for an engine that asks it; `options` are
+    further values of `Settings`."""
     folder = store.root / "studies"
     study = Study(folder / new_id(folder))
     values = config.to_dict()
