@@ -4,8 +4,7 @@ The project owns the queue, events, checkpoints and stop requests. An engine pla
 machine, tells whether it is alive, brings its output and results here, and has a price.
 
 An attempt sees its run on another machine in a folder that all machines share. A machine that was
-cut off may come back while a later attempt runs elsewhere. Its worker then writes nothing more, and
-ends.
+cut off may come back while a later attempt runs elsewhere; its worker writes nothing, and ends.
 """
 
 from __future__ import annotations
@@ -154,8 +153,7 @@ class Engine:
     """A place where runs are carried out.
 
     A new engine is a subclass in a module of its own, listed in `registry`. The defaults are those
-    of an engine that is not known here. Every method may raise a `FinetuneError` for people to
-    read.
+    of an engine that is not known here. Every method may raise a `FinetuneError`.
     """
 
     name: ClassVar[str] = ""  # in `engine.json` and for `--engine`
@@ -172,8 +170,7 @@ class Engine:
     removal_note: ClassVar[str] = ""  # on what it keeps, shown before a run is deleted
 
     def __init__(self, token: str = "") -> None:
-        """Open the engine. `token` is of the Hub; that of `hf auth login` on one's own machine if
-        empty."""
+        """Open the engine with a token of the Hub; if empty, that of `hf auth login` here."""
 
     @classmethod
     def is_offered(cls) -> bool:
@@ -236,8 +233,7 @@ class Engine:
         raise NotImplementedError
 
     def remove(self, run: Run, spec: EngineSpec) -> None:
-        """End the run's attempts, even one whose start was not heard of, and remove what the engine
-        keeps of the run."""
+        """End the run's attempts, also one not heard of, and remove what the engine keeps of it."""
         raise NotImplementedError
 
     def fetch(self, run: Run, spec: EngineSpec) -> bytes:

@@ -200,8 +200,7 @@ class HubJobs(BilledEngine):
             raise
 
     def _check_account(self, namespace: str) -> None:
-        """Raise `WrongAccount` if the token is not of the namespace. The Hub tells other accounts
-        that nothing exists there."""
+        """Raise `WrongAccount` for a token of another namespace, which sees nothing of this one."""
         account = self._client.account()
         if namespace not in account.namespaces:
             raise WrongAccount(

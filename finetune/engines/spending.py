@@ -1,8 +1,7 @@
 """Billed engines: their options and prices, and what was spent on jobs.
 
 Spending stands in `<store>/.spending.jsonl`, which outlives deleted runs.
-Before an attempt begins, its maximum cost is noted; after it ends, its actual cost. The last line
-for an attempt counts.
+An attempt's maximum cost is noted before it begins, its actual cost after. Its last line counts.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ def spent_today(root: Path, owner: str) -> float:
 
 
 def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
-    """Note the maximum cost of an attempt. Attempts that begin at the same time see each other's
-    notes.
+    """Note an attempt's maximum cost. Attempts that begin at the same time see each other's notes.
 
     Raises:
         JobError: if that exceeds the limit for its run or for a day.

@@ -1,5 +1,4 @@
-"""Calls to the Hugging Face Hub that a person waits for: they can be cancelled, time out, and
-report refusals in words.
+"""Calls to the Hub that a person waits for: they can be cancelled, time out, and explain refusals.
 
 A token is an argument of one `HubClient`; it reaches no file, log, event or error's text.
 """

@@ -219,8 +219,7 @@ def verify_push(
     plan: PushPlan, commit: str, hub: HubClient, score: Callable[[Path], NDArray[np.float32]],
     expected: NDArray[np.float32],
 ) -> Verification:  # fmt: skip
-    """Load a pushed model from the Hub and compare its logits with the expected ones, within
-    `TOLERANCE`.
+    """Load a pushed model from the Hub and compare its logits with the expected, see `TOLERANCE`.
 
     It is loaded into a temporary folder, never from the Hub's cache, which visitors share.
     """

@@ -338,8 +338,7 @@ class _Facts:
         return Time(seconds, summary.samples_per_second, run.title(), device, same)
 
     def time_by_pace(self) -> Time | None:
-        """Estimate the time from the machine's measured pace, if no run was like it yet: the
-        operations of its layers."""
+        """Estimate the time from the machine's measured pace and the operations of the layers."""
         measured, steps, config = pace.known_pace(), self.steps, self.config
         if measured is None or steps is None:
             return None
@@ -377,8 +376,7 @@ class _Facts:
 
 
 def _usual(checkpoint: str) -> memory.Shape:
-    """The shape of a checkpoint that is not on this disk, by its size in the catalogue; of others
-    that of a base model."""
+    """The shape of a checkpoint that is not here: its size in the catalogue's, or a base model's."""
     entry = checkpoint_catalog.find_checkpoint(checkpoint)
     return USUAL[entry.size if entry else "base"]
 

@@ -1,6 +1,5 @@
 """Evaluation jobs: score a finished run's model in both orders, or on the sealed test set.
-Comparison jobs ask the models of several runs: how fast they are on this machine, and what they
-answer to a golden file.
+Comparison jobs ask several runs' models: how fast they are here, what they answer to a golden file.
 
 The folder `<run id>/comparisons/<id>` has the golden file as it was brought, and gets the judgement
 in `judgement.json`; speeds are kept in the folders of their runs.

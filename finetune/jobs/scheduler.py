@@ -162,8 +162,7 @@ def _stop_overdue(store: RunStore) -> None:
 
 def remove_leftovers(store: RunStore) -> None:
     """Remove leftovers of a crash: deletions and folders that were being made. On a shared app also
-    remove read pairs not requested for a day, and temporary folders of workers that outlived their
-    app."""
+    read pairs not requested for a day, and temporary folders of workers that outlived their app."""
     ages = {(store.root, ".deleted-*"): 0.0, (store.root, ".new-*"): _DAY}
     if owners.policy().several_people:
         temporary = Path(tempfile.gettempdir())

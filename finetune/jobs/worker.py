@@ -1,7 +1,6 @@
 """The process of a background job: `python -m finetune.jobs.worker FOLDER`.
 
-A warm worker imports everything and waits for a run that needs no Hub, so that training begins at
-once.
+A warm worker imports all and waits for a run that needs no Hub, so that training begins at once.
 """
 
 from __future__ import annotations

@@ -194,8 +194,7 @@ class Run(JobFolder):
     def end_checkpoint(self, step: int, keep: int) -> None:
         """Make the written files the checkpoint of `step`, and remove older ones beyond `keep`.
 
-        All files are on the disk before the name is: after a power cut a checkpoint is complete or
-        absent.
+        All files are on the disk before the name: after a power cut it is whole or absent.
         """
         name = f"step-{step:09d}.{time.time_ns()}"  # the same step may be written again
         disk.sync_folder(self.unfinished_checkpoint)

@@ -94,8 +94,7 @@ def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
 
 
 def lacks_token(study: Study) -> bool:
-    """True if the trials need a Hub token that is gone. Tokens are kept in memory and lost when the
-    app restarts."""
+    """True if the trials need a Hub token that is gone: a restart of the app loses those kept."""
     spec = study.settings.spec
     if registry.find_engine(spec.engine).needs_token:
         try:
@@ -351,8 +350,7 @@ def expected_seconds(
     store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = HERE
 ) -> float | None:
     """Estimate a search's training seconds if no trial ends early, by the speed of an earlier run
-    in the same `place` (`EngineSpec.place`). None without a comparable run or a number of
-    trials."""
+    in the same `place` (see `EngineSpec`). None without a comparable run or a limit of trials."""
     estimate = cost.estimate_cost(store, config, place)
     if not (budget.trials and estimate.time and estimate.steps):
         return None

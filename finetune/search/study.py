@@ -194,8 +194,7 @@ class Study:
             ) from error
 
     def draw(self) -> optuna.Trial:
-        """Draw the next trial. The first one is the unchanged configuration; if it fails, so is the
-        second."""
+        """Draw the next trial: first the configuration as it is, again if that fails; then others."""
         import optuna
 
         trials, apart = self.trials(), bool(self.outside)
