@@ -376,7 +376,7 @@ class _Facts:
 
 
 def _usual(checkpoint: str) -> memory.Shape:
-    """The shape of a checkpoint that is not here: its size in the catalogue's, or a base model's."""
+    """The shape of a checkpoint not on this disk: its catalogue size's, or a base model's."""
     entry = checkpoint_catalog.find_checkpoint(checkpoint)
     return USUAL[entry.size if entry else "base"]
 

@@ -171,8 +171,8 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Report a trial's scores, prune it, or record how it ended. Returns True if it is running."""
     if trial.state != study.states.RUNNING:
         return False
-    if study.is_half_drawn(trial):
-        _fail(study, trial)
+    if study.is_without_run(trial) and trial.params.keys() != study.settings.space.keys():
+        _fail(study, trial)  # the process that drew it was killed before it had all values
         return False
     if Noted.RUN not in trial.user_attrs:
         return _start(store, study, trial)

@@ -194,7 +194,7 @@ class Study:
             ) from error
 
     def draw(self) -> optuna.Trial:
-        """Draw the next trial: first the configuration as it is, again if that fails; then others."""
+        """Draw the next trial: first the configuration as it is, twice if it fails; then others."""
         import optuna
 
         trials, apart = self.trials(), bool(self.outside)
@@ -231,10 +231,6 @@ class Study:
     def is_without_run(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if a drawn trial waits for room in the queue."""
         return trial.state == self.states.RUNNING and Noted.RUN not in trial.user_attrs
-
-    def is_half_drawn(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """True if the process drawing a trial was killed before it had all values."""
-        return self.is_without_run(trial) and trial.params.keys() != self.settings.space.keys()
 
     def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
         """Return a running trial, to report scores and set attributes. `ask` alone gives one only
