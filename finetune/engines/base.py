@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 
 HERE = "local"  # the engine of a run without an engine spec
+ATTEMPT = "FINETUNE_ATTEMPT"  # tells the attempt to a worker started by an engine
+LOST = 75  # exit status if another process of the run, or the worker's engine, has gone
+_WATCH = 1.0  # seconds between two checks of the parent process
 
 
 class EngineSpec(BaseModel, frozen=True, defer_build=True):
@@ -103,7 +106,7 @@ def resume(run: Run) -> None:
 class AttemptStatus:
     """The status of an attempt, as its engine knows it."""
 
-    status: Literal["waiting", "running", "ended"]  # waiting for a machine
+    status: Literal["waiting", "running", "ended"]  # it waits for a machine
     exit_code: int | None = None  # the worker's; None if it has not ended or is unknown
     reason: str = ""  # why it ended, if the worker did not cause that
     lost: bool = False  # True if its machine went away, so that another may continue the run
@@ -244,11 +247,6 @@ class Engine:
     def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
         """Open a scorer of a file's rows with the run's best model."""
         raise NotImplementedError
-
-
-ATTEMPT = "FINETUNE_ATTEMPT"  # tells the attempt to a worker started by an engine
-LOST = 75  # exit status if another process of the run, or the worker's engine, has gone
-_WATCH = 1.0  # seconds between two checks of the parent process
 
 
 class Superseded(BaseException):

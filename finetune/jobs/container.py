@@ -2,7 +2,7 @@
 the folder that holds this package.
 
 Trains on the container's disk, prints events as `LogLine`s and the worker's log as it is (one
-writer: two would tear each other's lines), mirrors what is saved into the bucket, awaits a stop.
+writer: two would tear each other's lines), mirrors what is saved to the bucket, and awaits a stop.
 """
 
 from __future__ import annotations
