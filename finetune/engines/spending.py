@@ -163,8 +163,8 @@ class BilledOptions(EngineOptions):
 
 
 class BilledEngine(Engine):
-    """An engine whose runs cost money. Its `submit` calls `reserve` before anything is billed. It
-    notes an attempt's cost in `spending`."""
+    """An engine whose runs cost money. Its `submit` calls `reserve` before anything is billed, and
+    it notes what an attempt has cost."""
 
     is_billed = True
     Options: ClassVar[type[EngineOptions]] = BilledOptions
