@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import Trial, TrialState
 
 from finetune import config as run_config
 from finetune.__main__ import main as command_line
@@ -770,15 +770,15 @@ def test_a_damaged_study_is_named(
     last = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
     with monkeypatch.context() as patch:
         advanced: list[str] = []
-        begin = driver._begin
+        draw = Study.draw
 
-        def stumble(store: RunStore, study: Study) -> bool:
+        def stumble(study: Study) -> Trial:
             advanced.append(study.id)
             if study == first:
                 raise RuntimeError("a bug")
-            return begin(store, study)
+            return draw(study)
 
-        patch.setattr(driver, "_begin", stumble)
+        patch.setattr(Study, "draw", stumble)
         first = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
         driver.advance_all(store)  # the others go on
         driver.advance_all(store)
