@@ -20,8 +20,7 @@ from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore, default_root
 from finetune.search import results
-from finetune.search.driver import advance, begin_search, describe_values
-from finetune.search.limits import check_price, trial_price
+from finetune.search.driver import advance, begin_search, check_price, describe_values, trial_price
 from finetune.search.space import (
     Budget,
     default_space,

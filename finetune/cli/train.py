@@ -14,14 +14,13 @@ from finetune.arguments import add_arguments, arguments_given, option
 from finetune.cli import engine_arguments, file_arguments
 from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
-from finetune.engines import attempt, registry
-from finetune.engines.base import EngineSpec, read_spec, resume
+from finetune.engines import registry
+from finetune.engines.base import EngineSpec, as_attempt, is_attempt, read_spec, resume
 from finetune.errors import JobError, NoSuchRun, StoreError
 from finetune.evaluation import cross_validation
-from finetune.jobs import check, cost, ranks, service, workers
-from finetune.jobs.ranks import RankView
+from finetune.jobs import check, cost, service, workers
 from finetune.jobs.terminal import EventLog, TerminalBar, describe_event
-from finetune.jobs.train import carry_out_attempt, carry_out_run
+from finetune.jobs.train import RankView, carry_out_attempt, carry_out_run, launch_if_several, leave
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root, named_run
@@ -50,10 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
     if distributed.is_main_process():
         print(f"run {run.title()} ({run.id})", file=sys.stderr)
     show = TerminalBar() if sys.stderr.isatty() or not args.run else EventLog()
-    if attempt.is_attempt():
-        return ranks.leave(carry_out_attempt(run, show))
+    if is_attempt():
+        return leave(carry_out_attempt(run, show))
     if not distributed.is_main_process():
-        return ranks.leave(carry_out_run(run, show))
+        return leave(carry_out_run(run, show))
     single = distributed.is_single_process()
     with workers.worker_lock(run, rank=not single) as only:
         if not only:
@@ -64,8 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
             signal.signal(signal.SIGINT, lambda *_: run.request_stop())
             return registry.carry_out(run, show=show, describe=describe_event)
         if single:
-            ranks.launch_if_several(run)
-        return ranks.leave(carry_out_run(run, show))
+            launch_if_several(run)
+        return leave(carry_out_run(run, show))
 
 
 def _open_run(
@@ -76,9 +75,9 @@ def _open_run(
     if run_config is None:
         named = _named(args)
         store = RunStore(named.folder.parent)
-        run = attempt.as_attempt(store.get(named.id))
+        run = as_attempt(store.get(named.id))
         run.config()
-        if main_process and not attempt.is_attempt():
+        if main_process and not is_attempt():
             _take_up(store, run, spec, args)
             if run.config().trains_on_all:
                 cross_validation.gather(run, store.runs())

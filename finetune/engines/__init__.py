@@ -1,3 +1,3 @@
-"""Engines carry out runs. Each engine is one module, listed in `registry`."""
+"""Engines carry out runs. Each one besides this machine is a module, listed in `registry`."""
 
-__all__ = ["attempt", "base", "billed", "log_lines", "registry", "run_bucket", "spending"]
+__all__ = ["base", "registry", "run_bucket", "spending", "supervisor"]

@@ -2,10 +2,15 @@
 
 The project owns the queue, events, checkpoints and stop requests. An engine places a run on a
 machine, tells whether it is alive, brings its output and results here, and has a price.
+
+An attempt sees its run on another machine in a folder that all machines share. A machine that was
+cut off may come back while a later attempt runs elsewhere; its worker writes nothing, and ends.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -24,7 +29,11 @@ from finetune.runs.run import SPEC, Run
 if TYPE_CHECKING:
     from finetune.inference.files import WindowScorer
 
+
 HERE = "local"  # the engine of a run without an engine spec
+ATTEMPT = "FINETUNE_ATTEMPT"  # tells the attempt to a worker started by an engine
+LOST = 75  # exit status if another process of the run, or the worker's engine, has gone
+_WATCH = 1.0  # seconds between two checks of the parent process
 
 
 class EngineSpec(BaseModel, frozen=True, defer_build=True):
@@ -51,8 +60,7 @@ class EngineSpec(BaseModel, frozen=True, defer_build=True):
 
     @property
     def place(self) -> str:
-        """The engine, and the kind of machine if it has several. A run's speed depends on its
-        place."""
+        """The engine, and its kind of machine if it has several: a run's speed depends on both."""
         return f"{self.engine} {self.machine}".strip()
 
     @property
@@ -96,21 +104,13 @@ def resume(run: Run) -> None:
 
 @dataclass(frozen=True)
 class AttemptStatus:
-    """The status of an attempt, as its engine knows it.
+    """The status of an attempt, as its engine knows it."""
 
-    Attributes:
-        status: `waiting` for a machine, `running`, or `ended`.
-        exit_code: the worker's exit code; None if it has not ended or is unknown.
-        reason: why it ended, if the worker did not cause that.
-        lost: True if its machine went away, so that another may continue the run.
-        missing: True if the engine no longer knows the attempt.
-    """
-
-    status: Literal["waiting", "running", "ended"]
-    exit_code: int | None = None
-    reason: str = ""
-    lost: bool = False
-    missing: bool = False
+    status: Literal["waiting", "running", "ended"]  # it waits for a machine
+    exit_code: int | None = None  # the worker's; None if it has not ended or is unknown
+    reason: str = ""  # why it ended, if the worker did not cause that
+    lost: bool = False  # True if its machine went away, so that another may continue the run
+    missing: bool = False  # True if the engine no longer knows the attempt
 
 
 @dataclass(frozen=True)
@@ -156,40 +156,24 @@ class Engine:
     """A place where runs are carried out.
 
     A new engine is a subclass in a module of its own, listed in `registry`. The defaults are those
-    of an engine that is not known here. Every method may raise a `FinetuneError` for people to
-    read.
+    of an engine that is not known here. Every method may raise a `FinetuneError`.
     """
 
-    name: ClassVar[str] = ""
-    """In `engine.json` and for `--engine`."""
-    label: ClassVar[str] = ""
-    """On the page."""
+    name: ClassVar[str] = ""  # in `engine.json` and for `--engine`
+    label: ClassVar[str] = ""  # on the page
     Options: ClassVar[type[EngineOptions]] = EngineOptions
-    owners_options: ClassVar[tuple[str, ...]] = ()
-    """Options that only the owner of a shared app may set, not its visitors."""
-    owners_variables: ClassVar[tuple[str, ...]] = ()
-    """Variables of a shared app's environment that a worker gets which is not confined."""
-    file_options: ClassVar[tuple[str, ...]] = ()
-    """Options that count when a file is scored."""
-    places: ClassVar[int | None] = 1
-    """Runs at a time; None for as many as this machine has devices."""
-    is_remote: ClassVar[bool] = True
-    """A worker on this machine follows the run, which is carried out elsewhere."""
-    is_billed: ClassVar[bool] = False
-    """Its price is shown and agreed to first; see `billed.BilledEngine`."""
-    needs_token: ClassVar[bool] = False
-    """It needs a token of the Hub."""
-    scores_files: ClassVar[bool] = False
-    """It can score the rows of a file."""
-    removal_note: ClassVar[str] = ""
-    """A sentence on what the engine keeps, shown before a run is deleted."""
+    owners_options: ClassVar[tuple[str, ...]] = ()  # that visitors of a shared app may not set
+    owners_variables: ClassVar[tuple[str, ...]] = ()  # of a shared app, for an unconfined worker
+    file_options: ClassVar[tuple[str, ...]] = ()  # that count when a file is scored
+    places: ClassVar[int | None] = 1  # runs at a time; None for as many as there are devices here
+    is_remote: ClassVar[bool] = True  # a worker here follows the run, carried out elsewhere
+    is_billed: ClassVar[bool] = False  # its price is agreed to first; see `spending.BilledEngine`
+    needs_token: ClassVar[bool] = False  # of the Hub
+    scores_files: ClassVar[bool] = False  # it can score the rows of a file
+    removal_note: ClassVar[str] = ""  # on what it keeps, shown before a run is deleted
 
     def __init__(self, token: str = "") -> None:
-        """Open the engine.
-
-        Args:
-            token: of the Hub; that of `hf auth login` on one's own machine if empty.
-        """
+        """Open the engine with a token of the Hub; if empty, that of `hf auth login` here."""
 
     @classmethod
     def is_offered(cls) -> bool:
@@ -227,8 +211,7 @@ class Engine:
         return cls.is_remote and spec.engine == cls.name and spec.attempt > 0
 
     def price(self, spec: EngineSpec) -> float:
-        """Return the price in US dollars an hour; 0 if free. Raises if the engine cannot be
-        used."""
+        """Return the price in US dollars an hour, 0 if free. Raises if it cannot be used."""
         return 0.0
 
     def submit(self, run: Run, spec: EngineSpec) -> str:
@@ -253,8 +236,7 @@ class Engine:
         raise NotImplementedError
 
     def remove(self, run: Run, spec: EngineSpec) -> None:
-        """End the run's attempts, even one whose start was not heard of, and remove what the engine
-        keeps of the run."""
+        """End the run's attempts, also one not heard of, and remove what the engine keeps of it."""
         raise NotImplementedError
 
     def fetch(self, run: Run, spec: EngineSpec) -> bytes:
@@ -265,3 +247,41 @@ class Engine:
     def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
         """Open a scorer of a file's rows with the run's best model."""
         raise NotImplementedError
+
+
+class Superseded(BaseException):
+    """A later attempt owns the run. Not an `Exception`, so that no library swallows it."""
+
+
+class AttemptRun(Run):
+    """A run, as the worker of one attempt sees it."""
+
+    def check_writable(self) -> None:
+        """Raise `Superseded` if the run's engine spec is gone or belongs to another attempt."""
+        # Read again each time: a shared folder may report only an opened file's age.
+        attempt = disk.read_json(self.folder / SPEC).get("attempt")
+        if str(attempt) != os.environ[ATTEMPT]:
+            raise Superseded
+
+
+def is_attempt() -> bool:
+    """True if an engine started this process to carry out a run."""
+    return ATTEMPT in os.environ
+
+
+def as_attempt(run: Run) -> Run:
+    """Return the run as this process may write it."""
+    return AttemptRun(run.folder) if is_attempt() else run
+
+
+def end_with_parent() -> None:
+    """End this process in the background once its parent has gone. It may be waiting for other
+    processes that nobody will start any more."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH)
+        os._exit(LOST)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -19,8 +19,8 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.engines import run_bucket, spending
 from finetune.engines.base import AttemptStatus, EngineSpec, Shown, write_spec
-from finetune.engines.billed import BilledEngine, BilledOptions, Machine
 from finetune.engines.run_bucket import RunBucket
+from finetune.engines.spending import BilledEngine, BilledOptions, Machine
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
 from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer
@@ -66,12 +66,8 @@ class HubJobOptions(BilledOptions):
 
 
 class HubJobs(BilledEngine):
-    """The engine, for the owner of a token.
-
-    Raises:
-        PublishError: for an invalid token, and from every method if the Hub refuses or does not
-            answer.
-    """
+    """The engine, for the owner of a token. Raises PublishError for an invalid token, and from
+    every method if the Hub refuses or does not answer."""
 
     name, label = "hub-job", _("Hugging Face Job")
     Options = HubJobOptions
@@ -172,10 +168,7 @@ class HubJobs(BilledEngine):
 
     def _begun(self, run: Run, spec: EngineSpec, places: set[str]) -> str | None:
         """Return the name of the attempt's job, which may have ended; None if there is none.
-
-        Raises:
-            JobError: if a job of a former attempt is at work.
-        """
+        JobError if a job of a former attempt is at work."""
         for namespace in sorted(places):
             for job in self._jobs(run, namespace):
                 if _attempt(job) == spec.attempt:  # it was started without being recorded
@@ -207,8 +200,7 @@ class HubJobs(BilledEngine):
             raise
 
     def _check_account(self, namespace: str) -> None:
-        """Raise `WrongAccount` if the token is not of the namespace. The Hub tells other accounts
-        that nothing exists there."""
+        """Raise `WrongAccount` for a token of another namespace, which sees nothing of this one."""
         account = self._client.account()
         if namespace not in account.namespaces:
             raise WrongAccount(
@@ -219,8 +211,7 @@ class HubJobs(BilledEngine):
             ) from None
 
     def _send(self, run: Run, spec: EngineSpec, namespace: str) -> RunBucket:
-        """Upload the job's files into the bucket, and note the bucket's owner in the run's
-        spec."""
+        """Upload the job's files into the bucket, and note its owner in the run's spec."""
         bucket = self._bucket_of(run, spec, namespace)
         kept_in = tuple(dict.fromkeys((*spec.kept_in, namespace)))
         write_spec(run, spec.model_copy(update={"kept_in": kept_in}))
@@ -303,8 +294,7 @@ class HubJobs(BilledEngine):
     def _of_bucket(
         self, action: str, namespace: str, ask: Callable[[], T], patience: float = 0.0
     ) -> T | None:
-        """Return a bucket's answer, or None if it was deleted. The Hub must report that several
-        times."""
+        """Return a bucket's answer; None if the Hub says several times that it was deleted."""
 
         def exists() -> bool:
             try:

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from finetune import owners
-from finetune.engines import attempt, ray_machines, ray_node
-from finetune.engines.base import AttemptStatus, Engine, EngineOptions, EngineSpec, Shown
-from finetune.engines.ray_connection import (
-    ADDRESS,
-    INSTALL,
-    NAMESPACE,
-    cluster_address,
-    connected,
-    import_ray,
+from finetune.engines import ray_machines, ray_node
+from finetune.engines.base import (
+    ATTEMPT,
+    LOST,
+    AttemptStatus,
+    Engine,
+    EngineOptions,
+    EngineSpec,
+    Shown,
 )
+from finetune.engines.ray_machines import ADDRESS, INSTALL, cluster_address, connected, import_ray
 from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import Run
@@ -206,7 +207,7 @@ def _start_actors(
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
-    variables = {attempt.ATTEMPT: str(spec.attempt), "PYTHONUNBUFFERED": "1"}
+    variables = {ATTEMPT: str(spec.attempt), "PYTHONUNBUFFERED": "1"}
     variables |= owners.policy().worker_environment()
     ray.cloudpickle.register_pickle_by_value(ray_node)
     actor = ray.remote(ray_node.RankProcess)
@@ -214,7 +215,7 @@ def _start_actors(
     for rank in range(ranks):
         actor.options(
             name=f"{job}.{rank}",
-            namespace=NAMESPACE,
+            namespace=ray_machines.NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
             max_concurrency=8,  # it answers while it waits
@@ -233,7 +234,7 @@ def _find_group(ray: Any, job: str) -> Any:
 
 def _find_actor(ray: Any, name: str) -> Any:
     try:
-        return ray.get_actor(name, namespace=NAMESPACE)
+        return ray.get_actor(name, namespace=ray_machines.NAMESPACE)
     except ValueError:
         return None
 
@@ -269,10 +270,10 @@ def _judge(codes: dict[int, int | None], gone: dict[int, str]) -> AttemptStatus:
         reason = _("The machine of process {rank} has gone. {cause}", rank=rank, cause=cause)
         return AttemptStatus("ended", lost=True, reason=reason)
     for rank, code in codes.items():
-        if code not in (None, 0, attempt.LOST):
+        if code not in (None, 0, LOST):
             reason = _("Process {rank} of the run ended with exit code {n}.", rank=rank, n=code)
             return AttemptStatus("ended", code, reason)
-    if attempt.LOST in codes.values():
+    if LOST in codes.values():
         return AttemptStatus("ended", lost=True, reason=_("The run's processes lost each other."))
     return AttemptStatus("running")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from finetune.engines import ray_machines, ray_node
 from finetune.engines.base import EngineSpec
-from finetune.engines.ray_connection import connected
+from finetune.engines.ray_machines import connected
 from finetune.errors import JobError
 from finetune.inference.files import Window, WindowLogits
 from finetune.runs.run import Run
@@ -23,11 +23,8 @@ _AHEAD = 2  # windows per machine: one being scored, one waiting
 
 @contextlib.contextmanager
 def scorer_on_cluster(run: Run, spec: EngineSpec) -> Iterator[RayScorer]:
-    """Yield a scorer of a run's best model on the cluster of a spec.
-
-    Raises:
-        JobError: if Ray is missing, the cluster does not answer, or its machines lack something.
-    """
+    """Yield a scorer of a run's best model on the cluster of a spec. JobError if Ray is missing,
+    the cluster does not answer, or its machines lack something."""
     with connected(spec) as ray:
         nodes = [
             node
@@ -71,8 +68,7 @@ def _gone() -> JobError:
 
 
 class RayScorer:
-    """Scores windows by actors that have a run's model. Raises a `JobError` if none could load
-    it."""
+    """Scores windows by actors with a run's model. Raises a `JobError` if none could load it."""
 
     def __init__(self, ray: Any, run: Run, actors: list[Any]) -> None:
         self._ray = ray

@@ -1,5 +1,4 @@
-"""Code that runs on the machines of a Ray cluster. It is sent there as is, so it imports nothing of
-this project."""
+"""Code that is sent as is to a Ray cluster's machines, so it imports nothing of this project."""
 
 from __future__ import annotations
 
@@ -43,11 +42,8 @@ def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str
 
 
 class FileScorer:
-    """An actor that has a run's model and scores windows of a file's rows.
-
-    Args:
-        source: the folder that holds this project, which is imported here.
-    """
+    """An actor that has a run's model and scores windows of a file's rows. `source` is the folder
+    that holds this project, which is imported here."""
 
     def __init__(self, source: str) -> None:
         sys.path.insert(0, source)

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from finetune.config import RunConfig
 from finetune.engines import spending
-from finetune.engines.base import Engine, EngineSpec, read_spec
-from finetune.engines.billed import BilledEngine, BilledOptions
+from finetune.engines.base import HERE, Engine, EngineSpec, read_spec
 from finetune.engines.hub_jobs import HubJobs
-from finetune.engines.local import LocalEngine
 from finetune.engines.ray_cluster import RayCluster
+from finetune.engines.spending import BilledEngine, BilledOptions
 from finetune.errors import ConfigError, JobError
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
 
+if TYPE_CHECKING:
+    from finetune.inference.files import WindowScorer
+
+
+class LocalEngine(Engine):
+    """This machine, for a run without a spec: the run's own worker carries it out."""
+
+    name, label = HERE, _("This machine")
+    places = None
+    is_remote = False
+    scores_files = True
+
+    @classmethod
+    def check_config(cls, config: RunConfig) -> None:
+        """Accept every configuration."""
+
+    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
+        from finetune.inference.files import LocalScorer
+
+        return nullcontext(LocalScorer(run))
+
+
 _ENGINES: tuple[type[Engine], ...] = (LocalEngine, HubJobs, RayCluster)
 ENGINES: Mapping[str, type[Engine]] = {engine.name: engine for engine in _ENGINES}
+_tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search; in memory only
 
 
 def find_engine(name: str) -> type[Engine]:
@@ -45,11 +68,7 @@ def that_keep(run: Run) -> list[type[Engine]]:
 
 
 def open_engine(spec: EngineSpec, token: str = "") -> Engine:
-    """Open the engine of a spec.
-
-    Args:
-        token: of the Hub; that of `hf auth login` on one's own machine if empty.
-    """
+    """Open the engine of a spec, with a token of the Hub as in `Engine`."""
     if spec.engine not in ENGINES:
         raise JobError(
             "There is no engine {engine!r}.",
@@ -62,10 +81,7 @@ def open_engine(spec: EngineSpec, token: str = "") -> Engine:
 
 def make_spec(name: str, values: Mapping[str, Any]) -> EngineSpec:
     """Return the engine spec of an engine with these options, and the defaults of those not given.
-
-    Raises:
-        ConfigError: naming every one that is wrong.
-    """
+    ConfigError names every one that is wrong."""
     if name not in ENGINES:
         known = ", ".join(ENGINES)
         raise ConfigError(
@@ -151,3 +167,14 @@ def carry_out(
 
     restarts = engine_of(run).restarts(spec)
     return supervisor.supervise(run, opened, restarts, show, describe)
+
+
+def keep_token(id: str, token: str) -> None:
+    """Keep a run's or a search's token while this process lives; an empty one is not kept."""
+    if token:
+        _tokens[id] = token
+
+
+def kept_token(id: str) -> str:
+    """Return the token of a run or a search; empty if none is kept."""
+    return _tokens.get(id, "")

@@ -39,13 +39,7 @@ _FILES = ("job.json", "about.json", "config.json", "events.jsonl")
 
 
 class RunBucket:
-    """The files of one attempt of a run in a bucket.
-
-    Args:
-        bucket: its id, `namespace/name`.
-        run_id: the run's id.
-        attempt: the attempt's number.
-    """
+    """The files of one attempt of a run in a bucket, whose id is `namespace/name`."""
 
     def __init__(self, api: HfApi, bucket: str, run_id: str, attempt: int) -> None:
         self._api, self._bucket = api, bucket
@@ -95,10 +89,7 @@ class RunBucket:
 
     def fetch(self, run: Run) -> bytes:
         """Fetch the machine's saved files into the run's folder. Returns its whole `events.jsonl`.
-
-        Raises:
-            JobError: if that is more than a visitor of a shared app may fetch.
-        """
+        JobError if that is more than a visitor of a shared app may fetch."""
         staging = run.folder / ".fetched"
         shutil.rmtree(staging, ignore_errors=True)
         prefix = self.path(SAVED) + "/"

@@ -3,25 +3,68 @@
 The worker submits the attempt or follows a running one, writes its events into the run's folder,
 passes on a stop request, and fetches the saved files. It may be killed at any moment; the run's
 next worker continues from the spec.
+
+Events come as lines of the job's output, `@finetune ATTEMPT OFFSET JSON`. The offset is the line's
+position in the job's own `events.jsonl`. It shows repeated and missing lines. All other output of a
+job goes to the run's log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
-from finetune.engines import log_lines
 from finetune.engines.base import AttemptStatus, Engine, read_spec, write_spec
 from finetune.errors import FinetuneError, WrongAccount
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
+
+Show = Callable[[Event], None]
+Describe = Callable[[Event], str]
+MARK = "@finetune "
+_LINE = re.compile(MARK + r"(\d+) (\d+) (\{.*\}|)")
+
+
+class LogLine(NamedTuple):
+    """A line of `events.jsonl` without its newline, perhaps empty, and its byte offset there."""
+
+    attempt: int
+    offset: int
+    line: bytes
+
+    @property
+    def end(self) -> int:
+        """Byte offset of the next line."""
+        return self.offset + len(self.line) + 1
+
+    def encode(self) -> str:
+        """Return a line of output."""
+        return f"{MARK}{self.attempt} {self.offset} {self.line.decode()}"
+
+
+def decode(text: str) -> LogLine | None:
+    """Parse the `LogLine` in a line of output; None for other or incomplete lines."""
+    match = _LINE.fullmatch(text.rstrip("\r\n"))
+    return LogLine(int(match[1]), int(match[2]), match[3].encode()) if match else None
+
+
+def split(content: bytes, attempt: int, begin: int) -> list[LogLine]:
+    """Split a part of `events.jsonl` that begins at byte `begin` into its whole lines."""
+    lines = []
+    for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
+        lines.append(LogLine(attempt, begin, line))
+        begin = lines[-1].end
+    return lines
+
 
 POLL = 3.0  # seconds between two requests for the attempt's status
 STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, before it is killed
@@ -34,8 +77,8 @@ def supervise(
     run: Run,
     open_engine: Callable[[], Engine],
     restarts: int = 0,
-    show: Callable[[Event], None] = lambda event: None,
-    describe: Callable[[Event], str] = lambda event: "",
+    show: Show = lambda event: None,
+    describe: Describe = lambda event: "",
 ) -> int:
     """Carry a run out on an engine. Returns the exit status.
 
@@ -92,13 +135,7 @@ def _reason(ended: AttemptStatus) -> str:
 class _Attempt:
     """One attempt of a run on an engine."""
 
-    def __init__(
-        self,
-        run: Run,
-        engine: Engine,
-        show: Callable[[Event], None],
-        describe: Callable[[Event], str],
-    ) -> None:
+    def __init__(self, run: Run, engine: Engine, show: Show, describe: Describe) -> None:
         self._run, self._engine, self._show, self._describe = run, engine, show, describe
         self._spec = read_spec(run)
         self._output: SimpleQueue[str] = SimpleQueue()
@@ -139,7 +176,7 @@ class _Attempt:
         if not self._run.state().end_recorded:  # otherwise all is here
             self._run.append(events.PhaseStarted(phase=Phase.FETCH))
         content = self._engine.fetch(self._run, self._spec)
-        for log_line in log_lines.split(content[self._next :], self._spec.attempt, self._next):
+        for log_line in split(content[self._next :], self._spec.attempt, self._next):
             self._take(log_line, last_too=True)
         missing = self._spec.job if state.missing else ""
         left = self._spec.model_copy(update={"job": "", "missing": missing})
@@ -175,7 +212,7 @@ class _Attempt:
             place = 0
             try:
                 for line in self._engine.follow(self._run, self._spec):
-                    if not line.startswith(log_lines.MARK):
+                    if not line.startswith(MARK):
                         if passed[place : place + 1] == [hash(line)]:
                             place += 1
                             continue
@@ -223,14 +260,14 @@ class _Attempt:
                 line = self._output.get(timeout=0.0 if self._ended.is_set() else 0.2)
             except Empty:
                 return
-            if log_line := log_lines.decode(line):
+            if log_line := decode(line):
                 self._take(log_line)
-            elif not line.startswith(log_lines.MARK):  # a part of a line that was cut
+            elif not line.startswith(MARK):  # a part of a line that was cut
                 text = line.rstrip("\r\n")
                 if text not in self._shown:
                     print(text, flush=True)
 
-    def _take(self, log_line: log_lines.LogLine, last_too: bool = False) -> None:
+    def _take(self, log_line: LogLine, last_too: bool = False) -> None:
         """Write an event if it is the next one. The last event waits until the results are here
         (`last_too`), so that a run that has ended is complete."""
         if log_line.attempt != self._spec.attempt or log_line.offset != self._next:

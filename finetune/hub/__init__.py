@@ -1,13 +1,3 @@
 """Everything that leaves the machine: pushes, model cards, Spaces, scripts, ONNX files."""
 
-__all__ = [
-    "client",
-    "curves_picture",
-    "deploy",
-    "downloads",
-    "model_card",
-    "onnx",
-    "publish",
-    "push_plan",
-    "script_bundle",
-]
+__all__ = ["client", "deploy", "downloads", "model_card", "onnx", "publish", "push_plan"]

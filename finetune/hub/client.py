@@ -1,5 +1,4 @@
-"""Calls to the Hugging Face Hub that a person waits for: they can be cancelled, time out, and
-report refusals in words.
+"""Calls to the Hub that a person waits for: they can be cancelled, time out, and explain refusals.
 
 A token is an argument of one `HubClient`; it reaches no file, log, event or error's text.
 """
@@ -72,8 +71,7 @@ def stored_token() -> str | None:
 
 
 def default_sleep_time(hardware: str) -> int | None:
-    """The sleep time of a new Space on some hardware, in seconds; None if it is not billed by
-    time."""
+    """The seconds after which a new Space on some hardware sleeps; None if it is not billed."""
     return None if hardware == "cpu-basic" or hardware.startswith("zero-") else 3600
 
 
@@ -137,8 +135,7 @@ class HubClient:
         )
 
     def space_files(self, name: str, mark: str) -> set[str] | None:
-        """The files of a Space, or None if there is no Space. PublishError if it has files but not
-        `mark`."""
+        """The files of a Space, or None. PublishError if it has files but not `mark`."""
 
         def ask() -> set[str] | None:
             if not self.api.repo_exists(name, repo_type="space"):
@@ -233,19 +230,12 @@ class HubClient:
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
     def call(
-        self,
-        action: str,
-        ask: Callable[[], T],
-        stoppable: bool = True,
-        patience: float = 0.0,
+        self, action: str, ask: Callable[[], T], stoppable: bool = True, patience: float = 0.0
     ) -> T:
-        """Return the value of one call to the Hub; `action` names it in errors, such as "The
-        sign-in".
+        """Return the value of one call to the Hub; `action` names it in errors: "The sign-in".
 
-        The call runs in a thread of its own, because the client library waits without limit. The
-        thread is
-        abandoned after `patience` seconds (`PATIENCE` if 0), or if it is `stoppable` and was
-        cancelled.
+        The call runs in a thread of its own, because the client library waits without limit. It is
+        abandoned after `patience` seconds (`PATIENCE` if 0), or if `stoppable` and cancelled.
         """
         future: Future[T] = Future()
 

@@ -93,8 +93,7 @@ def deploy_space(
 
 
 def _hardware_of(hub: HubClient, name: str) -> tuple[str, int]:
-    """Return the hardware of a Space, and its sleep time in seconds; 0 if it never sleeps or is not
-    billed."""
+    """Return a Space's hardware and its sleep time in seconds; 0 if it never sleeps or is free."""
     runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
     hardware = str(runtime.requested_hardware or runtime.hardware or FREE)
     sleeps = default_sleep_time(hardware) and runtime.sleep_time

@@ -1,19 +1,32 @@
-"""Downloads of a run: its model as a zip, streamed without a copy in memory or on disk, and its
-events as CSV."""
+"""Downloads of a run: its model as a zip, streamed without a copy in memory or on disk, its events
+as CSV, and a zip to repeat it elsewhere: a script, its values, its pairs and its requirements.
+
+The script is always the same file, `templates/train.py`. Only the `config.json` beside it differs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, cast
 
-from finetune.data import csv_cells
-from finetune.errors import StoreError
-from finetune.metrics.catalog import LOSS
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.data import catalog, checkpoints, csv_cells
+from finetune.errors import DataError, StoreError
+from finetune.metrics.catalog import ALL, LOSS, OF_SCORES, STANDARD, find
 from finetune.runs import events
+from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import RunSummary
+from finetune.tasks.registry import measured
 
 _PIECE = 2**20  # bytes
 _COLUMNS = (
@@ -86,3 +99,149 @@ def _cells(event: events.Event, columns: Sequence[str]) -> list[object]:
     texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))
     values["text"] = " ".join(str(text) for text in texts if text)
     return ["" if values.get(name) is None else values[name] for name in columns]
+
+
+SCRIPT = Path(__file__).parent / "templates" / "train.py"
+_LIBRARIES = (
+    "torch", "transformers", "datasets", "evaluate", "accelerate", "peft", "scikit-learn", "numpy",
+)  # fmt: skip
+# Configurations of GLUE, and the scores that its own modules compute.
+_GLUE = {"mrpc": STANDARD, "qqp": STANDARD, "stsb": OF_SCORES[:2]}
+# The values that the script can repeat; it repeats all values of other fields.
+_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+_SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
+_BEST_BY = (LOSS.name, *(metric.name for metric in ALL.values() if metric.library))
+_REPEATED = {
+    "optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES, "metric_for_best_model": _BEST_BY,
+} | {
+    name: (getattr(RunConfig(), name),)
+    for name in (
+        "accelerate_config", "folds", "frozen_layers", "lora_target_modules", "num_processes",
+        "padding", "torch_compile",
+    )
+}  # fmt: skip
+
+
+def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
+    """The zip, in pieces. Everything is checked and written before the first piece.
+
+    Raises:
+        StoreError: if the run has no model yet.
+        DataError: if the pairs are no longer available, or have changed.
+    """
+    best, summary = saved_model(run), run.state()
+    started, prepared = summary.started, summary.prepared
+    if started is None or prepared is None:
+        raise StoreError(
+            "events.jsonl of run {id} is damaged: it does not say what was trained on.",
+            "Its model is still there; train it anew to have its script.",
+            id=run.id,
+        )
+    temporary = tempfile.TemporaryDirectory(prefix="finetune-script-")
+    folder = Path(temporary.name)
+    class_weights = _write_pairs(run, store, prepared, folder / "pairs")
+    values = _script_config(run, summary, started, prepared) | {"class_weights": class_weights}
+    requirements = [pinned(name, started.versions.get(name, "")) for name in _LIBRARIES]
+    if run.config().checkpoint == BUNDLED_CHECKPOINT:
+        requirements.append(checkpoints.BUNDLED_REQUIREMENT)
+    texts = {
+        SCRIPT.name: SCRIPT.read_text(encoding="utf-8"),
+        "config.json": json.dumps(values, indent=2, ensure_ascii=False),
+        "requirements.txt": "\n".join(requirements),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    shutil.copytree(best, folder / "model", ignore=shutil.ignore_patterns("*.safetensors*"))
+
+    def pieces() -> Iterator[bytes]:
+        with temporary:
+            yield from folder_zip(folder, run.id)
+
+    return pieces()
+
+
+def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) -> list[float]:
+    """Write each split as the run used it to a Parquet file; returns the weights of the classes."""
+
+    from finetune.data import dataset_cache, splits
+    from finetune.training import dataloaders
+
+    config = run.pinned_config()
+    dataset_cache.ensure_cached(config, store.root)
+    pairs = splits.load_pairs(config, store.root)
+    if pairs.fingerprint != prepared.fingerprint:
+        raise DataError(
+            "The pairs have changed since run {id} (fingerprint {fingerprint}, it was "
+            "{fingerprint2}).",
+            "Start a new run on the present ones.",
+            id=run.id,
+            fingerprint=pairs.fingerprint[:12],
+            fingerprint2=prepared.fingerprint[:12],
+        )
+    train = dataloaders.both_orders(pairs, config, bool(prepared.data.get("either_order")))
+    folder.mkdir()
+    for name, split in {**pairs.splits, "train": train}.items():
+        split.to_parquet(folder / f"{name}.parquet")
+    if config.class_weights == "none":
+        return [1.0] * len(prepared.labels)
+    return list(dataloaders.balanced_class_weights(pairs.counts["train"]).tolist())
+
+
+def _script_config(
+    run: Run, summary: RunSummary, started: Started, prepared: Prepared
+) -> dict[str, Any]:
+    """The run's configuration, with automatic values replaced by those that the run used."""
+    import torch
+
+    from finetune.training import dataloaders, model, schedule
+
+    config, total = summary.resolved(run.config()), prepared.total_steps
+    eval_steps = schedule.eval_every(  # a fallback if the run ended too early
+        config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
+    )
+    length, precision = checkpoints.length_of(run.folder), prepared.precision
+    device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
+    attention = model.choose_attention(
+        config.attn_implementation, device, precision == "bf16", config.max_length
+    )
+    values = config.to_dict() | {"num_processes": started.processes}
+    not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
+    not_repeated += ["teacher"] if summary.taught else []
+    bundled = config.checkpoint == BUNDLED_CHECKPOINT
+    classes, entry = len(prepared.labels), catalog.find_dataset(config.dataset)
+    scores = {
+        metric.name: [metric.library, metric.library_options(classes, prepared.target.positive)]
+        for metric in measured(config, prepared.target)
+        if metric.library
+    }
+    # GLUE's own module, which `evaluate` fetches, if it computes these very scores.
+    glue = entry.config if entry and prepared.target.positive == 1 else ""
+    of_glue = {metric.name for metric in _GLUE.get(glue, ())}
+    return values | {
+        "run": f"{run.title(public=True)} ({run.id}), on {started.device}",
+        "best": summary.best and {"step": summary.best.step, **summary.best.metrics},
+        "not_repeated": not_repeated,
+        "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
+        "glue": glue if scores and scores.keys() <= of_glue else "",
+        "scores": scores,
+        "problem_type": prepared.task,
+        "lower_is_better": [name for name in scores if not find(name).greater_is_better],
+        "per_device_train_batch_size": prepared.per_device_train_batch_size,
+        "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
+        "max_length": length,
+        "either_order": bool(prepared.data.get("either_order")),
+        "pad_to_multiple_of": dataloaders.padding_multiple(config, precision, length),
+        "head": prepared.head.model_dump(),
+        "cpu": device.type == "cpu",
+        "mixed_precision": precision,
+        "attn_implementation": None if attention == "auto" else attention,
+        "steps": summary.step,
+        "total_steps": total,
+        "eval_steps": summary.eval_every or eval_steps,
+        "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
+    }
+
+
+def pinned(name: str, number: str = "") -> str:
+    """Pin a requirement to a version, by default the installed one, without a local suffix."""
+    return f"{name}=={(number or version(name)).split('+')[0]}"

@@ -31,14 +31,12 @@ TOLERANCE = 1e-4  # of a logit
 
 def export_onnx(folder: Path, to: Path) -> float:
     """Export a saved model to ONNX. The file appears complete and verified, or not at all.
+    ModelError if the model cannot be loaded, exported or written, or its logits change.
 
     Its inputs are int64 of shape (batch, length), both dynamic. Its metadata has as JSON the names
     of the classes (`labels`), the longest input in tokens (`max_length`) and the person's choices,
     such as a threshold and from when on it is sure (`finetune`, see `decision_rule`). Returns the
     largest difference of a logit.
-
-    Raises:
-        ModelError: if the model cannot be loaded, exported or written, or its logits change.
     """
     tokenizer, classifier = model.load_saved_model(folder)
     longest = checkpoints.most_tokens(classifier.config.to_dict()) or checkpoints.DEFAULT_LENGTH

@@ -31,8 +31,8 @@ from finetune.data import checkpoints
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub import model_card
 from finetune.hub.client import HubClient
+from finetune.hub.downloads import pinned
 from finetune.hub.push_plan import DEMO_CONFIG, Files, PushPlan, PushRequest, prepare_push
-from finetune.hub.script_bundle import pinned
 from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.runs.events import Phase
@@ -153,8 +153,7 @@ class _CountedFile(io.BufferedReader):
 def _upload(
     hub: HubClient, plan: PushPlan, files: Files, report: Callable[[PushProgress], None]
 ) -> str:
-    """Create the repository if needed, send files that the Hub lacks, and commit all; returns the
-    commit's sha."""
+    """Create the repository if needed, send files that the Hub lacks, and commit all; the sha."""
     progress = PushProgress(total=plan.size, full=plan.full)
     opened: list[_CountedFile] = []
 
@@ -220,8 +219,7 @@ def verify_push(
     plan: PushPlan, commit: str, hub: HubClient, score: Callable[[Path], NDArray[np.float32]],
     expected: NDArray[np.float32],
 ) -> Verification:  # fmt: skip
-    """Load a pushed model from the Hub and compare its logits with the expected ones, within
-    `TOLERANCE`.
+    """Load a pushed model from the Hub and compare its logits with the expected, see `TOLERANCE`.
 
     It is loaded into a temporary folder, never from the Hub's cache, which visitors share.
     """

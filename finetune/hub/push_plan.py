@@ -14,7 +14,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from finetune.config import is_upload
 from finetune.data import catalog
 from finetune.errors import PublishError
-from finetune.hub import curves_picture, model_card
+from finetune.hub import model_card
 from finetune.hub.client import Account, HubClient, default_sleep_time
 from finetune.inference import quantized
 from finetune.messages import message as _
@@ -121,7 +121,7 @@ def prepare_push(
         files[quantized.MODEL] = run.best / quantized.MODEL
     files["README.md"] = card.encode()
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
-    if (picture := curves_picture.curves_png(summary)) is not None:
+    if (picture := model_card.curves_png(summary)) is not None:
         files[model_card.PICTURE] = picture
     held = {file.rfilename for file in info.siblings or []} if info else set()
     earlier = [path for path in held - set(files) if "/" not in path or path == quantized.MODEL]

@@ -2,7 +2,6 @@
 
 __all__ = [
     "check",
-    "compare",
     "cost",
     "evaluate",
     "export",
@@ -10,12 +9,10 @@ __all__ = [
     "predict",
     "probe",
     "push",
-    "ranks",
     "run_table",
     "scheduler",
     "service",
     "terminal",
-    "tokens",
     "train",
     "workers",
 ]

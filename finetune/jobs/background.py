@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -19,8 +20,8 @@ from filelock import FileLock, Timeout
 from finetune import disk, owners
 from finetune.data import catalog
 from finetune.environment import hub_connection
-from finetune.errors import FinetuneError, JobError, StoreError
-from finetune.jobs import worker_files, workers
+from finetune.errors import DataError, FinetuneError, JobError, StoreError
+from finetune.jobs import workers
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
@@ -53,11 +54,21 @@ class BackgroundJob(JobFolder):
     phase: ClassVar[Phase]  # phase in which its work begins
     id_in_run: ClassVar[str] = "latest"  # of a kind that a run has one job of
     remedy: ClassVar[str] = ""  # for an unexpected error
+    missing: ClassVar[tuple[str, str]] = "", ""  # what to say of a wrong id
 
     @classmethod
     def of(cls, run: Run, id: str = "") -> Self:
         """Return the job that lies in a run's folder."""
         return cls(run.folder / cls.folders.split("/")[1] / (id or cls.id_in_run))
+
+    @classmethod
+    def find(cls, store: RunStore, id: object) -> Self:
+        """Return the visitor's job of an id. Raises a `DataError` for any other id."""
+        if isinstance(id, str) and _ID.fullmatch(id):
+            job = cls(store.root / cls.folders.split("/")[0] / id)
+            if job.folder.is_dir() and store.visitor.owns(job.owner):
+                return job
+        raise DataError(*cls.missing)
 
     @property
     def run(self) -> Run:
@@ -113,8 +124,11 @@ class BackgroundJob(JobFolder):
             stdin: what the worker can read once; a secret.
 
         Raises:
+            DataError: if nothing that the visitor starts could be theirs.
             JobError: if the visitor has too many jobs that wait.
         """
+        if not store.visitor.may_start:
+            raise DataError(*owners.NOBODY)
         new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
         owner = store.visitor.name
         try:
@@ -151,6 +165,7 @@ class _Waiting(NamedTuple):
     stdin: bytes
 
 
+_ID = re.compile(r"[A-Za-z0-9_-]{16,24}")  # of a job that lies in no run
 _PATIENCE = 30  # seconds from the time limit of a job to the end of its process
 _waiting: dict[Path, _Waiting] = {}  # by folder, in the order of their requests
 _served: dict[tuple[str, str], float] = {}  # kind and owner -> when their latest job began
@@ -168,7 +183,7 @@ def _start_waiting(store: RunStore) -> None:
         job = chosen.job
         _served[job.name, chosen.owner] = time.monotonic()
         try:
-            confinement = worker_files.of_job(job.name, store.root, job, chosen.request)
+            confinement = workers.job_files(job.name, store.root, job, chosen.request)
             workers.spawn_worker(job, stdin=chosen.stdin, confinement=confinement)
         except FinetuneError as error:
             with contextlib.suppress(StoreError):
@@ -225,8 +240,7 @@ def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -
 
 
 class EventProgress:
-    """Progress as events, a few a second at most. `phase` and `detail` are the job's current
-    ones."""
+    """Progress as events, a few a second at most. `phase` and `detail` are the present ones."""
 
     def __init__(self, job: JobFolder, phase: Phase, detail: str = "") -> None:
         self._job, self._current, self._last = job, (phase, detail), 0.0

@@ -2,8 +2,7 @@
 the folder that holds this package.
 
 Trains on the container's disk, prints events as `LogLine`s and the worker's log as it is (one
-writer: two would tear each other's lines), mirrors what is saved into the bucket, and watches for a
-stop.
+writer: two would tear each other's lines), mirrors what is saved to the bucket, and awaits a stop.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from finetune.engines import run_bucket
-from finetune.engines.log_lines import split
 from finetune.engines.run_bucket import RunBucket
+from finetune.engines.supervisor import split
 from finetune.jobs import workers
 from finetune.runs.run import Run
 

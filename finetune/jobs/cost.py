@@ -118,11 +118,8 @@ class Estimate:
 
 
 def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Estimate:
-    """Estimate a configuration's cost from the data the store's visitor may see.
-
-    Args:
-        place: the run's place, as named by `EngineSpec.place`.
-    """
+    """Estimate a configuration's cost from the data the store's visitor may see. `place` is the
+    run's, as named by `EngineSpec.place`."""
     try:
         check.check_source_access(store, config)
     except FinetuneError:
@@ -161,8 +158,7 @@ def resolve(store: RunStore, config: RunConfig) -> RunConfig:
 
 
 def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
-    """Measure the lengths of some pairs if that is quick and not yet done. Returns True if it
-    measured."""
+    """Measure the lengths of some pairs if that is quick and not done yet; True if it was done."""
     with contextlib.suppress(FinetuneError):
         check.check_source_access(store, config)
         facts = _Facts(store, config)
@@ -342,8 +338,7 @@ class _Facts:
         return Time(seconds, summary.samples_per_second, run.title(), device, same)
 
     def time_by_pace(self) -> Time | None:
-        """Estimate the time from the machine's measured pace, if no run was like it yet: the
-        operations of its layers."""
+        """Estimate the time from the machine's measured pace and the operations of the layers."""
         measured, steps, config = pace.known_pace(), self.steps, self.config
         if measured is None or steps is None:
             return None
@@ -381,8 +376,7 @@ class _Facts:
 
 
 def _usual(checkpoint: str) -> memory.Shape:
-    """The shape of a checkpoint that is not on this disk, by its size in the catalogue; of others
-    that of a base model."""
+    """The shape of a checkpoint not on this disk: its catalogue size's, or a base model's."""
     entry = checkpoint_catalog.find_checkpoint(checkpoint)
     return USUAL[entry.size if entry else "base"]
 
@@ -403,8 +397,7 @@ def _agree(config: RunConfig, other: RunConfig, names: Iterable[str]) -> bool:
 
 
 def _cut(lengths: TokenLengths, max_length: int) -> Cut:
-    """Return the share of pairs beyond `max_length`, from the histogram if the check had another
-    length."""
+    """Return the share of pairs beyond `max_length`; from the histogram for another length."""
     exact = max_length == lengths.max_length
     if exact or max_length >= lengths.longest:
         part = lengths.rows < lengths.of or not lengths.max_length

@@ -44,8 +44,7 @@ class ExportJob(BackgroundJob):
         self.begin(store, self._model())
 
     def state(self) -> ExportState:
-        """Return the export's state. Its status is `none` if the run has a newer model, or another
-        rule is kept with it."""
+        """Return the export's state. Its status is `none` if the run has a newer model or rule."""
         state, file, run = ExportState(**vars(super().state())), self.folder / _MODEL, self.run
         if state.status != "finished":
             return state

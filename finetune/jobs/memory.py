@@ -62,8 +62,7 @@ class Shape:
 
 
 def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
-    """Estimate the maximum bytes that training takes; None if the checkpoint does not tell its
-    layers.
+    """Estimate the most bytes that training takes; None if the checkpoint's layers are unknown.
 
     For each layer and token, the backward pass keeps the inputs of two norms, query, key, value,
     what they attend to and its projection (8 x hidden), and the wide layer before and after its

@@ -29,12 +29,8 @@ def may_remove(store: RunStore) -> bool:
 
 
 def remove_model(store: RunStore, name: str) -> CachedModel:
-    """Remove a checkpoint from this disk, and return what it was.
-
-    Raises:
-        StoreError: if it is not there, if the visitor may not, or if a run that has not ended
-            trains it, or another job reads it.
-    """
+    """Remove a checkpoint from this disk, and return what it was. StoreError if it is not there, if
+    the visitor may not, or if a run that has not ended trains it, or another job reads it."""
     if not may_remove(store):
         raise StoreError("Visitors cannot remove checkpoints.", "Ask the app's owner.")
     for job in map(JobFolder, chain(*(store.root.glob(f"{each}/*/") for each in _READERS))):

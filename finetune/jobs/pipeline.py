@@ -272,8 +272,7 @@ class _Training:
             self.metric = self.task.score_modules(self.pairs.target, self.measured)
 
     def prepared(self) -> events.Prepared:
-        """Describe the training data. Raises a `ConfigError` for more steps than a visitor may
-        take."""
+        """Describe the training data. A `ConfigError` for more steps than a visitor may take."""
         pairs, config, train = self.pairs, self.config, self.batches.train
         labels = {
             split: pairs.splits[split].with_format("numpy")["label"][:]

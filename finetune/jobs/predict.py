@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
 import time
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from finetune import disk, messages, owners, uploads
+from finetune import disk, messages, uploads
 from finetune.config import RunConfig
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
@@ -31,6 +30,7 @@ from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.inference.result_files import PREDICTION, SUFFIXES
 from finetune.jobs import background, workers
 from finetune.jobs.background import BackgroundJob
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from finetune.inference.shown_rows import ShownRow
 
 KEPT = 5  # kept for each visitor; older ones make room
-_ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 
 
 @dataclass
@@ -63,6 +62,7 @@ class PredictionJob(BackgroundJob):
 
     name, folders, limit = "predict", "batches/*", 2
     phase = Phase.PREDICT
+    missing = _("There is no such prediction."), _("Start one.")
 
     def prediction_request(self) -> PredictionRequest:
         """The job's request."""
@@ -163,8 +163,6 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
     trained = run.state().columns
     request = check_columns(request, path, trained, run.config().encoding)
-    if not store.visitor.may_start:
-        raise DataError(*owners.NOBODY)
 
     def admit() -> None:
         """Remove the visitor's oldest files until this one fits."""
@@ -184,8 +182,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
 
 def correct_answer(job: PredictionJob, row: int, label: str) -> None:
-    """Set the right class of a row that is shown, or restore the answer. DataError for another row
-    or class."""
+    """Set a shown row's right class, or restore the answer. DataError for another row or class."""
     state = job.state()
     found = (shown["cells"] for shown in state.rows if shown["row"] == row)
     answer = next(found, {}).get(state.answer_column)
@@ -238,15 +235,6 @@ def corrected_run(store: RunStore, job: PredictionJob) -> RunConfig:
     )  # fmt: skip
     run = store.get(request.run)
     return corrections.additions_upload(store, run, sentences, [*corrected.values()])
-
-
-def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
-    """Return the visitor's prediction job of an id. Raises a `DataError` for any other id."""
-    if isinstance(job_id, str) and _ID.fullmatch(job_id):
-        job = PredictionJob(store.root / "batches" / job_id)
-        if job.folder.is_dir() and store.visitor.owns(job.owner):
-            return job
-    raise DataError("There is no such prediction.", "Start one.")
 
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:

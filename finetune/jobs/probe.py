@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from finetune import disk, owners
+from finetune import disk
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, checkpoint_catalog, checkpoints, hub_access
-from finetune.errors import ConfigError, DataError
+from finetune.errors import ConfigError
 from finetune.evaluation import probe
 from finetune.evaluation.probe import ProbeReport
 from finetune.jobs import background, check
@@ -30,7 +29,6 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 MOST = 8  # checkpoints of a probe
-_ID = re.compile(r"[0-9a-f]{24}")
 
 
 @dataclass
@@ -47,6 +45,7 @@ class ProbeJob(BackgroundJob):
     minutes = 120
     phase = Phase.START
     remedy = _("The log has the details.")
+    missing = _("There is no such comparison."), _("Start it again.")
 
     def state(self) -> ProbeState:
         """Return the probe's state, with its report."""
@@ -99,12 +98,8 @@ def candidates(config: RunConfig) -> list[str]:
 
 
 def check_request(store: RunStore, config: RunConfig, names: Sequence[str]) -> list[str]:
-    """Return the checkpoints to probe, each once.
-
-    Raises:
-        ConfigError, DataError: if there are fewer than two or too many, or the visitor may not use
-            the pairs or a checkpoint.
-    """
+    """Return the checkpoints to probe, each once. ConfigError or DataError if there are fewer than
+    two or too many, or the visitor may not use the pairs or a checkpoint."""
     chosen = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not 2 <= len(chosen) <= MOST:
         problem = _("must be from 2 to {most} to compare, got {n}", most=MOST, n=len(chosen))
@@ -122,8 +117,6 @@ def start_probe(store: RunStore, config: RunConfig, names: Sequence[str]) -> Pro
     known = job.state()
     if known.status == "finished" and known.report is not None and known.report.complete:
         return job
-    if not store.visitor.may_start:
-        raise DataError(*owners.NOBODY)
     absolute = catalog.with_absolute_paths(config)
     paths = [catalog.with_absolute_paths(config.changed(checkpoint=n)).checkpoint for n in chosen]
     job.begin(store, {"config": absolute.to_dict(), "checkpoints": paths})
@@ -145,12 +138,3 @@ def _written(checkpoint: str) -> float:
     with contextlib.suppress(OSError):
         return max((path.stat().st_mtime for path in Path(checkpoint).glob("*")), default=0.0)
     return 0.0
-
-
-def get_probe(store: RunStore, probe_id: object) -> ProbeJob:
-    """Return the visitor's probe of an id. Raises a `DataError` for any other id."""
-    if isinstance(probe_id, str) and _ID.fullmatch(probe_id):
-        job = ProbeJob(store.root / "probes" / probe_id)
-        if job.folder.is_dir() and store.visitor.owns(job.owner):
-            return job
-    raise DataError("There is no such comparison.", "Start it again.")

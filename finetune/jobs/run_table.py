@@ -33,8 +33,7 @@ _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its file
 
 @cache
 def columns() -> dict[str, bool]:
-    """Return the columns to sort by, each with True if the greatest comes first when it is
-    chosen."""
+    """Return the columns to sort by; True for those whose greatest value comes first."""
     scores = {metric.name: metric.greater_is_better for metric in score_metrics()}
     return {
         "name": False, "status": False, "dataset": False, "checkpoint": False, **scores,
@@ -226,8 +225,7 @@ def training_seconds(summary: RunSummary) -> float | None:
 
 
 def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
-    """Return the rows that contain every word of `text`: in name, status, data, checkpoint or
-    tags."""
+    """Return the rows with every word of `text` in name, status, data, checkpoint or tags."""
 
     def searchable(row: RunRow) -> str:
         parts = (row.name, row.status, row.dataset, row.checkpoint, *row.tags, row.note, row.id)

@@ -16,11 +16,11 @@ from queue import Empty, SimpleQueue
 
 from finetune import disk, owners
 from finetune.engines.base import read_spec, resume
-from finetune.engines.registry import engine_of, is_remote
+from finetune.engines.registry import engine_of, is_remote, kept_token
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.evaluation import cross_validation
-from finetune.jobs import background, tokens, webhook, worker_files, workers
+from finetune.jobs import background, webhook, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message
 from finetune.runs import events
@@ -105,11 +105,7 @@ def _fail(run: Run, error: FinetuneError) -> None:
 def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
     """Return the accelerators a run would get now; empty if it gets all or runs on another engine.
     None if its engine has no place."""
-    accelerators, config, name = (
-        devices.list_accelerators(),
-        run.config(),
-        read_spec(run).engine,
-    )
+    accelerators, config, name = devices.list_accelerators(), run.config(), read_spec(run).engine
     others = [other for other in running if read_spec(other).engine == name]
     if (places := engine_of(run).places) is not None:
         return () if len(others) < places else None
@@ -131,9 +127,9 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     run.process_file.unlink(missing_ok=True)
     if not read_spec(run).job and run.state().count > 0:  # otherwise it is followed again
         resume(run)
-    confinement = worker_files.of_run(run)
+    confinement = workers.run_files(run)
     if is_remote(run):
-        token = f"{tokens.kept(run.id)}\n".encode()
+        token = f"{kept_token(run.id)}\n".encode()
         workers.spawn_worker(run, stdin=token, confinement=confinement)
     elif accelerators or not workers.give_to_warm_worker(store, run, confinement):
         workers.spawn_worker(run, accelerators, cwd, confinement=confinement)
@@ -166,8 +162,7 @@ def _stop_overdue(store: RunStore) -> None:
 
 def remove_leftovers(store: RunStore) -> None:
     """Remove leftovers of a crash: deletions and folders that were being made. On a shared app also
-    remove read pairs not requested for a day, and temporary folders of workers that outlived their
-    app."""
+    read pairs not requested for a day, and temporary folders of workers that outlived their app."""
     ages = {(store.root, ".deleted-*"): 0.0, (store.root, ".new-*"): _DAY}
     if owners.policy().several_people:
         temporary = Path(tempfile.gettempdir())

@@ -10,10 +10,10 @@ from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, read_spec, write_spec
-from finetune.engines.billed import BilledOptions
+from finetune.engines.spending import BilledOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
-from finetune.jobs import check, cost, scheduler, tokens, workers
+from finetune.jobs import check, cost, scheduler, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message as _
 from finetune.metrics.catalog import OPTIONAL
@@ -38,10 +38,7 @@ def start_run(
 
 
 def start_runs(
-    store: RunStore,
-    planned: Sequence[PlannedRun],
-    spec: EngineSpec | None = None,
-    token: str = "",
+    store: RunStore, planned: Sequence[PlannedRun], spec: EngineSpec | None = None, token: str = ""
 ) -> list[Run]:
     """Create several runs, to be carried out one after the other.
 
@@ -67,7 +64,7 @@ def start_runs(
             text = spec.to_json() if spec is not None else ""
             title = BETWEEN.join((shared, *one.member))
             runs.append(store.create(config, run_id, one.group, text, title))
-            tokens.keep(run_id, token if spec is not None else "")
+            registry.keep_token(run_id, token if spec is not None else "")
     scheduler.dispatch_queue(store)
     return runs
 
@@ -127,8 +124,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
     """Check that a visitor may have this many more runs and places in the queue."""
     if not store.visitor.may_start:
         raise JobError(
-            "This browser keeps no cookies, so a run could not be yours.",
-            "Allow them, or sign in.",
+            "This browser keeps no cookies, so a run could not be yours.", "Allow them, or sign in."
         )
     limits, queue = store.visitor.policy.limits, Queue(store.root).waiting()
     runs = store.runs()
@@ -176,11 +172,7 @@ def move_run(store: RunStore, run: Run, spec: EngineSpec, token: str = "") -> No
 
 
 def resume_run(
-    store: RunStore,
-    run: Run,
-    spec: EngineSpec | None = None,
-    token: str = "",
-    agreed: bool = False,
+    store: RunStore, run: Run, spec: EngineSpec | None = None, token: str = "", agreed: bool = False
 ) -> None:
     """Resume a run that ended early from its last checkpoint, in its turn.
 
@@ -213,7 +205,7 @@ def resume_run(
         if under_way:  # it is only followed to its end
             run.stop_file.unlink(missing_ok=True)
         elif spec is not None:
-            move_run(store, run, spec, token or tokens.kept(run.id))
+            move_run(store, run, spec, token or registry.kept_token(run.id))
         elif not agreed and (price := resume_price(run)):
             raise JobError(
                 "It goes on as a job on {flavor}: ${price:.2f} an hour, at most ${most:.2f}.",
@@ -222,7 +214,7 @@ def resume_run(
                 price=price.price,
                 most=spending.rounded_up(price.most),
             )
-        tokens.keep(run.id, token)
+        registry.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
 
@@ -257,7 +249,7 @@ def delete_run(store: RunStore, run: Run, token: str = "") -> None:
         followed = run.is_alive()
         workers.kill_worker(run)
         try:
-            registry.remove(run, tokens.kept(run.id) or token)
+            registry.remove(run, registry.kept_token(run.id) or token)
         except FinetuneError:
             if followed:
                 Queue(store.root).add(run.id, run.owner)

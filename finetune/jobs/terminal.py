@@ -16,13 +16,10 @@ from finetune.runs.events import Phase
 class TerminalBar:
     """A tqdm bar of steps, with the evaluations printed above it."""
 
-    def __init__(self) -> None:
-        self._bar: tqdm[Any] | None = None
-        self._classes = 0
+    _bar: tqdm[Any] | None = None
+    _classes = 0
 
     def __call__(self, event: events.Event) -> None:
-        from tqdm import tqdm
-
         if isinstance(event, events.Stepped) and self._bar is not None:
             self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
             self._bar.update(event.step - self._bar.n)
@@ -39,8 +36,7 @@ class TerminalBar:
 class EventLog:
     """Prints one line an event, for the log that a page shows."""
 
-    def __init__(self) -> None:
-        self._classes = 0
+    _classes = 0
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.Prepared):
@@ -50,11 +46,8 @@ class EventLog:
 
 
 def describe_event(event: events.Event, classes: int = 0) -> str:
-    """Describe an event in lines for a person; empty if it is not worth a line.
-
-    Args:
-        classes: how many classes the run has, by which F1 is named; 0 while unknown.
-    """
+    """Describe an event in lines for a person; empty if it is not worth a line. F1 is named by the
+    number of `classes`, 0 while unknown."""
     match event:
         case events.Started():
             return f"on {event.device}, {event.processes} process(es)"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from finetune.engines import attempt, registry
-from finetune.environment import logs
+from finetune.config import RunConfig
+from finetune.engines import registry
+from finetune.engines.base import LOST, Superseded, as_attempt, end_with_parent, is_attempt
+from finetune.environment import logs, project
 from finetune.errors import FinetuneError, StoreError
-from finetune.jobs import pipeline, ranks
+from finetune.jobs import pipeline
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.terminal import EventLog
 from finetune.messages import message as _
@@ -33,7 +36,7 @@ def train_job(folder: Path) -> int:
     Queue(run.folder.parent).begin(run.id)
     if registry.is_remote(run):
         return registry.carry_out(run, sys.stdin.readline().strip())
-    ranks.launch_if_several(run)
+    launch_if_several(run)
     return carry_out_run(run, EventLog())
 
 
@@ -49,8 +52,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
             for event in stream:
                 if isinstance(event, events.Stopped):
                     # Its machine is taken away, and its engine may begin another attempt.
-                    if attempt.is_attempt() and main_process and not run.stop_requested():
-                        return attempt.LOST
+                    if is_attempt() and main_process and not run.stop_requested():
+                        return LOST
                     event = _as_requested(run, event)
                 run.append(event)
                 if main_process:
@@ -60,7 +63,7 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     except Terminated:
         seconds = run.state().worked_until_now
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
-        several = attempt.is_attempt() or not distributed.is_single_process()
+        several = is_attempt() or not distributed.is_single_process()
         if several and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
@@ -69,8 +72,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     finally:
         if not run.exists():
             shutil.rmtree(run.folder, ignore_errors=True)
-    if ended is _LOST and attempt.is_attempt():
-        return attempt.LOST  # its engine may begin another attempt
+    if ended is _LOST and is_attempt():
+        return LOST  # its engine may begin another attempt
     if main_process:
         show(ended)
         _clean_up(run, ended)
@@ -82,12 +85,12 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
 def carry_out_attempt(run: Run, show: Callable[[events.Event], None]) -> int:
     """Carry out an attempt here, for the engine that started this process. Returns the exit status.
     The worker that follows the attempt holds the run's lock."""
-    attempt.end_with_parent()
+    end_with_parent()
     try:
         return carry_out_run(run, show)
-    except attempt.Superseded:
+    except Superseded:
         print("a later attempt has this run", flush=True)
-        return attempt.LOST
+        return LOST
 
 
 def _note_killed_worker(run: Run) -> None:
@@ -113,7 +116,7 @@ def _clean_up(run: Run, event: events.Event) -> None:
 def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended, once: every rank calls this, and the first to know writes."""
     if not distributed.is_single_process():
-        run = attempt.as_attempt(Run(run.folder))
+        run = as_attempt(Run(run.folder))
         # Seconds for a rank that knows the cause to write it.
         patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience
@@ -147,3 +150,58 @@ def failure_event(error: Exception, run: Run) -> events.Failed:
         )
     files, remedy = _("A file of the run"), _("The log has the details.")
     return events.failure_event(error, files, remedy, pipeline.RESUME)
+
+
+def launch_if_several(run: Run) -> None:
+    """Replace this process by the launcher if the run needs several. The worker's pid stays."""
+    config = run.config()
+    if config.num_processes == 1 and not config.accelerate_config:
+        return
+    path, words = project.python_path(), launch_command(run)
+    threads = max(1, (os.cpu_count() or 1) // config.num_processes)
+    os.execve(words[0], words, {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path})
+
+
+def launch_command(run: Run) -> list[str]:
+    """Return the command line that carries out `run` in several processes."""
+    config = run.config()
+    words = [sys.executable, "-m", "accelerate.commands.launch"]
+    if config.num_processes > 1:
+        words += ["--num_processes", str(config.num_processes)]
+    if config.accelerate_config:
+        words += ["--config_file", config.accelerate_config]
+    else:
+        # --multi_gpu is Accelerate's word for torch's own launcher, with or without a GPU.
+        words += ["--multi_gpu", "--num_machines", "1"]
+        words += ["--mixed_precision", "no", "--dynamo_backend", "no"]  # RunConfig decides
+    words += ["--main_process_port", "0"]  # any free port
+    return [*words, "--module", "finetune", "train", "--run", str(run.folder.resolve())]
+
+
+def leave(status: int) -> int:
+    """End one of several processes at once: torch's threads can abort a process that winds up."""
+    if not distributed.is_single_process():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+class RankView(Run):
+    """A rank's view of a run whose folder belongs to the main process: it writes nothing."""
+
+    def __init__(self, root: Path, config: RunConfig) -> None:
+        super().__init__(root / "unwritten")
+        self._config = config
+
+    def config(self) -> RunConfig:
+        return self._config
+
+    def append(self, event: events.Event) -> None:
+        pass
+
+    def exists(self) -> bool:
+        return True
+
+    def stop_requested(self) -> bool:
+        return False

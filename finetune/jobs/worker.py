@@ -1,7 +1,6 @@
 """The process of a background job: `python -m finetune.jobs.worker FOLDER`.
 
-A warm worker imports everything and waits for a run that needs no Hub, so that training begins at
-once.
+A warm worker imports all and waits for a run that needs no Hub, so that training begins at once.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ JOBS: dict[str, Callable[[Path], int]] = {
     "train": _train,
     "check": partial(_carry_out, "check:CheckJob"),
     "evaluate": partial(_carry_out, "evaluate:EvaluationJob"),
-    "compare": partial(_carry_out, "compare:ComparisonJob"),
+    "compare": partial(_carry_out, "evaluate:ComparisonJob"),
     "predict": partial(_carry_out, "predict:PredictionJob"),
     "probe": partial(_carry_out, "probe:ProbeJob"),
     "export": partial(_carry_out, "export:ExportJob"),

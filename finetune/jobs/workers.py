@@ -2,6 +2,10 @@
 
 A worker is detached (its own session, no stdin, output to a file), so that it outlives the app. It
 inherits the folder's lock, which makes `JobFolder.is_alive` true; `process.json` is for signals.
+
+In a shared app a worker may use only its own runs, uploads and caches. The job's kind, by which
+these are chosen, comes from the process that starts it, not from the job's folder, where a former
+worker of the same run may have written.
 """
 
 from __future__ import annotations
@@ -17,16 +21,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import psutil
 
 from finetune import disk, owners
-from finetune.data import catalog
-from finetune.engines import registry
+from finetune.config import RunConfig
+from finetune.data import catalog, needed_files
+from finetune.engines import registry, spending
 from finetune.environment import devices, project
-from finetune.environment.confinement import Confinement, visible_environment
-from finetune.errors import JobError, StoreError
+from finetune.environment.confinement import Confinement, of_children, visible_environment
+from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
@@ -71,8 +76,7 @@ def spawn_worker(
     process = _spawn_locked(job, variables, cwd, bool(stdin))
 
     def reap() -> None:
-        """Collect the exit status. Otherwise the ended worker would stay a zombie while the app
-        lives."""
+        """Collect the exit status, or the ended worker would be a zombie while the app lives."""
         process.wait()
         if confinement is not None:
             shutil.rmtree(confinement.temporary, ignore_errors=True)
@@ -87,8 +91,7 @@ def spawn_worker(
 def _spawn_locked(
     job: JobFolder, variables: Mapping[str, str], cwd: Path | None, reads: bool
 ) -> subprocess.Popen[bytes]:
-    """Start the process with the folder's lock, which it inherits. Its stdin is a pipe if it
-    `reads`."""
+    """Start the process, which inherits the folder's lock. Its stdin is a pipe if it `reads`."""
     with disk.writing(job.lock_file):
         lock = hold_lock(job.lock_file)
     if lock is None:
@@ -147,8 +150,7 @@ def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) ->
 
 
 def _start_time(process: psutil.Process) -> float:
-    """Return the seconds from the machine's boot to the process's start, which clock changes do not
-    affect."""
+    """Return the seconds from boot to the process's start, which clock changes do not affect."""
     return float(process.create_time() - psutil.boot_time())
 
 
@@ -214,7 +216,7 @@ def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
     if handle is None:
         yield False
         return
-    os.set_inheritable(handle, True)  # `ranks.launch_if_several` keeps it, and says so
+    os.set_inheritable(handle, True)  # `train.launch_if_several` keeps it, and says so
     os.environ[LOCKED] = folder
     try:
         if former != folder:
@@ -270,3 +272,51 @@ def give_to_warm_worker(
 
 def _warm_folder(store: RunStore) -> JobFolder:
     return JobFolder(store.root / WARM_FOLDER)
+
+
+def run_files(run: Run) -> Confinement | None:
+    """Return the files a training run's worker may use; None for all files of the app.
+
+    A worker that follows a run on another engine is confined if the engine says so.
+    """
+    engine = registry.engine_of(run)
+    if not owners.policy().confines_workers or not engine.confines_follower():
+        return None
+    root = run.folder.parent
+    found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
+    with contextlib.suppress(FinetuneError):
+        found |= needed_files.of_checkpoint(run.config().checkpoint)
+        found |= of_children() if run.config().num_processes > 1 else Confinement()
+    if engine.is_billed:
+        found |= Confinement(writes=tuple(map(str, spending.files(root))))
+    return found
+
+
+def job_files(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) -> Confinement | None:
+    """Return the files another job's worker may use, by the job's kind and request."""
+    if not owners.policy().confines_workers:
+        return None
+    if kind == "predict":
+        return _folder(job.folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
+    if kind in ("check", "probe"):
+        config = RunConfig(**(request["config"] if kind == "probe" else request))
+        found = _folder(job.folder) | needed_files.of_pairs(config, root)
+        for checkpoint in request["checkpoints"] if kind == "probe" else [config.checkpoint]:
+            found |= needed_files.of_checkpoint(checkpoint)
+        return found | needed_files.of_counts(root, job.owner)
+    run = Run(job.folder.parent.parent)
+    others = Confinement()  # of a comparison: the owner's other runs
+    for run_id in [*request.get("runs", ()), *filter(None, [request.get("old")])]:
+        others |= _folder(root / run_id) | _pairs_of(Run(root / run_id))
+    return _folder(run.folder) | _pairs_of(run) | others
+
+
+def _folder(folder: Path) -> Confinement:
+    return Confinement(writes=(str(folder.resolve()),))
+
+
+def _pairs_of(run: Run) -> Confinement:
+    """Return the files of a run's pairs; none if its configuration cannot be read."""
+    with contextlib.suppress(FinetuneError):
+        return needed_files.of_pairs(run.pinned_config(), run.folder.parent)
+    return Confinement()

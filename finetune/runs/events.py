@@ -32,13 +32,9 @@ from finetune.tasks.base import SINGLE_LABEL, Target
 
 
 class Phase(StrEnum):
-    """A part of a job's work. Its event may add the name of a dataset, a checkpoint or a split.
+    """A part of a job's work. Its event may add the name of a dataset, a checkpoint or a split."""
 
-    Attributes:
-        text: for the page.
-    """
-
-    text: str
+    text: str  # for the page
 
     def __new__(cls, value: str, text: str = "") -> Phase:
         phase = str.__new__(cls, value)
@@ -90,8 +86,7 @@ _ahead = 0.0  # seconds by which the time of day was most ahead of the monotonic
 
 
 def now() -> float:
-    """Return the seconds since the epoch. In one process they never decrease, though somebody may
-    set the clock back."""
+    """Return seconds since the epoch; in one process never fewer, though a clock is set back."""
     global _ahead
     _ahead = max(_ahead, time.time() - time.monotonic())
     return _ahead + time.monotonic()
@@ -132,8 +127,7 @@ class Progressed(Event):
 
 
 class Head(BaseModel):
-    """The output layer a run began with: `scale * (row of the checkpoint) + shift` for each
-    output."""
+    """The output layer at first: `scale * (row of the checkpoint) + shift` for each output."""
 
     layer: str = ""  # its name in the model
     rows: list[int] = []  # by output, its row in the checkpoint; empty if the layer was new
@@ -240,8 +234,7 @@ class Prepared(Event):
 
 
 class FirstBatch(Event):
-    """The first training batch as the model reads it: its first examples, shortened if they are
-    long."""
+    """The first training batch as the model reads it: its first examples, shortened if long."""
 
     event: Literal["first_batch"] = "first_batch"
     shapes: dict[str, list[int]]  # tensor -> its sizes, such as [8, 67]
@@ -258,8 +251,7 @@ class FirstBatch(Event):
 
 
 class Stepped(Event):
-    """The optimizer has stepped; loss and speed are means over all processes since the last
-    report."""
+    """The optimizer has stepped; loss and speed are means of all processes since the last one."""
 
     event: Literal["step"] = "step"
     step: int
@@ -342,8 +334,7 @@ class Resumed(Event):
 
 
 class Stopped(Event):
-    """The job was stopped by a person, or by the app for a `reason`. A `discarded` run keeps no
-    model."""
+    """A person, or the app for a `reason`, stopped the job. A `discarded` run keeps no model."""
 
     event: Literal["stopped"] = "stopped"
     step: int

@@ -1,5 +1,4 @@
-"""Plan several runs from one form, by seeds or over a grid, and compute the spread of their
-scores."""
+"""Plan several runs from one form, by seeds or over a grid; compute the spread of their scores."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ class JobFolder:
             return {}
 
     def is_alive(self) -> bool:
-        """True while the job's worker lives, from just before its start until its last process
-        ends."""
+        """True from just before the start of the job's worker until its last process ends."""
         return _is_held(self.lock_file) or _is_held(self.rank_lock_file)
 
     def check_writable(self) -> None:
@@ -152,8 +151,7 @@ class JobFolder:
         return replace(state, status="interrupted", ended=ended)
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
-        """Ask the worker to stop at its next step; the `reason` is that of the app if no person
-        asked."""
+        """Ask the worker to stop at its next step; `reason` is the app's if no person asked."""
         write_atomically(self.stop_file, json.dumps({"discard": discard, "reason": encode(reason)}))
 
     def stop_requested(self) -> bool:
@@ -218,8 +216,7 @@ def forget_state(job: JobFolder) -> None:
 
 
 def hold_lock(path: Path) -> int | None:
-    """Return a descriptor that holds a lock until every process with it ends; None if the lock is
-    taken."""
+    """Return a descriptor that holds a lock until every process with it ends; None if taken."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + 1  # `is_alive` holds it too, for an instant
     while time.monotonic() < deadline:

@@ -15,11 +15,8 @@ _LONGEST = 24  # characters of the data's part
 
 
 def data_name(config: RunConfig, files: str = "") -> str:
-    """Return the data's part of a name: `tickets` of `tickets.csv`, `mrpc` of `glue/mrpc`.
-
-    Args:
-        files: the person's names of uploaded files, with commas between them.
-    """
+    """Return the data's part of a name: `tickets` of `tickets.csv`, `mrpc` of `glue/mrpc`. `files`
+    are the person's names of uploaded files, with commas between them."""
     if is_upload(config.dataset):
         name = Path(files.partition(",")[0]).stem or OWN_FILES
     else:

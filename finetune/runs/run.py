@@ -132,8 +132,7 @@ class Run(JobFolder):
         return names.OWN_FILES + title[len(data) :] if hides else title
 
     def exists(self) -> bool:
-        """True if the run is there. A library may have created the folder of a deleted run
-        again."""
+        """True if the run is there. A library may have created a deleted run's folder again."""
         return (self.folder / "config.json").is_file()
 
     def state(self) -> RunSummary:
@@ -185,8 +184,7 @@ class Run(JobFolder):
         return int(checkpoints[-1].stem.rpartition("-")[2]) if checkpoints else 0
 
     def begin_checkpoint(self) -> Path:
-        """Create an empty folder to write a checkpoint into. The folder of a deleted run is not
-        created again."""
+        """Create an empty folder for a checkpoint, but not again the folder of a deleted run."""
         self.check_writable()
         shutil.rmtree(self.unfinished_checkpoint, ignore_errors=True)
         self.checkpoints_folder.mkdir(exist_ok=True)
@@ -196,8 +194,7 @@ class Run(JobFolder):
     def end_checkpoint(self, step: int, keep: int) -> None:
         """Make the written files the checkpoint of `step`, and remove older ones beyond `keep`.
 
-        All files are on the disk before the name is: after a power cut a checkpoint is complete or
-        absent.
+        All files are on the disk before the name: after a power cut it is whole or absent.
         """
         name = f"step-{step:09d}.{time.time_ns()}"  # the same step may be written again
         disk.sync_folder(self.unfinished_checkpoint)
@@ -208,8 +205,7 @@ class Run(JobFolder):
             shutil.rmtree(old, ignore_errors=True)
 
     def resume(self) -> int:
-        """Record that the run continues, from its last checkpoint or its beginning; returns that
-        step."""
+        """Record that the run continues from its last checkpoint or from 0; returns that step."""
         step = self.checkpoint_step()
         self.stop_file.unlink(missing_ok=True)
         self.append(events.Resumed(step=step))

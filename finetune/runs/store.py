@@ -62,8 +62,7 @@ def default_root() -> Path:
 
 
 def named_run(name: Path, root: Path) -> Run:
-    """Find a run by its folder, or by its id or its name below `root`; NoSuchRun if there is
-    none."""
+    """Find a run by its folder, or by id or name below `root`; NoSuchRun if there is none."""
     with contextlib.suppress(OSError):  # a name that no folder can have
         folder = name if name.is_dir() else root / name
         if folder.is_dir():
@@ -155,12 +154,7 @@ class RunStore:
         return ""
 
     def create(
-        self,
-        config: RunConfig,
-        run_id: str = "",
-        group: str = "",
-        spec: str = "",
-        title: str = "",
+        self, config: RunConfig, run_id: str = "", group: str = "", spec: str = "", title: str = ""
     ) -> Run:
         """Create a run folder with its configuration, completely or not at all.
 
@@ -188,8 +182,7 @@ class RunStore:
         return run
 
     def get(self, run_id: object) -> Run:
-        """Return the run with this id; NoSuchRun if there is none, also for a path or another
-        visitor's run."""
+        """Return the run of an id; NoSuchRun if none, or for a path or another visitor's run."""
         run = self._visible_run(run_id) if isinstance(run_id, str) else None
         if run is None:
             raise NoSuchRun
@@ -210,8 +203,7 @@ class RunStore:
         return run if self.visitor.sees_all or self.visitor.owns(run.owner) else None
 
     def describe(self, run: Run, name: str = "", **values: Any) -> None:
-        """Change a run's name, tags or note, see `Run.describe`. ConfigError if another visible run
-        has the name."""
+        """Change name, tags or note (`Run.describe`). ConfigError if a visible run has the name."""
         others = {other.title() for other in self.runs() if other.id != run.id}
         if name in others:
             raise ConfigError(

@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from finetune.config import RunConfig
+from finetune.config import Range, RunConfig
 from finetune.data import catalog
 from finetune.engines import registry, spending
-from finetune.engines.base import EngineSpec, read_spec
+from finetune.engines.base import HERE, EngineSpec, read_spec
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
-from finetune.jobs import cost, service, tokens
+from finetune.jobs import cost, service
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, NOBODY, Visitor
@@ -27,23 +28,12 @@ from finetune.runs.names import BETWEEN
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search import limits
 from finetune.search.space import Budget, Space, check_space, number_problem
-from finetune.search.study import (
-    ERROR,
-    PARTS,
-    PRUNED,
-    RUN,
-    SECONDS,
-    TAKEN_UP,
-    Study,
-    create_study,
-    studies,
-    trial_run,
-)
+from finetune.search.study import PARTS, Noted, Study, create_study, studies, trial_run
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
+
 
 _log = logging.getLogger("finetune.search")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
@@ -84,7 +74,7 @@ def begin_search(
         )  # fmt: skip
         raise ConfigError({"folds": problem})
     check_space(space, config)
-    limits.check_price(budget, spec)
+    check_price(budget, spec)
     if registry.find_engine(spec.engine).needs_token:
         registry.open_engine(spec, token)
     if not store.visitor.may_start:
@@ -98,19 +88,17 @@ def begin_search(
 
 
 def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:
-    """Return the first trial's configuration, with numbers for automatic values that are
-    searched."""
+    """Return the first trial's configuration, with numbers for searched automatic values."""
     resolved = cost.resolve(store, config)
     return config.changed(**{name: getattr(resolved, name) for name in space})
 
 
 def lacks_token(study: Study) -> bool:
-    """True if the trials need a Hub token that is gone. Tokens are kept in memory and lost when the
-    app restarts."""
+    """True if the trials need a Hub token that is gone: a restart of the app loses those kept."""
     spec = study.settings.spec
     if registry.find_engine(spec.engine).needs_token:
         try:
-            registry.open_engine(spec, tokens.kept(study.id))
+            registry.open_engine(spec, registry.kept_token(study.id))
         except PublishError:
             return True
     return False
@@ -122,12 +110,12 @@ def go_on(store: RunStore, study: Study, token: str) -> None:
         run = None if trial.state.is_finished() else trial_run(store, trial)
         if run is not None and run.state().status == "interrupted":
             service.resume_run(store, run, token=token, agreed=True)
-    tokens.keep(study.id, token)  # last: with the token the search draws instead of the others
+    # Last: with the token the search draws instead of the others.
+    registry.keep_token(study.id, token)
 
 
 def advance_all(store: RunStore) -> None:
-    """Advance every study that is not over. An error in one does not hold up others and is logged
-    once."""
+    """Advance every study that is not over. An error in one is logged once and delays no other."""
     for study in studies(store):
         if study.is_over:
             continue
@@ -159,7 +147,8 @@ def advance(store: RunStore, study: Study) -> bool:
         with study.lock():
             working = sum(_follow(visitor, study, trial) for trial in study.trials())
             while working < study.settings.parallel and may_draw(visitor, study):
-                working += _begin(visitor, study)
+                number = study.draw().number
+                working += _start(visitor, study, study.trials()[number])
             if not working:
                 _note_search(visitor, study)
                 study.end()
@@ -170,9 +159,7 @@ def advance(store: RunStore, study: Study) -> bool:
 
 def _note_search(store: RunStore, study: Study) -> None:
     """Record in the runs how many trials they were picked among: others may be deleted."""
-    import optuna
-
-    states = optuna.trial.TrialState
+    states = study.states
     trials = study.trials()
     count = sum(trial.state in (states.COMPLETE, states.PRUNED) for trial in trials)
     for trial in trials:
@@ -182,15 +169,12 @@ def _note_search(store: RunStore, study: Study) -> None:
 
 def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Report a trial's scores, prune it, or record how it ended. Returns True if it is running."""
-    import optuna
-
-    states = optuna.trial.TrialState
-    if trial.state != states.RUNNING:
+    if trial.state != study.states.RUNNING:
         return False
-    if study.is_half_drawn(trial):
-        _fail(study, trial)
+    if study.is_without_run(trial) and trial.params.keys() != study.settings.space.keys():
+        _fail(study, trial)  # the process that drew it was killed before it had all values
         return False
-    if RUN not in trial.user_attrs:
+    if Noted.RUN not in trial.user_attrs:
         return _start(store, study, trial)
     run = trial_run(store, trial)
     if run is None:  # it was deleted
@@ -209,7 +193,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
         return False
     at_work = summary.status == "running" and not run.stop_requested()
     if at_work and max(scores, default=PARTS) < PARTS and writable.should_prune():
-        writable.set_user_attr(PRUNED, True)
+        writable.set_user_attr(Noted.PRUNED, True)
         _prune(store, run, study.settings.keep_pruned)
     return True
 
@@ -219,12 +203,12 @@ def _take_up(
 ) -> bool:
     """Reattach to a trial's job, which may still run and be billed. Returns True if it did. If it
     is not known whether the job began, the run's worker looks for the job first."""
-    times, spec = trial.user_attrs.get(TAKEN_UP, 0), read_spec(run)
+    times, spec = trial.user_attrs.get(Noted.TAKEN_UP, 0), read_spec(run)
     may_cost = spec.job or (spec.is_unheard and spending.spent_in(run, spec.attempt))
     if summary.status not in ("failed", "interrupted") or not may_cost or times >= _FOLLOWED:
         return False
-    study.writable(trial).set_user_attr(TAKEN_UP, times + 1)
-    service.resume_run(store, run, token=tokens.kept(study.id))
+    study.writable(trial).set_user_attr(Noted.TAKEN_UP, times + 1)
+    service.resume_run(store, run, token=registry.kept_token(study.id))
     return True
 
 
@@ -237,26 +221,21 @@ def parts(summary: RunSummary, metric: str) -> dict[int, float]:
 
 def _prune(store: RunStore, run: Run, keep: bool) -> None:
     """End a trial that is behind the others."""
-    reason = _(
-        "Pruned by the search: it was among the worst quarter of the trials at this point.",
-    )
+    reason = _("Pruned by the search: it was among the worst quarter of the trials at this point.")
     with contextlib.suppress(JobError):  # it has just ended on its own
         service.stop_run(store, run, discard=not keep, reason=reason)
 
 
 def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:
     """Record how a trial ended: complete, pruned, or without a result."""
-    import optuna
-
-    states = optuna.trial.TrialState
-    study.writable(trial).set_user_attr(SECONDS, summary.worked)
+    study.writable(trial).set_user_attr(Noted.SECONDS, summary.worked)
     best = summary.best
     if summary.status == "finished" and best is not None and study.metric in best.metrics:
         study.optuna_study.tell(trial.number, best.metrics[study.metric])
-    elif summary.status == "stopped" and PRUNED in trial.user_attrs:
+    elif summary.status == "stopped" and Noted.PRUNED in trial.user_attrs:
         if not study.settings.keep_pruned:  # its worker may have been killed before it did so
             run.discard()
-        study.optuna_study.tell(trial.number, state=states.PRUNED)
+        study.optuna_study.tell(trial.number, state=study.states.PRUNED)
     elif summary.status == "stopped":  # by a person or a limit
         _fail(study, trial, run.stop_reason())
     elif summary.status == "finished":
@@ -271,25 +250,20 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
 
 def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -> None:
     """Record that a trial had no result."""
-    import optuna
-
-    states = optuna.trial.TrialState
     _set_error(study, trial, error, remedy)
-    study.optuna_study.tell(trial.number, state=states.FAIL)
+    study.optuna_study.tell(trial.number, state=study.states.FAIL)
 
 
 def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
     """Record why a trial failed, or has no run yet, if not yet recorded."""
     texts = encode([error, remedy])
-    if error and trial.user_attrs.get(ERROR) != texts:
-        study.writable(trial).set_user_attr(ERROR, texts)
+    if error and trial.user_attrs.get(Noted.ERROR) != texts:
+        study.writable(trial).set_user_attr(Noted.ERROR, texts)
 
 
 def may_draw(store: RunStore, study: Study) -> bool:
     """True if the budget allows one more trial and none is waiting for room."""
-    import optuna
-
-    states = optuna.trial.TrialState
+    states = study.states
     if study.is_stopped:
         return False
     trials, budget = study.trials(), study.settings.budget
@@ -299,17 +273,11 @@ def may_draw(store: RunStore, study: Study) -> bool:
     failed = [t.state == states.FAIL for t in drawn]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
-    billed = limits.trial_price(study.settings.spec) > 0  # a failed trial may have cost its price
+    billed = trial_price(study.settings.spec) > 0  # a failed trial may have cost its price
     counted = [t for t in drawn if billed or t.state != states.FAIL]
-    minutes = sum(limits.trial_seconds(store, trial) for trial in trials) / 60
+    minutes = sum(trial_seconds(store, trial) for trial in trials) / 60
     used = ((len(counted), budget.trials), (minutes, budget.minutes))
     return all(amount < limit for amount, limit in used if limit)
-
-
-def _begin(store: RunStore, study: Study) -> bool:
-    """Draw a trial and queue its run. Returns True if it is running."""
-    number = study.draw().number
-    return _start(store, study, study.trials()[number])
 
 
 def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
@@ -321,7 +289,7 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
             _fail(study, trial)
             return False
         if run is None:
-            token = tokens.kept(study.id)
+            token = registry.kept_token(study.id)
             run = service.start_run(store, config, study.settings.spec, token)
     except JobError as error:  # there is no room just now
         _set_error(study, trial, error.fact, error.remedy)
@@ -330,13 +298,13 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
         _fail(study, trial, error.fact, error.remedy)
         return False
     run.describe(study=study.id)
-    study.writable(trial).set_user_attr(RUN, run.id)
+    study.writable(trial).set_user_attr(Noted.RUN, run.id)
     return True
 
 
 def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
     """Return the run of a trial whose process ended before the journal named the run."""
-    known = {trial.user_attrs.get(RUN) for trial in study.trials()}
+    known = {trial.user_attrs.get(Noted.RUN) for trial in study.trials()}
     for run in store.runs():
         with contextlib.suppress(StoreError):  # another, damaged run
             ours = run.id not in known and run.about().study in ("", study.id)
@@ -362,3 +330,41 @@ def describe_values(values: Mapping[str, object]) -> str:
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in values.items()
     )
+
+
+def trial_price(spec: EngineSpec) -> float:
+    """Return the maximum cost of a trial in US dollars; 0 if nothing is billed."""
+    options = registry.billed_options(spec)
+    return options.most if options is not None else 0.0
+
+
+def check_price(budget: Budget, spec: EngineSpec) -> None:
+    """Raise ConfigError if the trials are billed and their number is not limited. The maximum cost
+    of a search is the number of trials times the price of one."""
+    if trial_price(spec) and not budget.trials:
+        problem = _("is 0, and each trial is billed: give a number of trials")
+        raise ConfigError({"trials": problem})
+
+
+def expected_seconds(
+    store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = HERE
+) -> float | None:
+    """Estimate a search's training seconds if no trial ends early, by the speed of an earlier run
+    in the same `place` (see `EngineSpec`). None without a comparable run or a limit of trials."""
+    estimate = cost.estimate_cost(store, config, place)
+    if not (budget.trials and estimate.time and estimate.steps):
+        return None
+    seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
+    if epochs and config.max_steps <= 0:
+        values = (epochs.low, epochs.high) if isinstance(epochs, Range) else epochs
+        seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
+    seconds *= budget.trials
+    return min(seconds, 60 * budget.minutes) if budget.minutes else seconds
+
+
+def trial_seconds(store: RunStore, trial: FrozenTrial) -> float:
+    """Return the seconds worked on a trial, even if its run was deleted after its end."""
+    if Noted.SECONDS in trial.user_attrs:
+        return float(trial.user_attrs[Noted.SECONDS])
+    run = trial_run(store, trial)
+    return run.state().worked if run is not None else 0.0

@@ -15,10 +15,11 @@ from typing import Any
 
 from finetune.config import Range
 from finetune.data import csv_cells
+from finetune.engines.registry import kept_token
 from finetune.errors import JobError, StoreError
 from finetune.evaluation import picking, report, saved_predictions
 from finetune.evaluation.picking import Picking
-from finetune.jobs import service, tokens
+from finetune.jobs import service
 from finetune.messages import decode
 from finetune.metrics import catalog, selection
 from finetune.metrics.intervals import Interval
@@ -27,9 +28,9 @@ from finetune.runs.grids import PlannedRun, SeedSpread
 from finetune.runs.names import SEED
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.search import driver, limits, space
+from finetune.search import driver, space
 from finetune.search.driver import parts
-from finetune.search.study import ERROR, PARTS, Study, trial_run
+from finetune.search.study import PARTS, Noted, Study, trial_run
 
 ENOUGH = 20  # fewest scored trials for which importance is reported
 _PATIENCE = 60.0  # seconds within which a trial being drawn has begun
@@ -51,30 +52,24 @@ class TrialRow:
 
 def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
     """Return all trials, in the order in which they were drawn."""
-    import optuna
-
-    states = optuna.trial.TrialState
-    names = {
-        states.RUNNING: "running", states.COMPLETE: "finished",
-        states.PRUNED: "pruned", states.FAIL: "failed", states.WAITING: "waiting",
-    }  # fmt: skip
-    rows = []
+    names, rows = {"COMPLETE": "finished", "FAIL": "failed"}, []
     for trial in study.trials():
         run = trial_run(store, trial)
         curve = dict(trial.intermediate_values)
         if run is not None:
             curve |= parts(run.state(), study.metric)
         choose = min if study.minimize else max
-        score = trial.value if trial.state == states.COMPLETE else None
+        score = trial.value if trial.state == study.states.COMPLETE else None
         if score is None and curve:
             score = choose(curve.values())
         run_id = run.id if run is not None else ""
-        state = "waiting" if study.is_without_run(trial) else names[trial.state]
-        reason = decode(trial.user_attrs.get(ERROR, []))
+        state = names.get(trial.state.name, trial.state.name.lower())
+        state = "waiting" if study.is_without_run(trial) else state
+        reason = decode(trial.user_attrs.get(Noted.ERROR, []))
         rows.append(
             TrialRow(
                 trial.number, run_id, state, study.values(trial), score, curve,
-                limits.trial_seconds(store, trial), reason,
+                driver.trial_seconds(store, trial), reason,
             )
         )  # fmt: skip
     return rows
@@ -97,14 +92,11 @@ def importance(study: Study) -> dict[str, float] | None:
     """Return the share of each field in the variance of the scores, largest first, by Optuna's
     fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014). None if too few trials have finished, empty
     if all scores are equal."""
-    import optuna
-
-    states = optuna.trial.TrialState
     fields = [*study.settings.space]
     finished = [
         trial
         for trial in study.trials()
-        if trial.state == states.COMPLETE and trial.params  # see `Study.outside`
+        if trial.state == study.states.COMPLETE and trial.params  # see `Study.outside`
     ]
     if len(finished) < ENOUGH or len(fields) < 2:
         return None
@@ -149,7 +141,7 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
     if budget.minutes:
         ends.append(60 * budget.minutes - spent)
     if not typical:
-        expected = limits.expected_seconds(
+        expected = driver.expected_seconds(
             store, study.config, dict(settings.space), budget, settings.spec.place
         )
         ends += [expected] if expected is not None else []
@@ -186,14 +178,8 @@ def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None
 
 def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") -> list[Run]:
     """Queue the best trial again with other seeds. They show its expected score on new pairs; its
-    own is biased because it was picked among many.
-
-    Args:
-        token: of the Hub, if the search's own is no longer known.
-
-    Raises:
-        JobError: if no trial has finished, or the best one is already repeated.
-    """
+    own is biased because it was picked among many. `token` is of the Hub, if the search's own is no
+    longer known. JobError if no trial has finished, or the best one is already repeated."""
     best, spec = best_trial(list_trials(store, study), study.minimize), study.settings.spec
     if best is None:
         raise JobError("No trial of the search has finished.", "Wait for the first one.")
@@ -207,7 +193,7 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         PlannedRun(config.changed(seed=seed, name=f"{trial.title()}{SEED}{seed}"[:300]), study.id)
         for seed in range(config.seed + 1, config.seed + 1 + seeds)
     ]
-    runs = service.start_runs(store, planned, spec, tokens.kept(study.id) or token)
+    runs = service.start_runs(store, planned, spec, kept_token(study.id) or token)
     searched = store.get(best.run_id).about().searched
     for run in runs:
         run.describe(searched=searched)
@@ -220,11 +206,7 @@ def all_runs(store: RunStore, study: Study) -> list[Run]:
 
 
 def delete_search(store: RunStore, study: Study, token: str = "") -> None:
-    """Remove a search with all its runs, ending those that train.
-
-    Args:
-        token: of the Hub, to remove the runs' data there.
-    """
+    """Remove a search with its runs, also at work, and by a `token` of the Hub their data there."""
     study.end()  # nothing more begins
     with study.lock().acquire(timeout=_PATIENCE):
         for run in all_runs(store, study):
@@ -276,8 +258,7 @@ class Expectation:
 def expected_score(
     store: RunStore, study: Study, rows: Sequence[TrialRow], best: TrialRow | None
 ) -> Expectation | None:
-    """Return the best trial's expected score on new pairs; None if its evaluations cannot be
-    read."""
+    """Return the best trial's expected score on new pairs; None if its evaluations are gone."""
     if best is None or not best.run_id:
         return None
     with contextlib.suppress(StoreError):

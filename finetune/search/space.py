@@ -32,12 +32,8 @@ def default_space() -> Space:
 
 
 def read_space(texts: Mapping[str, str]) -> Space:
-    """Parse a space as people write it: field -> `1e-5..3e-4`, `8, 16, 32`, or empty for its usual
-    range.
-
-    Raises:
-        ConfigError: names every field that cannot be searched, and every invalid range.
-    """
+    """Parse a space: field -> `1e-5..3e-4`, `8, 16, 32`, or empty for its usual range. ConfigError
+    names every field that cannot be searched, and every invalid range."""
     space: Space = {}
     problems: dict[str, str] = {}
     for name, text in texts.items():
@@ -57,8 +53,7 @@ def read_space(texts: Mapping[str, str]) -> Space:
 
 
 def check_space(space: Space, config: RunConfig) -> None:
-    """Check that every value that may be drawn can be trained with, and has an effect; raises
-    ConfigError."""
+    """Raise ConfigError if a value that may be drawn cannot be trained with, or has no effect."""
     idle = {
         "num_train_epochs": ("max_steps", config.max_steps > 0),
         "warmup_ratio": ("warmup_steps", config.warmup_steps > 0),
@@ -161,15 +156,10 @@ def number_problem(value: object, least: int, most: float = math.inf, whole: boo
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of a search. 0 removes a limit; at least one must be set.
+    """Budget of a search. 0 removes a limit; at least one must be set."""
 
-    Attributes:
-        trials: number of complete or pruned runs.
-        minutes: of training, over all trials, after which no trial begins.
-    """
-
-    trials: int = 20
-    minutes: float = 0.0
+    trials: int = 20  # complete or pruned runs
+    minutes: float = 0.0  # of training, over all trials, after which no trial begins
 
     def __post_init__(self) -> None:
         problems = {

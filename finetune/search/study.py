@@ -26,8 +26,8 @@ from pydantic import BaseModel, ValidationError
 from finetune import disk
 from finetune.config import Choices, Range, RunConfig
 from finetune.engines.base import EngineSpec
+from finetune.engines.registry import keep_token
 from finetune.errors import JobError, StoreError
-from finetune.jobs import tokens
 from finetune.metrics import catalog
 from finetune.runs.names import new_name
 from finetune.runs.run import Run
@@ -40,18 +40,23 @@ from finetune.tasks.registry import deciding_metric, find_task
 if TYPE_CHECKING:
     import optuna
 
-RUN = "run"  # trial attribute: its run
-TAKEN_UP = "taken_up"  # trial attribute: how many times its job was reattached
-SECONDS = "seconds"  # trial attribute: seconds worked on it, once it has ended
-ERROR = "error"  # trial attribute: why it failed or waits for room, by `messages.encode`
-FORM = "form"  # trial attribute: it has the form's values
-PRUNED = "pruned"  # trial attribute: the search stops it
 PARTS = 10  # parts of a trial; after each it is scored and may be pruned
 # A trial among the worst quarter so far is pruned once `_STARTUP` trials are complete and `_WARMUP`
 # of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the
 # best trial in 2 of 100, pruning by the median in 19.
 _KEPT, _STARTUP, _WARMUP = 75.0, 5, 3
 _RANDOM = 8  # trials drawn at random before the sampler learns from them
+
+
+class Noted:
+    """Attributes of a trial, in the journal."""
+
+    RUN = "run"  # its run
+    TAKEN_UP = "taken_up"  # how many times its job was reattached
+    SECONDS = "seconds"  # seconds worked on it, once it has ended
+    ERROR = "error"  # why it failed or waits for room, by `messages.encode`
+    FORM = "form"  # it has the form's values
+    PRUNED = "pruned"  # the search stops it
 
 
 class Settings(BaseModel, frozen=True):
@@ -148,19 +153,24 @@ class Study:
         return (self.folder / "END").exists()
 
     @functools.cached_property
+    def states(self) -> type[optuna.trial.TrialState]:
+        """Optuna's states of a trial."""
+        import optuna
+
+        return optuna.trial.TrialState
+
+    @functools.cached_property
     def optuna_study(self) -> optuna.Study:
         """Open Optuna's study. Raises StoreError if its journal is damaged or has another space."""
         import optuna
         from optuna.storages.journal import JournalFileBackend
-
-        from finetune.search.journal_lock import JournalLock
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if self.settings.pruning:
             pruner = make_pruner()
         journal = self.folder / "trials.log"
-        backend = JournalFileBackend(str(journal), JournalLock(journal))
+        backend = JournalFileBackend(str(journal), JournalLock(journal))  # type: ignore[arg-type]
         with self._reading():
             return optuna.create_study(
                 storage=optuna.storages.JournalStorage(backend),
@@ -184,19 +194,17 @@ class Study:
             ) from error
 
     def draw(self) -> optuna.Trial:
-        """Draw the next trial. The first one is the unchanged configuration; if it fails, so is the
-        second."""
+        """Draw the next trial: first the configuration as it is, twice if it fails; then others."""
         import optuna
 
-        states = optuna.trial.TrialState
         trials, apart = self.trials(), bool(self.outside)
-        forms = [trial for trial in trials if FORM in trial.user_attrs or not trial.number]
+        forms = [trial for trial in trials if Noted.FORM in trial.user_attrs or not trial.number]
         # Not those that a killed process has only half drawn.
-        tried = [form for form in forms if {RUN, ERROR} & form.user_attrs.keys()]
-        if len(tried) < 2 and all(form.state == states.FAIL for form in forms):
+        tried = [form for form in forms if {Noted.RUN, Noted.ERROR} & form.user_attrs.keys()]
+        if len(tried) < 2 and all(form.state == self.states.FAIL for form in forms):
             values = self.settings.config
             form = {} if apart else {name: values[name] for name in self.settings.space}
-            self.optuna_study.enqueue_trial(form, user_attrs={FORM: True})
+            self.optuna_study.enqueue_trial(form, user_attrs={Noted.FORM: True})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # Seeded by its number, so that another process does not draw the same.
@@ -204,14 +212,13 @@ class Study:
                 seed=self.config.seed + len(trials), n_startup_trials=_RANDOM, multivariate=True,
                 group=apart,  # otherwise the fields of a trial without values are drawn one by one
             )  # fmt: skip
-        is_form = apart and any(trial.state == states.WAITING for trial in self.trials())
+        is_form = apart and any(trial.state == self.states.WAITING for trial in self.trials())
         with self._reading():
             space = {} if is_form else distributions(dict(self.settings.space))
             return self.optuna_study.ask(space)
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """Return all trials, in the order in which they were drawn. Raises StoreError if they were
-        drawn from another space."""
+        """Return all trials in their order. StoreError if they were drawn from another space."""
         with self._reading():
             trials = self.optuna_study.get_trials(deepcopy=False)
             space = distributions(dict(self.settings.space))
@@ -223,14 +230,7 @@ class Study:
 
     def is_without_run(self, trial: optuna.trial.FrozenTrial) -> bool:
         """True if a drawn trial waits for room in the queue."""
-        import optuna
-
-        states = optuna.trial.TrialState
-        return trial.state == states.RUNNING and RUN not in trial.user_attrs
-
-    def is_half_drawn(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """True if the process drawing a trial was killed before it had all values."""
-        return self.is_without_run(trial) and trial.params.keys() != self.settings.space.keys()
+        return trial.state == self.states.RUNNING and Noted.RUN not in trial.user_attrs
 
     def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
         """Return a running trial, to report scores and set attributes. `ask` alone gives one only
@@ -238,6 +238,24 @@ class Study:
         import optuna
 
         return optuna.trial.Trial(self.optuna_study, trial._trial_id)
+
+
+class JournalLock:
+    """Held while lines are added to Optuna's journal; the system releases it if its process dies.
+    Optuna's own lock is a file: if a killed process leaves one, everybody waits 30 seconds."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal, self._lock = journal, FileLock(journal.with_name(".trials.lock"))
+
+    def acquire(self) -> bool:
+        """Wait for the lock, and remove a partial line left in the journal by a killed process.
+        Otherwise the next line would be damaged."""
+        self._lock.acquire()
+        disk.remove_partial_line(self._journal)
+        return True
+
+    def release(self) -> None:
+        self._lock.release()
 
 
 _opened = functools.lru_cache(maxsize=256)(Study)  # its journal is read on, not reread
@@ -258,13 +276,9 @@ def create_study(
     token: str = "",
     **options: Any,
 ) -> Study:
-    """Create a study whose first trial is the configuration itself.
-
-    Args:
-        config: with numbers for automatic values that are searched.
-        token: of the Hub, for an engine that asks it.
-        options: further values of `Settings`.
-    """
+    """Create a study whose first trial is the configuration itself, with numbers for automatic
+    values that are searched. `token` is of the Hub, for an engine that asks it; `options` are
+    further values of `Settings`."""
     folder = store.root / "studies"
     study = Study(folder / new_id(folder))
     values = config.to_dict()
@@ -275,7 +289,7 @@ def create_study(
     )  # fmt: skip
     with disk.writing(study.folder):
         study.folder.mkdir(parents=True)
-    tokens.keep(study.id, token)
+    keep_token(study.id, token)
     disk.write_atomically(study.folder / "study.json", settings.model_dump_json(indent=2) + "\n")
     return study
 
@@ -301,7 +315,7 @@ def find_study(store: RunStore, study_id: str) -> Study:
 
 def trial_run(store: RunStore, trial: optuna.trial.FrozenTrial) -> Run | None:
     """Return the run of a trial; None if it was deleted."""
-    run_id = trial.user_attrs.get(RUN)
+    run_id = trial.user_attrs.get(Noted.RUN)
     try:
         return store.everyone.get(run_id)
     except StoreError:

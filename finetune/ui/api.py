@@ -173,12 +173,12 @@ class Api:
         the report has it as `sure`, and `review` is the path of a file with these rows.
         """
         with self._store_of(request) as store:
-            return _batch(predict.get_prediction(store, batch_id))
+            return _batch(predict.PredictionJob.find(store, batch_id))
 
     def cancel_batch(self, request: gr.Request, batch_id: str) -> dict:
         """Cancel a batch; predicted rows are kept."""
         with self._store_of(request) as store:
-            job = predict.get_prediction(store, batch_id)
+            job = predict.PredictionJob.find(store, batch_id)
             job.cancel()
             return _batch(job)
 

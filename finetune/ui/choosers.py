@@ -136,7 +136,7 @@ class ProbeForm(Panel):
     @handler("poller.submit")
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """Show the probe's progress, and its ranking once it has ended."""
-        return self._shown(probe.get_probe(store, job_id), event)
+        return self._shown(probe.ProbeJob.find(store, job_id), event)
 
     def _shown(self, job: probe.ProbeJob, event: gr.EventData | None = None) -> Updates:
         state = job.state()
@@ -148,7 +148,7 @@ class ProbeForm(Panel):
         """Put the pressed checkpoint into the form, or stop the probe."""
         choice = elements.event_data(event)
         if choice.get("field") == "stop":
-            probe.get_probe(store, job_id).request_stop()
+            probe.ProbeJob.find(store, job_id).request_stop()
             return {self.message: feedback.note(gettext("Stopping after this one."))}
         text = gettext("The checkpoint is in the form. Press Train to start.")
         return {self.checkpoint: choice.get("value"), self.message: feedback.note(text)}

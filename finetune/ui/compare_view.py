@@ -15,8 +15,8 @@ from markupsafe import Markup
 from finetune.errors import DataError, NoSuchRun, StoreError
 from finetune.evaluation import gate, picking, ranking, release, report
 from finetune.evaluation.gate import Judgement, Limits
-from finetune.jobs import compare, run_table
-from finetune.jobs.compare import ComparisonJob
+from finetune.jobs import evaluate, run_table
+from finetune.jobs.evaluate import ComparisonJob
 from finetune.jobs.run_table import RunRow
 from finetune.metrics import catalog, shared_rows
 from finetune.metrics.catalog import LOSS
@@ -242,14 +242,14 @@ class ReleaseCheck(Panel):
             judged = release.check_release(*runs, limits)
             return {self.message: "", self.result: result(judged)}
         path = upload_limits.path(store.visitor, golden)
-        job = compare.start_check(store, *runs, limits, path, Path(golden).name)
+        job = evaluate.start_release_check(store, *runs, limits, path, Path(golden).name)
         return {self.message: "", self.result: progress(job.state())} | self._polled(job)
 
     @handler("poller.submit")
     def on_tick(self, store: RunStore, new: str, event: gr.EventData) -> Updates:
         """Show the job's progress, then its judgement."""
         job = ComparisonJob.of(store.get(new), "release")
-        compare.tidy_golden(store, job)
+        evaluate.tidy_golden(store, job)
         return self._polled(job, event)
 
     def _polled(self, job: ComparisonJob, event: gr.EventData | None = None) -> Updates:

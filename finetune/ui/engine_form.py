@@ -15,7 +15,7 @@ import gradio as gr
 from finetune import owners
 from finetune.engines import registry, spending
 from finetune.engines.base import HERE, EngineOptions, EngineSpec
-from finetune.engines.billed import BilledEngine, BilledOptions
+from finetune.engines.spending import BilledEngine, BilledOptions
 from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore

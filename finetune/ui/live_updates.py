@@ -19,7 +19,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.errors import StoreError
-from finetune.hub import script_bundle
+from finetune.hub import downloads
 from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.runs.events import FirstBatch, Phase
@@ -178,7 +178,7 @@ def lesson(moment: str) -> Markup:
 
 def code(run: Run) -> Markup:
     """The plain script, and a link to it with the run's values once there is a model."""
-    script = script_bundle.SCRIPT.read_text(encoding="utf-8")
+    script = downloads.SCRIPT.read_text(encoding="utf-8")
     return render("code.html", script=script, run=run)
 
 

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections, ranking
-from finetune.hub import downloads, script_bundle
+from finetune.hub import downloads
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.export import ExportJob
 from finetune.runs.store import RunStore
@@ -113,7 +113,7 @@ def run_download(store: RunStore, request: Request) -> Response:
         case "model.zip":
             content = downloads.model_zip(run)
         case "script.zip":
-            content = script_bundle.script_zip(run, store)
+            content = downloads.script_zip(run, store)
         case "onnx.zip":
             content = ExportJob.of(run).zipped()
         case "events.csv":
@@ -144,7 +144,7 @@ def search_download(store: RunStore, request: Request) -> Response:
 
 def batch_result(store: RunStore, request: Request) -> Response:
     """A predicted file as far as it is written, or those of its rows that are unsure."""
-    batch = predict.get_prediction(store, request.path_params["batch_id"])
+    batch = predict.PredictionJob.find(store, request.path_params["batch_id"])
     files = {"result": (batch.result, "predicted"), "review": (batch.review, "unsure")}
     file, name = files.get(request.path_params["kind"], (None, ""))
     if file is None:

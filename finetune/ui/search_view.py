@@ -10,7 +10,7 @@ from finetune.config import Range, hyperparameters
 from finetune.errors import FinetuneError
 from finetune.metrics.catalog import find
 from finetune.runs.store import RunStore
-from finetune.search import limits, results
+from finetune.search import driver, results
 from finetune.search.results import TrialRow
 from finetune.search.study import PARTS, Study, find_study, studies
 from finetune.ui import charts, feedback
@@ -65,7 +65,7 @@ def page(store: RunStore, study_id: str) -> Markup:
         hyperparameters=hyperparameters(),
         value_text=_value_text,
         importance=results.importance(study),
-        price=limits.trial_price(study.settings.spec),
+        price=driver.trial_price(study.settings.spec),
         best_chart=_best_chart(study, rows, metric),
         curves=_curves(study, rows, best),
         parallel=lines,

@@ -32,7 +32,7 @@ from finetune.jobs.run_table import value_text
 from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.store import RunStore
-from finetune.search import limits
+from finetune.search import driver
 from finetune.search.space import (
     DEFAULT,
     Budget,
@@ -189,7 +189,7 @@ def read_search(values: Sequence[Any], spec: EngineSpec) -> tuple[Space, Budget,
     trials, minutes, parallel, keep = values[len(FIELDS) : SEARCH_COUNT]
     options = {"parallel": elements.number(parallel, whole=True), "keep_pruned": bool(keep)}
     budget = Budget(elements.number(trials, whole=True), elements.number(minutes))
-    limits.check_price(budget, spec)
+    driver.check_price(budget, spec)
     return space, budget, options
 
 

@@ -32,7 +32,7 @@ import pytest
 from finetune.config import RunConfig
 from finetune.engines import supervisor
 from finetune.engines.base import HERE, AttemptStatus, Engine, EngineSpec, write_spec
-from finetune.engines.log_lines import LogLine
+from finetune.engines.supervisor import LogLine
 from finetune.jobs import scheduler, service
 from finetune.runs import events
 from finetune.runs.job_folder import hold_lock

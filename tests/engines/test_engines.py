@@ -19,14 +19,14 @@ from huggingface_hub import HfApi
 from finetune.__main__ import main as command_line
 from finetune.cli import train
 from finetune.config import RunConfig
-from finetune.engines import hub_jobs, log_lines, registry, spending, supervisor
+from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.registry import check_config, make_spec
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.hub import client
-from finetune.jobs import scheduler, service, tokens, workers
+from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
@@ -204,7 +204,7 @@ class FormerToo(SimulatedJob):
 
     def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
         for text in super().follow(run, spec):
-            log_line = log_lines.decode(text)
+            log_line = supervisor.decode(text)
             assert log_line is not None
             yield log_line._replace(attempt=log_line.attempt - 1, line=b'{"former": 1}').encode()
             yield text
@@ -510,7 +510,7 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     assert "Sign in as ada" in begun_by(run, spec).remedy
     assert read_spec(run).job == name
     assert hub.jobs.last.stage in ("SCHEDULING", "RUNNING")
-    tokens.keep(run.id, TOKEN)
+    registry.keep_token(run.id, TOKEN)
     service.delete_run(store, run, "eves-token")
     assert hub.jobs.last.stage == "CANCELED"
     # Nothing asks for its log any more.
@@ -629,18 +629,18 @@ def test_a_run_whose_bucket_was_deleted_goes_on_here(
 
 def test_frames_are_known_among_other_lines() -> None:
     content = b'{"a": 1}\n\n{"b": "\xc3\xa9"}\n{"cut'
-    made = log_lines.split(content, 2, 10)
+    made = supervisor.split(content, 2, 10)
     assert [(log_line.offset, log_line.line) for log_line in made] == [
         (10, b'{"a": 1}'), (19, b""), (20, b'{"b": "\xc3\xa9"}'),
     ]  # fmt: skip
-    assert [log_lines.decode(log_line.encode()) for log_line in made] == made
+    assert [supervisor.decode(log_line.encode()) for log_line in made] == made
     for text in (
         "step 3: loss 0.5",
         '@finetune 1 5 {"a": 1',
         "@finetune 1 {}",
         "x @finetune 1 5 {}",
     ):
-        assert log_lines.decode(text) is None
+        assert supervisor.decode(text) is None
 
 
 def test_options_that_are_wrong_are_all_named() -> None:

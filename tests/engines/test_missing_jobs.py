@@ -16,8 +16,8 @@ from finetune.config import RunConfig
 from finetune.engines import hub_jobs, registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, resume, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
-from finetune.engines.log_lines import LogLine
 from finetune.engines.run_bucket import SAVED, RunBucket
+from finetune.engines.supervisor import LogLine
 from finetune.errors import PublishError
 from finetune.hub import client
 from finetune.hub.client import Absent

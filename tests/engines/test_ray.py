@@ -24,10 +24,10 @@ from safetensors.torch import load_file
 from finetune import owners
 from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
-from finetune.engines import attempt, ray_connection, ray_machines, ray_node
+from finetune.engines import base, ray_machines, ray_node
 from finetune.engines.base import EngineSpec, read_spec, write_spec
-from finetune.engines.ray_connection import connected
 from finetune.engines.ray_files import scorer_on_cluster
+from finetune.engines.ray_machines import connected
 from finetune.engines.registry import make_spec, open_engine
 from finetune.errors import JobError
 from finetune.inference import files
@@ -515,13 +515,13 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
     for address, text in (("", "No Ray cluster is named"), ("auto", "'auto' is no address")):
         spec = make_spec("ray", {"address": address})
         with pytest.raises(JobError, match=text):
-            ray_connection.cluster_address(spec)
+            ray_machines.cluster_address(spec)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    assert ray_connection.cluster_address(EngineSpec(engine="ray")) == "10.0.0.2:6379"
+    assert ray_machines.cluster_address(EngineSpec(engine="ray")) == "10.0.0.2:6379"
     named = make_spec("ray", {"address": "10.0.0.1:6379"})
-    assert ray_connection.cluster_address(named) == "10.0.0.1:6379"
+    assert ray_machines.cluster_address(named) == "10.0.0.1:6379"
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    assert ray_connection.cluster_address(named) == "10.0.0.2:6379"
+    assert ray_machines.cluster_address(named) == "10.0.0.2:6379"
 
 
 @pytest.fixture
@@ -529,8 +529,8 @@ def second_attempt(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.M
     """A run as its worker of the second attempt sees it."""
     run = store.create(toy_config)
     write_spec(run, EngineSpec(engine="ray", attempt=2))
-    monkeypatch.setenv(attempt.ATTEMPT, "2")
-    return attempt.as_attempt(run)
+    monkeypatch.setenv(base.ATTEMPT, "2")
+    return base.as_attempt(run)
 
 
 def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt: Run) -> None:
@@ -545,7 +545,7 @@ def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt
         run.begin_checkpoint,
         run.check_writable,  # before a model or predictions are saved
     ):
-        with pytest.raises(attempt.Superseded):
+        with pytest.raises(base.Superseded):
             write()
     assert run.events_file.read_bytes() == before
     assert run.checkpoints() == []
@@ -558,16 +558,16 @@ def test_the_command_carries_an_attempt_out_here_or_ends(
 ) -> None:
     """Though its engine spec names another engine, and another process holds its lock."""
     write_spec(second_attempt, EngineSpec(engine="ray", attempt=present, job="a"))
-    monkeypatch.delenv(attempt.ATTEMPT)
+    monkeypatch.delenv(base.ATTEMPT)
     with workers.worker_lock(second_attempt):
         words = [sys.executable, "-m", "finetune", "train", "--run", str(second_attempt.folder)]
-        variables = {**os.environ, attempt.ATTEMPT: "2"}
+        variables = {**os.environ, base.ATTEMPT: "2"}
         done = subprocess.run(words, env=variables, capture_output=True, text=True)
     if present == 2:
         assert done.returncode == 0, done.stderr
         assert second_attempt.state().status == "finished"
     else:
-        assert done.returncode == attempt.LOST
+        assert done.returncode == base.LOST
         assert "a later attempt has this run" in done.stdout
         assert second_attempt.tail()[0] == []
 

@@ -18,7 +18,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.evaluation import probe
 from finetune.evaluation.probe import Probed, ProbeReport
 from finetune.jobs import probe as jobs
-from finetune.jobs import worker_files
+from finetune.jobs import workers
 from finetune.metrics import cross_fitting
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows
@@ -238,7 +238,7 @@ def test_its_worker_reads_the_pairs_and_every_checkpoint_and_no_more(
     job = jobs.probe_of(store, RunConfig(), names)
     job.folder.mkdir(parents=True)
     request = {"config": RunConfig().to_dict(), "checkpoints": names}
-    allowed = worker_files.of_job("probe", store.root, job, request)
+    allowed = workers.job_files("probe", store.root, job, request)
     assert allowed is not None
     files = " ".join((*allowed.reads, *allowed.writes))
     for part in (job.id, "google-bert--bert-base-uncased", "FacebookAI--roberta-base", "/data/"):

@@ -18,7 +18,7 @@ from finetune.data.check_report import CheckReport
 from finetune.disk import write_atomically
 from finetune.evaluation import report, saved_predictions
 from finetune.findings import Example, Finding
-from finetune.hub import curves_picture, model_card
+from finetune.hub import model_card
 from finetune.inference import decision_rule
 from finetune.jobs import check
 from finetune.runs import events
@@ -173,10 +173,10 @@ def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Ru
     assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
     splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
     assert splits == ["validation", "test"]
-    picture = curves_picture.curves_png(run.state())
+    picture = model_card.curves_png(run.state())
     assert picture is not None
     assert picture.startswith(b"\x89PNG")
-    assert curves_picture.curves_png(store.create(RunConfig()).state()) is None
+    assert model_card.curves_png(store.create(RunConfig()).state()) is None
 
 
 def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:

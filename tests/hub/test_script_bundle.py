@@ -24,7 +24,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, StoreError
-from finetune.hub import model_card, script_bundle
+from finetune.hub import downloads, model_card
 from finetune.inference.predictor import Predictor
 from finetune.jobs import pipeline
 from finetune.runs import events
@@ -72,7 +72,7 @@ def repeat(run: Run, store: RunStore) -> Path:
 
 
 def unpacked(run: Run, store: RunStore) -> Path:
-    pieces = list(script_bundle.script_zip(run, store))
+    pieces = list(downloads.script_zip(run, store))
     assert len(pieces) > 3  # it is not held as a whole
     with zipfile.ZipFile(io.BytesIO(b"".join(pieces))) as bundle:
         bundle.extractall(store.root.parent / "bundle")
@@ -233,7 +233,7 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
     dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
     run = store.create(RunConfig(dataset=dataset, torch_compile=True, optim="adafactor"))
     with pytest.raises(StoreError, match="has no model"):
-        script_bundle.script_zip(run, store)
+        downloads.script_zip(run, store)
     assert "script.zip" not in live_updates.code(run)
     toys.copy_model(toy_checkpoint, run.best)
     run.append(events.Started(device="CPU (2 threads)", processes=2))
@@ -244,7 +244,7 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
     )  # fmt: skip
     run.append(prepared)
     with pytest.raises(DataError, match="have changed since run"):
-        script_bundle.script_zip(run, store)
+        downloads.script_zip(run, store)
     pairs = splits.load_pairs(run.config(), store.root)
     run.append(prepared.model_copy(update={"fingerprint": pairs.fingerprint}))
     folder = unpacked(run, store)

@@ -264,7 +264,7 @@ def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelle
     store: RunStore, start: Callable[[str, int], predict.PredictionJob]
 ) -> None:
     job = start("long.csv", 60_000)
-    assert predict.get_prediction(store, job.id).state().status == "running"
+    assert predict.PredictionJob.find(store, job.id).state().status == "running"
     until(lambda: job.state().done > 0, 60)
     job.cancel()
     until(lambda: job.state().status != "running", 60)
@@ -300,10 +300,10 @@ def test_a_batch_is_nobody_elses(
     job = start("mine.csv", 2)
     for other in (Visitor(names=("b",)), Visitor(names=())):
         with pytest.raises(DataError, match="no such prediction"):
-            predict.get_prediction(store.for_visitor(other), job.id)
+            predict.PredictionJob.find(store.for_visitor(other), job.id)
     for wrong in ("../x", "", None, 7, "x" * 10**6, job.id + "/../" + job.id):
         with pytest.raises(DataError, match="no such prediction"):
-            predict.get_prediction(store, wrong)
+            predict.PredictionJob.find(store, wrong)
 
 
 def test_the_latest_predictions_stay_though_the_clock_was_set_back(

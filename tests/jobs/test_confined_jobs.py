@@ -21,9 +21,8 @@ from finetune.evaluation import speed
 from finetune.evaluation.gate import Limits
 from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import check, compare, predict, probe, scheduler, service, workers
-from finetune.jobs.compare import ComparisonJob
-from finetune.jobs.evaluate import EvaluationJob
+from finetune.jobs import check, evaluate, predict, probe, scheduler, service, workers
+from finetune.jobs.evaluate import ComparisonJob, EvaluationJob
 from finetune.jobs.export import ExportJob
 from finetune.jobs.push import Approvals, PushJob
 from finetune.owners import Identities, Visitor
@@ -188,7 +187,7 @@ def check_release(store: RunStore, run: Run) -> JobFolder:
     path.write_text(GOLDEN)
     others = [other for other in store.runs() if other.id != run.id]
     old = next((other for other in others if other.config().seed == 1), run)
-    return compare.start_check(store, run, old, Limits(), path, path.name)
+    return evaluate.start_release_check(store, run, old, Limits(), path, path.name)
 
 
 def try_checkpoints(store: RunStore, run: Run) -> JobFolder:
@@ -280,7 +279,7 @@ def test_every_kind_of_job_does_its_work_confined(
     judgement = ComparisonJob.of(run, "release").judgement
     assert judgement is not None
     assert judgement.examples == GOLDEN.count("\n") - 1
-    compare.start_measuring(ada, run)
+    evaluate.start_measuring(ada, run)
     ended(ComparisonJob.of(run, "speed"))
     assert all(speed.read_speed(each) for each in (run, other))
     pushed = PushJob.of(run).state().pushed

@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import Trial, TrialState
 
 from finetune import config as run_config
 from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
-from finetune.engines import spending
+from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.engines.registry import make_spec
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
-from finetune.jobs import cost, scheduler, service, tokens, workers
+from finetune.jobs import cost, scheduler, service, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.search import driver, limits, results
+from finetune.search import driver, results
 from finetune.search.driver import advance_all
 from finetune.search.space import (
     Budget,
@@ -474,7 +474,7 @@ def test_how_long_a_search_takes_is_said_by_the_speed_of_an_earlier_run(
     monkeypatch.setattr(cost, "estimate_cost", lambda *_: cost.Estimate(steps=steps, time=known[0]))
 
     def expected(**budget: float) -> float | None:
-        return limits.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
+        return driver.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
 
     assert expected(trials=10) is None
     assert expected(trials=10, minutes=2) is None
@@ -584,12 +584,12 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
         write_spec(run, spec.model_copy(update={"job": f"ada/{run.id}"}))
         run.append(events.Started(device="cpu"))
         Queue(store.root).remove(run.id)
-    tokens._tokens.clear()  # as when the app is started again
+    registry._tokens.clear()  # as when the app is started again
     assert {run.state().status for run in runs} == {"interrupted"}
     assert driver.advance(store, study)
     assert "keeps no token of the Hub" in str(search_view.page(store, study.id))
     driver.go_on(store, study, TOKEN)
-    assert {tokens.kept(run.id) for run in runs} == {TOKEN}
+    assert {registry.kept_token(run.id) for run in runs} == {TOKEN}
     assert set(Queue(store.root).waiting()) == {run.id for run in runs}
     assert not driver.lacks_token(study)
     assert driver.advance(store, study)
@@ -674,7 +674,7 @@ def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_sea
     text = str(search_view.page(store, study.id))
     assert "Repeat it with 3 other seeds, at most $1.20" in text
     again = results.repeat_best(store, study)
-    assert [tokens.kept(run.id) for run in again] == ["secret"] * 3
+    assert [registry.kept_token(run.id) for run in again] == ["secret"] * 3
 
 
 def test_a_search_that_is_over_stays_so_when_its_runs_are_deleted(
@@ -770,15 +770,15 @@ def test_a_damaged_study_is_named(
     last = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
     with monkeypatch.context() as patch:
         advanced: list[str] = []
-        begin = driver._begin
+        draw = Study.draw
 
-        def stumble(store: RunStore, study: Study) -> bool:
+        def stumble(study: Study) -> Trial:
             advanced.append(study.id)
             if study == first:
                 raise RuntimeError("a bug")
-            return begin(store, study)
+            return draw(study)
 
-        patch.setattr(driver, "_begin", stumble)
+        patch.setattr(Study, "draw", stumble)
         first = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
         driver.advance_all(store)  # the others go on
         driver.advance_all(store)

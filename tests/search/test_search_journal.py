@@ -57,7 +57,7 @@ def test_a_process_that_dies_while_it_writes_holds_nobody_up(store: RunStore) ->
     code = """
         import os, signal, sys
         from pathlib import Path
-        from finetune.search.journal_lock import JournalLock
+        from finetune.search.study import JournalLock
         journal = Path(sys.argv[1])
         JournalLock(journal).acquire()
         with journal.open("ab", buffering=0) as file:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.cli import train
-from finetune.jobs import pipeline, worker, worker_files, workers
+from finetune.jobs import pipeline, worker, workers
 from finetune.jobs.pipeline import StopSwitch
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
@@ -37,7 +37,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers be stand-ins. They are not confined: tests lie where a worker looks for nothing,
     and `HOLD` is no variable of the app."""
     monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
-    monkeypatch.setattr(worker_files, "of_run", lambda run: None)
+    monkeypatch.setattr(workers, "run_files", lambda run: None)
     monkeypatch.setattr(workers, "visible_environment", lambda: dict(os.environ))
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
 from finetune.errors import ConfigError
-from finetune.jobs import ranks, service, workers
+from finetune.jobs import service, train, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import distributed
@@ -103,7 +103,7 @@ def test_an_accelerate_configuration_is_passed_on_or_refused(
         distributed.check_accelerate_config(config)
     (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
     distributed.check_accelerate_config(config)
-    words = ranks.launch_command(store.create(config))
+    words = train.launch_command(store.create(config))
     assert words[words.index("--config_file") + 1] == config.accelerate_config
     assert "--num_processes" not in words  # the file's
     monkeypatch.setitem(os.environ, "SPACE_ID", "ada/space")

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 
 from finetune.errors import DataError
 from finetune.evaluation.gate import Judgement, Limits
-from finetune.jobs import compare
-from finetune.jobs.compare import ComparisonJob
+from finetune.jobs import evaluate
+from finetune.jobs.evaluate import ComparisonJob
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import compare_view
@@ -117,17 +117,17 @@ def test_a_check_of_a_file_without_labels_or_of_no_table_is_refused(
     path = write_csv(tmp_path / "g.csv", [("sentence1", "sentence2"), ("a cat", "a dog")])
     limits = Limits()
     with pytest.raises(DataError, match="has no column of labels"):
-        compare.start_check(store, runs[0], runs[1], limits, path, "g.csv")
+        evaluate.start_release_check(store, runs[0], runs[1], limits, path, "g.csv")
     path = golden_file(tmp_path)
-    job = compare.start_check(store, runs[0], runs[1], limits, path, "golden.csv")
+    job = evaluate.start_release_check(store, runs[0], runs[1], limits, path, "golden.csv")
     until(lambda: not job.state().running)
     assert job.state().error == ""
     judged = job.judgement
     assert judged is not None
-    compare.tidy_golden(store, job)
+    evaluate.tidy_golden(store, job)
     with pytest.raises(DataError, match="is a golden file"):
         store.uploads.add({"train": path})
     seen = TypeAdapter(Judgement).dump_json(replace(judged, seen=True))
     (job.folder / "judgement.json").write_bytes(seen)
-    compare.tidy_golden(store, job)
+    evaluate.tidy_golden(store, job)
     store.uploads.add({"train": path})

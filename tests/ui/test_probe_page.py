@@ -68,9 +68,9 @@ def test_nobody_sees_anothers_probe(store: RunStore, monkeypatch: pytest.MonkeyP
     assert probe.probe_of(bob, RunConfig(), names).folder != job.folder
     job.folder.mkdir(parents=True)
     job.describe_job("probe", ada.visitor.name, {})
-    assert probe.get_probe(ada, job.id).folder == job.folder
+    assert probe.ProbeJob.find(ada, job.id).folder == job.folder
     with pytest.raises(DataError, match="no such comparison"):
-        probe.get_probe(bob, job.id)
+        probe.ProbeJob.find(bob, job.id)
 
 
 @pytest.mark.long

@@ -66,7 +66,7 @@ class PredictedRows(Panel):
     @handler("filters.change", latest=True)
     def on_filter(self, store: RunStore, job_id: str, order: Order, *filters: Any) -> Updates:
         """List the rows that the filters choose."""
-        job = predict.get_prediction(store, job_id)
+        job = predict.PredictionJob.find(store, job_id)
         return self._rows(job, job.state(), order | {"first": 0}, *filters)
 
     @handler("table.click", trigger_mode="multiple")
@@ -75,7 +75,7 @@ class PredictedRows(Panel):
     ) -> Updates:
         """Turn a page, sort by a column, or correct an answer."""
         clicked = event_data(event)
-        job = predict.get_prediction(store, clicked.get("run"))
+        job = predict.PredictionJob.find(store, clicked.get("run"))
         state = job.state()
         match clicked.get("do"):
             case "page":
@@ -93,7 +93,7 @@ class PredictedRows(Panel):
     @handler()
     def on_start(self, store: RunStore, job_id: str) -> Updates:
         """Put the run's pairs and the corrected ones into the form and show the form."""
-        config = predict.corrected_run(store, predict.get_prediction(store, job_id))
+        config = predict.corrected_run(store, predict.PredictionJob.find(store, job_id))
         return form.opened(self.filled, store, config) | {self.message: ""}
 
     def shown(self, job: PredictionJob, state: PredictionState) -> Updates:
@@ -323,7 +323,7 @@ class FilePredictions(Panel):
     @handler("cancel.click")
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
         """Cancel the job and keep the rows already predicted."""
-        predict.get_prediction(store, job_id).cancel()
+        predict.PredictionJob.find(store, job_id).cancel()
         text = gettext("Cancelling: what is judged by then is kept.")
         return {self.message: feedback.note(text)}
 
@@ -331,7 +331,7 @@ class FilePredictions(Panel):
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """Show the job's progress, then its result."""
         try:
-            return self._shown(store, predict.get_prediction(store, job_id), event)
+            return self._shown(store, predict.PredictionJob.find(store, job_id), event)
         except FinetuneError as error:
             stop = {self.poller: elements.stop_polling(event)}
             return {self.view: feedback.show_errors(error), **stop}

@@ -14,7 +14,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from finetune.errors import FinetuneError
-from finetune.hub import curves_picture, model_card, push_plan
+from finetune.hub import model_card, push_plan
 from finetune.hub.push_plan import PushRequest
 from finetune.jobs.export import ExportJob, ExportState
 from finetune.jobs.push import Approvals, PushJob, PushState
@@ -155,7 +155,7 @@ class PublishTab(Panel):
         summary = run.state()
         text = model_card.card_text(run, summary, name, request.licence)
         _, metadata, body = text.split("---\n", 2)
-        if picture := curves_picture.curves_png(summary):
+        if picture := model_card.curves_png(summary):
             address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
             body = body.replace(f"]({model_card.PICTURE})", f"]({address})")
         return {self.card: f"{body.strip()}\n\n## Metadata\n\n```yaml\n{metadata}```"}

@@ -12,7 +12,7 @@ import gradio as gr
 
 from finetune.engines import registry
 from finetune.errors import NoSuchRun, PublishError
-from finetune.jobs import compare, run_table, service
+from finetune.jobs import evaluate, run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -207,7 +207,7 @@ class RunsTab(Panel):
         if action == "open":
             return self._open(store, view, target, words)
         if action == "measure":
-            compare.start_measuring(store, store.get(target))
+            evaluate.start_measuring(store, store.get(target))
         if action == "search":
             view["search"] = target
         elif action == "stop-search":

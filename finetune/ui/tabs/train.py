@@ -29,7 +29,7 @@ from finetune.jobs import cost, evaluate, service
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.search import driver, limits
+from finetune.search import driver
 from finetune.ui import (
     auth,
     elements,
@@ -220,8 +220,8 @@ class TrainTab(Panel):
             space, budget, _options = train_plan.read_search(searched, spec)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
-        seconds = limits.expected_seconds(store, config, space, budget, spec.place)
-        price, first = limits.trial_price(spec), driver.first_trial(store, config, space)
+        seconds = driver.expected_seconds(store, config, space, budget, spec.place)
+        price, first = driver.trial_price(spec), driver.first_trial(store, config, space)
         apart = train_plan.outside_text(space, first)
         return {self.planned: train_plan.expected(seconds, budget, price, apart)}
 
