@@ -28,8 +28,7 @@ from finetune.evaluation import cross_validation, file_shift, saved_predictions
 from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
 from finetune.inference import decision_rule, file_request
 from finetune.inference.file_request import PredictionRequest
-from finetune.inference.result_files import PREDICTION
-from finetune.inference.shown_rows import ShownRow, shortened
+from finetune.inference.result_files import PREDICTION, ShownRow, shortened
 from finetune.metrics import classification, label_free
 from finetune.metrics.calibration import Logits
 from finetune.metrics.shared_rows import SharedRows, rows_worth

@@ -23,10 +23,10 @@ from finetune.data import checkpoint_files
 from finetune.environment import devices
 from finetune.errors import DataError, FinetuneError, some
 from finetune.evaluation import baselines
-from finetune.evaluation.vectors import Vectors, encode
+from finetune.evaluation.baselines import Vectors, encode
 from finetune.messages import Text
 from finetune.messages import message as _
-from finetune.metrics import catalog, cross_fitting
+from finetune.metrics import catalog, selection
 from finetune.metrics.classification import Indices
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows
@@ -166,7 +166,7 @@ def probe(
         )
     shared = text_hashes.shared_rows(drawn.first, drawn.second)
     strata = one_stratum(task.strata(drawn.targets))
-    fold_of = cross_fitting.assign_folds(strata, FOLDS, shared.fold_groups(FOLDS))
+    fold_of = selection.assign_folds(strata, FOLDS, shared.fold_groups(FOLDS))
     setting = _Setting(drawn, fold_of, target, config.max_length, shared)
     found: list[Probed] = []
     answers: dict[str, Targets] = {}

@@ -25,8 +25,8 @@ from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
 from finetune.metrics import catalog, intervals
 from finetune.metrics.catalog import Metric
-from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
+from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary

@@ -19,9 +19,17 @@ from finetune.data.table import Table, is_filled, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.other_answers import OtherAnswers
-from finetune.inference.result_files import DECISION, TRAINED_ON, ColumnTypes, Line
+from finetune.inference.result_files import (
+    DECISION,
+    TRAINED_ON,
+    UNSURE,
+    ColumnTypes,
+    Line,
+    PredictedRow,
+    ShownRow,
+    ShownRows,
+)
 from finetune.inference.scorer import Precision, Scorer
-from finetune.inference.shown_rows import UNSURE, PredictedRow, ShownRow, ShownRows
 from finetune.metrics import classification
 from finetune.metrics.shared_rows import SharedRows
 from finetune.runs import pair_index

@@ -10,7 +10,7 @@ from finetune.config import RunConfig
 from finetune.environment import project
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.training import distributed
+from finetune.training.accelerator import is_single_process
 
 
 def launch_if_several(run: Run) -> None:
@@ -42,7 +42,7 @@ def launch_command(run: Run) -> list[str]:
 
 def leave(status: int) -> int:
     """End one of several processes at once: torch's threads can abort a process that winds up."""
-    if not distributed.is_single_process():
+    if not is_single_process():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from finetune.metrics import calibration, catalog, classification, cross_fitting
+from finetune.metrics import calibration, catalog, classification, selection
 from finetune.metrics.calibration import Calibration, Logits, Reliability
 from finetune.metrics.classification import (
     ClassScores,
@@ -15,7 +15,7 @@ from finetune.metrics.classification import (
     Probabilities,
     ThresholdSweep,
 )
-from finetune.metrics.cross_fitting import CrossFittedThresholds
+from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.base import Target
 
@@ -67,7 +67,7 @@ def measure_details(
         scores, positives = shares[:, target.positive], truth == target.positive
         curves = classification.ranking_curves(scores, positives)
         sweep = classification.threshold_sweep(scores, positives)
-        fitted = cross_fitting.cross_fit_threshold(scores, positives, shared)
+        fitted = selection.cross_fit_threshold(scores, positives, shared)
     roc, precision_recall = curves or (None, None)
     most_probable = shares.argmax(axis=1)
     return ClassDetails(

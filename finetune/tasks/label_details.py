@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics import cross_fitting, intervals
+from finetune.metrics import intervals, selection
 from finetune.metrics.classification import Counts
-from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
+from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks.base import Targets
 
@@ -89,6 +89,6 @@ def measure_details(
         confused=(missed.T @ wrong).astype(np.int64),
         rare=np.flatnonzero(support < RARE).tolist(),
         mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
-        thresholds=cross_fitting.cross_fit_thresholds(shares, true, shared),
+        thresholds=selection.cross_fit_thresholds(shares, true, shared),
         errors=int((given != true).any(axis=1).sum()),
     )

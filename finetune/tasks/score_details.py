@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from finetune.metrics.classification import Counts, Floats
-from finetune.metrics.regression import conformal_margin
+from finetune.metrics.example_metrics import conformal_margin
 from finetune.tasks.base import Targets
 from finetune.text_hashes import Integers
 

@@ -21,9 +21,8 @@ from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import onnx_layers
 from finetune.inference import scorer as scoring
-from finetune.inference.micro_batcher import MicroBatcher
-from finetune.inference.scorer import Row, Scorer
-from finetune.inference.threads import set_own_threads
+from finetune.inference.predictor import MicroBatcher
+from finetune.inference.scorer import Row, Scorer, set_own_threads
 from finetune.training import cuda_graphs, layers
 from tests.support import toys
 from tests.support.families import FAMILIES, lively, write
