@@ -149,12 +149,7 @@ class Monitor:
             from transformers import AutoTokenizer
 
             self._tokenizer = files.load(AutoTokenizer)
-        table = saved_predictions.read_examples(run)
-        if table is None:
-            raise DataError(
-                "The validation examples of this run were not kept.",
-                "They are from now on: train it anew.",
-            )
+        table = saved_predictions.kept_examples(run)
         by_folds = bool(cross_validation.read_folds(run))
         sample, columns = Sample(run, [] if by_folds else ["train"]), table.to_pydict()
         first, second = columns["sentence1"], columns.get("sentence2")

@@ -19,7 +19,7 @@ from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import LOSS
 from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
-from finetune.metrics.shared_rows import SharedRows, rows_worth
+from finetune.metrics.shared_rows import rows_worth
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 from finetune.tasks import comparison
@@ -139,19 +139,14 @@ def _bias(
             statistics = selection.statistics(sampled, truth, each, target.meant)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
-            worth = rows_worth(
-                comparison.misses(task_of(target), each[place], truth), _shared(kept)
-            )
+            shared = None  # unknown if their texts were not kept
+            with contextlib.suppress(StoreError):
+                examples = saved_predictions.read_examples(Run(kept.folder))
+                shared = saved_predictions.shared_rows(examples)
+            worth = rows_worth(comparison.misses(task_of(target), each[place], truth), shared)
             bias = selection.picking_bias(statistics[metric], statistics, place, worth)
             return {name: catalog.find(name).rank(added) for name, added in bias.items()}
     return {}
-
-
-def _shared(kept: Candidate) -> SharedRows | None:
-    """Which validation pairs of a run share a sentence; None if their texts were not kept."""
-    with contextlib.suppress(StoreError):
-        return saved_predictions.shared_rows(saved_predictions.read_examples(Run(kept.folder)))
-    return None
 
 
 def _read(candidate: Candidate, target: Target) -> SavedLogits:

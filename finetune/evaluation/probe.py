@@ -176,7 +176,11 @@ def probe(
         if stopped:
             found.append(Probed(checkpoint, _("not looked at")))
             continue
-        goes_on = _listener(progress, stop, checkpoint, index * rows, len(names) * rows)
+
+        def goes_on(done: int, checkpoint: str = checkpoint, before: int = index * rows) -> bool:
+            progress(checkpoint, before + done, len(names) * rows)
+            return not stop()
+
         try:
             with checkpoint_files.explaining(checkpoint):
                 probed, answered = _probe_one(checkpoint, setting, goes_on)
@@ -200,16 +204,6 @@ def probe(
         time.monotonic() - began,
         stopped,
     )
-
-
-def _listener(
-    progress: Progress, stop: Callable[[], bool], checkpoint: str, before: int, total: int
-) -> Callable[[int], bool]:
-    def goes_on(done: int) -> bool:
-        progress(checkpoint, before + done, total)
-        return not stop()
-
-    return goes_on
 
 
 def cross_answers(

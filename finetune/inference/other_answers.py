@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finetune.data.table import is_filled, to_plain_value
 from finetune.metrics import intervals
 from finetune.metrics.catalog import OF_SCORES, Metric, Tally
-from finetune.metrics.classification import Floats, Truths, ratio
+from finetune.metrics.classification import Floats, ratio
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks.base import Target, Targets, Task
@@ -128,9 +128,11 @@ class OtherAnswers:
             "difference": {name: _listed(one) for name, one in difference.items()},
         }
         if task.has_right:
-            right = [task.right(each, truth) for each in (ours, theirs)]
-            counts = who_is_right(right[0], right[1], task.errors(ours, theirs) == 0)
-            found["right"] = counts | {"p": compared.p}
+            wrong, apart = np.logical_and(*compared.misses), task.errors(ours, theirs) != 0
+            found["right"] = {
+                "first": compared.first_only, "second": compared.second_only,
+                "neither": int((wrong & apart).sum()), "p": compared.p,
+            }  # fmt: skip
         return found
 
 
@@ -194,14 +196,3 @@ def agreement_of(
         f"kappa {name}": kappa(first[:, label], second[:, label], shared)
         for label, name in enumerate(names)
     }
-
-
-def who_is_right(first_right: Truths, second_right: Truths, same: Truths) -> dict[str, int]:
-    """Count, of the rows that two sets of answers differ in, those where only the first is right,
-    only the second, and neither. All arguments have shape (rows,)."""
-    masks = {
-        "first": first_right & ~second_right,
-        "second": second_right & ~first_right,
-        "neither": ~first_right & ~second_right & ~same,
-    }
-    return {name: int(mask.sum()) for name, mask in masks.items()}

@@ -21,9 +21,9 @@ from finetune import hub_errors
 from finetune.data import checkpoints, truncation
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.inference import bf16_layers, onnx_layers
-from finetune.inference.onnx_layers import OnnxSession
+from finetune.inference import quick_layers
 from finetune.inference.quantized import MODEL
+from finetune.inference.quick_layers import OnnxSession
 from finetune.training import cuda_graphs, layers, model
 from finetune.training.layers import MaskFunction
 
@@ -145,12 +145,13 @@ class Scorer:
         paths = [self._path, self._path._replace(threads=1)]
         built: list[nn.Module] = []
         if onnx:  # in a thread of the pool, as above
-            built = self._pool.submit(onnx_layers.build, self._model, self.threads).result()
+            built = self._pool.submit(quick_layers.build_onnx, self._model, self.threads).result()
         if built:
             half = False
             paths.insert(0, _Path(built, layers.attention_bias, 1, True, together=True))
-        elif half and (built := bf16_layers.build(self._model)):
-            paths = [_Path(built, bf16_layers.bias, threads, True) for threads in (1, self.threads)]
+        elif half and (built := quick_layers.build_bf16(self._model)):
+            bias = quick_layers.bf16_bias
+            paths = [_Path(built, bias, threads, True) for threads in (1, self.threads)]
         elif half:
             self._model.to(torch.bfloat16)
         times: list[float] = []  # of an answer, for the paths that there is time to try

@@ -38,8 +38,8 @@ _TRIAL_RATE = 1e-3  # the learning rate at which steps are compared
 
 
 class Recorder:
-    """Records work on a GPU, on one stream, in one pool of memory: its graphs are replayed one after
-    another, and none needs what another has left there."""
+    """Records work on a GPU, on one stream and in one pool of memory: its graphs are replayed one
+    after another, and none needs what another has left there."""
 
     # One recording at a time: it begins with a wait for the whole device, and what another thread
     # runs on its stream, of which PyTorch has 32, would be recorded too.

@@ -57,9 +57,3 @@ def test_classes_labels_and_scores_are_compared_by_what_they_are() -> None:
     scores = other_answers.agreement_of(first + 0.0, second + 0.5, "")
     assert scores["pearson"].value == pytest.approx(pearsonr(first, second).statistic)
     assert scores["difference"].value == pytest.approx((second - first).mean() + 0.5)
-
-
-def test_who_is_right_is_counted_where_two_differ() -> None:
-    truth, first, second = np.array([[0, 0, 1, 2, 2], [0, 1, 1, 0, 1], [0, 0, 0, 1, 1]])
-    counts = other_answers.who_is_right(first == truth, second == truth, first == second)
-    assert counts == {"first": 1, "second": 1, "neither": 1}

@@ -1,14 +1,19 @@
-"""Layers of BERT and its kin as an ONNX graph, which ONNX Runtime computes in fp32.
+"""Layers of BERT and its kin that answer on a processor in half the time of the model's own.
 
-On a processor it answers a pair in half the time of PyTorch. The graph is made from the weights in
-a tenth of a second; embeddings and head stay in PyTorch. The last layer computes everything except
-keys and values only for the first token, which the head reads.
+For single pairs, and in fp32, they are an ONNX graph, which ONNX Runtime computes. The graph is
+made from the weights in a tenth of a second; embeddings and head stay in PyTorch. The last layer
+computes everything except keys and values only for the first token, which the head reads.
+
+For batches in bf16 PyTorch computes them. Query, key and value are one product, with weights laid
+out beforehand. Attention consists of plain products, with the keys padded to whole vectors: a
+softmax over rows that end in a partial vector takes twice as long. The last layer is a `LastLayer`.
 
 Source: https://onnx.ai/onnx/operators/
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Mapping
@@ -20,9 +25,10 @@ import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from finetune.training import layers
-from finetune.training.layers import LayerParts
+from finetune.training.layers import LastLayer, LayerParts
 
 _OPSET, _IR_VERSION = 20, 10
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -35,6 +41,7 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 _MOST_BYTES = 2**29  # of weights, which are in memory three times while the graph is made
 # On a processor the fused form of a norm after a sum takes ten times as long as the plain one.
 _SLOWER_FUSED = ["SkipLayerNormFusion"]
+_WHOLE = 32  # keys are padded to a multiple of this: bf16 numbers of a 512-bit vector
 
 
 class _Graph:
@@ -144,7 +151,7 @@ class _Passed(nn.Module):
         return hidden
 
 
-def build(model: Any, threads: int) -> list[nn.Module]:
+def build_onnx(model: Any, threads: int) -> list[nn.Module]:
     """Build these layers in fp32 for a classifier; they take an `attention_bias`. Returns none if
     its own layers are of an unknown kind or too large, or its logits would change."""
     parts = layers.layer_parts(model)
@@ -201,3 +208,96 @@ class OnnxSession:
         with self._computing:  # two batches at once take longer than one after the other
             results = self._session.run(None, {name: inputs[name] for name in self._names})
         return np.asarray(results[0], np.float32)
+
+
+class _Product(nn.Module):
+    """A product with fixed weights, which private operators of PyTorch lay out beforehand for the
+    processor's kernel. If they are missing, it is an ordinary product."""
+
+    def __init__(self, linears: list[nn.Linear], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.bias = torch.cat([linear.bias for linear in linears]).detach().to(dtype)
+        weight = torch.cat([linear.weight for linear in linears]).detach().to(dtype)
+        self.packed = True
+        try:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+            self(weight[:1])
+        except (RuntimeError, AttributeError):
+            self.weight, self.packed = weight, False
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not self.packed:
+            return functional.linear(rows, self.weight, self.bias)
+        linear = torch.ops.mkldnn._linear_pointwise
+        return linear(rows, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+class _Layer(nn.Module):
+    """A layer made of a model's parts."""
+
+    def __init__(self, parts: LayerParts, heads: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.heads, self.dtype, self.width = heads, dtype, parts.query.out_features
+        query = copy.deepcopy(parts.query).requires_grad_(False)
+        for weights in query.parameters():
+            weights.mul_((self.width // heads) ** -0.5)
+        self.inward = _Product([query, parts.key, parts.value], dtype)
+        self.attended, self.widen, self.narrow = (
+            _Product([linear], dtype) for linear in (parts.attended, parts.widen, parts.narrow)
+        )
+        self.attended_norm, self.norm = (
+            copy.deepcopy(norm).to(dtype) for norm in (parts.attended_norm, parts.norm)
+        )
+        self.activation = parts.activation
+
+    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Compute hidden states of shape (batch, length, width)."""
+        hidden = hidden.to(self.dtype)
+        rows = self.attended_norm(self.attended(self._attend(hidden, bias)).add_(hidden))
+        return self.norm(self.narrow(self.activation(self.widen(rows))).add_(rows))  # type: ignore[no-any-return]
+
+    def _attend(self, hidden: Tensor, bias: Tensor) -> Tensor:
+        query, key, value = self.inward(hidden).split(self.width, dim=-1)
+        keys = bias.shape[-1]
+        scores = self._heads(query) @ self._heads(key, keys).transpose(2, 3)
+        weights = scores.add_(bias).softmax(dim=-1)
+        gathered: Tensor = weights @ self._heads(value, keys)
+        return gathered.transpose(1, 2).reshape(hidden.shape)
+
+    def _heads(self, rows: Tensor, length: int = 0) -> Tensor:
+        """(batch, length, width) -> (batch, heads, length, size), with zeros up to `length`."""
+        batch, filled, width = rows.shape
+        split = rows.view(batch, filled, self.heads, width // self.heads).transpose(1, 2)
+        if filled >= length:
+            return split.contiguous()
+        padded = rows.new_empty(batch, self.heads, length, width // self.heads)
+        padded[:, :, :filled] = split
+        padded[:, :, filled:] = 0.0
+        return padded
+
+
+class _Bf16LastLayer(LastLayer):
+    """The last layer in bf16, with its result in fp32 for the head."""
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+        return super().forward(hidden.bfloat16(), mask).float()
+
+
+def bf16_bias(mask: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """The `attention_bias` for these layers."""
+    return layers.attention_bias(mask, dtype, _WHOLE)
+
+
+def build_bf16(model: Any) -> list[nn.Module]:
+    """Build these layers in bf16 for a classifier. Returns none if its own layers are of an unknown
+    kind, or if the same layers in fp32 would change its logits."""
+    parts, heads = layers.layer_parts(model), model.config.num_attention_heads
+    if not parts:
+        return []
+    with torch.inference_mode():
+        exact: list[nn.Module] = [_Layer(layer, heads, torch.float32) for layer in parts[:-1]]
+        exact.append(LastLayer(parts[-1], heads))
+        if not layers.gives_same_logits(model, exact, lambda mask: bf16_bias(mask, torch.float32)):
+            return []
+        quick: list[nn.Module] = [_Layer(layer, heads, torch.bfloat16) for layer in parts[:-1]]
+        return [*quick, copy.deepcopy(_Bf16LastLayer(parts[-1], heads)).bfloat16()]
