@@ -174,17 +174,16 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     # A temperature and a bound change no answer.
     rule = replace(decision_rule.read_rule(run.best), temperature=None, sure=None)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
-    version = saved_predictions.files_version(run)
+    target = summary.prepared.target
     return _evaluate(
         run.folder,
         split,
         best.step,
         tuple(sorted(steps)),
-        summary.prepared.target,
+        target,
         rule,
-        tuple(metric.name for metric in measured(run.config(), summary.prepared.target)),
-        len(cross_validation.read_folds(run)) if split == "validation" else 0,
-        version,
+        tuple(measured(run.config(), target)),
+        saved_predictions.files_version(run),
     )
 
 
@@ -196,14 +195,12 @@ def _evaluate(
     other_steps: tuple[int, ...],
     target: Target,
     rule: DecisionRule,
-    names: tuple[str, ...],  # of all metrics
-    folds: int,
+    metrics: tuple[Metric, ...],
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
     scored = saved_predictions.read_logits(run, best_step, target, split)
-    truth = scored.labels
-    metrics, task = [*map(catalog.find, names)], task_of(target)
+    truth, task = scored.labels, task_of(target)
     answers = task.answers(scored.logits, target, rule)
     errors = task.errors(answers.values, truth)
     table = saved_predictions.read_examples(run, split, truth)
@@ -232,7 +229,7 @@ def _evaluate(
             if traits
             else []
         ),
-        folds=folds,
+        folds=len(cross_validation.read_folds(run)) if split == "validation" else 0,
     )
     return RunEvaluation(
         run, target, truth, table, answers.values, analysis, errors,
