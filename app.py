@@ -70,8 +70,8 @@ def protect_owner() -> None:
 
 def release_models() -> None:
     """Free the device memory of the models that the page has loaded for predictions, if any."""
-    if (model_cache := sys.modules.get("finetune.inference.model_cache")) is not None:
-        model_cache.release_models()
+    if (predictor := sys.modules.get("finetune.inference.predictor")) is not None:
+        predictor.release_models()
 
 
 def lower_priority() -> None:

@@ -306,7 +306,7 @@ def rank(
             and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
             among those that may be with a probability of 95%.
     """
-    from finetune.evaluation import ranking, speed
+    from finetune.evaluation import ranking
 
     found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
     ranked = ranking.rank_runs(found)
@@ -314,7 +314,7 @@ def rank(
     if measure and unknown:
         for run in found:
             if run.id in unknown:
-                speed.measure_speed(run)
+                ranking.measure_speed(run)
         ranked = ranking.rank_runs(found)
     return ranked
 

@@ -22,15 +22,12 @@ HEAVY_MODULES = {
     "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
     "finetune.data.sources",
     "finetune.evaluation.corrections", "finetune.evaluation.quantization",
-    "finetune.inference.explain", "finetune.training.layers", "finetune.inference.bf16_layers",
-    "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",
-    "finetune.inference.files", "finetune.inference.model_cache",
-    "finetune.inference.micro_batcher", "finetune.inference.threads",
-    "finetune.metrics.scores.scores",
-    "finetune.training.head", "finetune.hub.onnx", "finetune.engines.ray_files",
+    "finetune.inference.explain", "finetune.training.layers", "finetune.inference.quick_layers",
+    "finetune.inference.predictor", "finetune.inference.scorer",
+    "finetune.inference.files", "finetune.metrics.scores.scores",
+    "finetune.training.model", "finetune.hub.onnx", "finetune.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
-    "finetune.training.model", "finetune.training.optimizer", "finetune.training.token_batches",
-    "finetune.training.cuda_graphs", "finetune.training.step",
+    "finetune.training.step", "finetune.training.cuda_graphs",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.

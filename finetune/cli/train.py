@@ -25,7 +25,11 @@ from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root, named_run
 from finetune.runs.summary import ENDED
-from finetune.training import distributed
+from finetune.training.accelerator import (
+    check_accelerate_config,
+    is_main_process,
+    is_single_process,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,15 +49,15 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen is not None and chosen.trains_on_all:
         return _cross_validate(args, chosen, spec)
     run = _open_run(args, spec, chosen)
-    distributed.check_accelerate_config(run.config())
-    if distributed.is_main_process():
+    check_accelerate_config(run.config())
+    if is_main_process():
         print(f"run {run.title()} ({run.id})", file=sys.stderr)
     show = TerminalBar() if sys.stderr.isatty() or not args.run else EventLog()
     if is_attempt():
         return leave(carry_out_attempt(run, show))
-    if not distributed.is_main_process():
+    if not is_main_process():
         return leave(carry_out_run(run, show))
-    single = distributed.is_single_process()
+    single = is_single_process()
     with workers.worker_lock(run, rank=not single) as only:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
@@ -71,7 +75,7 @@ def _open_run(
     args: argparse.Namespace, spec: EngineSpec | None, run_config: RunConfig | None
 ) -> Run:
     """Return the run to carry out; on ranks that do not write it, a view of its configuration."""
-    main_process = distributed.is_main_process()
+    main_process = is_main_process()
     if run_config is None:
         named = _named(args)
         store = RunStore(named.folder.parent)
@@ -83,7 +87,7 @@ def _open_run(
                 cross_validation.gather(run, store.runs())
         return run if main_process else RankView(run.folder.parent, run.config())
     store = RunStore(args.runs)
-    distributed.check_accelerate_config(run_config)
+    check_accelerate_config(run_config)
     check.check_source_access(store, run_config)
     if not main_process:
         return RankView(args.runs, run_config)
@@ -121,7 +125,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 def _cross_validate(args: argparse.Namespace, chosen: RunConfig, spec: EngineSpec | None) -> int:
     """Train a run for each fold and one on all rows, by the queue. Returns the exit status."""
-    if not distributed.is_single_process():
+    if not is_single_process():
         raise JobError(
             "A cross-validation starts its own processes.",
             "Leave `accelerate launch` out, and set num_processes.",

@@ -9,7 +9,6 @@ __all__ = [
     "examples",
     "file_shift",
     "gate",
-    "in_ten",
     "monitoring",
     "picking",
     "probe",
@@ -19,7 +18,5 @@ __all__ = [
     "report",
     "saved_predictions",
     "slices",
-    "speed",
     "test_set",
-    "vectors",
 ]

@@ -57,7 +57,7 @@ def write_correction(
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
     """Set an example's class in the validation split, or restore its own. Returns all
     corrections."""
-    examples = _examples(run).column("label").to_pylist()
+    examples = saved_predictions.kept_examples(run).column("label").to_pylist()
     if label not in labels or not 0 <= row < len(examples):
         raise DataError("There is no such example or class.", "Open Errors again.")
     return write_correction(run, row, label, labels[examples[row]])
@@ -66,7 +66,7 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
 def corrections_csv(run: Run, labels: list[str]) -> str:
     """Return the validation pairs with the corrected labels as CSV. `label_before` is the original
     label of a corrected one."""
-    table = _examples(run)
+    table = saved_predictions.kept_examples(run)
     before = _corrected_labels(table, labels, {})
     after = _corrected_labels(table, labels, read_corrections(run))
     changed = ["" if old == new else old for old, new in zip(before, after, strict=True)]
@@ -83,7 +83,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     if not corrections:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
     target, tables = _pairs(run)
-    if tables["validation"].column("label") != _examples(run).column("label"):
+    if tables["validation"].column("label") != saved_predictions.kept_examples(run).column("label"):
         raise DataError("The pairs have changed since this run.", "Examine them anew.")
     return _uploaded(store, run, target, tables, corrections)
 
@@ -99,16 +99,10 @@ def additions_upload(
     """
     target, tables = _pairs(run)
     train = tables["train"]
-    texts = [name for name in _TEXTS if name in train.column_names]
-    added = dict(zip(texts, zip(*sentences, strict=True), strict=True))
+    train = train.select([name for name in (*_TEXTS, "label") if name in train.column_names])
     numbers = [list(target.names).index(label) for label in labels]
-    columns = {name: train.column(name) for name in (*texts, "label")}
-    tables["train"] = pa.table({
-        name: pa.chunked_array([*column.chunks, pa.array(cells, column.type)])
-        for (name, column), cells in zip(
-            columns.items(), (*added.values(), numbers), strict=True
-        )
-    })  # fmt: skip
+    added = dict(zip(train.column_names, (*zip(*sentences, strict=True), numbers), strict=True))
+    tables["train"] = pa.concat_tables([train, pa.table(added, train.schema)])
     return _uploaded(store, run, target, tables, {})
 
 
@@ -167,13 +161,3 @@ def _corrected_labels(
             "Train it anew.",
         )
     return [corrections.get(row, names[index]) for row, index in enumerate(indices)]
-
-
-def _examples(run: Run) -> pa.Table:
-    table = saved_predictions.read_examples(run)
-    if table is None:
-        raise DataError(
-            "The validation examples of this run were not kept.",
-            "They are from now on: train it anew.",
-        )
-    return table

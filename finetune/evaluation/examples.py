@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from finetune.evaluation import saved_predictions
+from finetune.evaluation import report
 from finetune.evaluation.report import RunEvaluation
-from finetune.inference import decision_rule
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 from finetune.tasks.base import one_stratum
@@ -109,29 +108,26 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
     were not kept."""
     if summary.best is None or summary.prepared is None:
         return []
-    target = summary.prepared.target
-    scored = saved_predictions.read_logits(run, summary.best.step, target)
-    table = saved_predictions.read_examples(run, labels=scored.labels)
-    if table is None:
+    kept = report.kept_answers(run)
+    if kept.table is None:
         return []
-    rule = decision_rule.read_rule(run.best)
-    answers = task_of(target).answers(scored.logits, target, rule).values
-    right = task_of(target).right(answers, scored.labels).tolist()
-    ranked, strata = [], one_stratum(task_of(target).strata(scored.labels))
+    task, target = task_of(kept.target), kept.target
+    right = task.right(kept.answers, kept.truth).tolist()
+    ranked, strata = [], one_stratum(task.strata(kept.truth))
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right
     for row in random.sample(range(len(right)), len(right)):
         kind = int(strata[row]), right[row]
         ranked.append((taken[kind], not right[row], row))
         taken[kind] += 1
     rows = [row for _, _, row in sorted(ranked)[:most]]
-    labels = task_of(target).spell(scored.labels[rows], target)
-    texts = table.take(pa.array(rows, pa.int64())).to_pylist()
+    labels = task.spell(kept.truth[rows], target)
+    texts = kept.table.take(pa.array(rows, pa.int64())).to_pylist()
     return [
         SampledPair(
             text["sentence1"],
             text.get("sentence2", ""),
             label,
-            right[row] if task_of(target).has_right else None,
+            right[row] if task.has_right else None,
         )
         for row, text, label in zip(rows, texts, labels, strict=True)
     ]

@@ -118,13 +118,6 @@ class Judgement:
         return {"passed": 0, "failed": 1}.get(self.verdict, 2)
 
 
-def not_judged(
-    names: tuple[str, str], source: str, limits: Limits, metric: str, reasons: Sequence[str]
-) -> Judgement:
-    """Return the judgement on models that cannot be compared. `names`: of the new and the old."""
-    return Judgement("not judged", [*reasons], *names, source, limits, metric, [])
-
-
 def judge(
     empty: Judgement, rows: Rows, new: Targets, old: Targets, metrics: Sequence[Metric],
     bias: Mapping[str, float] | None = None,

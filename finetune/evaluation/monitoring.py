@@ -28,8 +28,7 @@ from finetune.evaluation import cross_validation, file_shift, saved_predictions
 from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
 from finetune.inference import decision_rule, file_request
 from finetune.inference.file_request import PredictionRequest
-from finetune.inference.result_files import PREDICTION
-from finetune.inference.shown_rows import ShownRow, shortened
+from finetune.inference.result_files import PREDICTION, ShownRow, shortened
 from finetune.metrics import classification, label_free
 from finetune.metrics.calibration import Logits
 from finetune.metrics.shared_rows import SharedRows, rows_worth
@@ -150,12 +149,7 @@ class Monitor:
             from transformers import AutoTokenizer
 
             self._tokenizer = files.load(AutoTokenizer)
-        table = saved_predictions.read_examples(run)
-        if table is None:
-            raise DataError(
-                "The validation examples of this run were not kept.",
-                "They are from now on: train it anew.",
-            )
+        table = saved_predictions.kept_examples(run)
         by_folds = bool(cross_validation.read_folds(run))
         sample, columns = Sample(run, [] if by_folds else ["train"]), table.to_pydict()
         first, second = columns["sentence1"], columns.get("sentence2")

@@ -16,10 +16,10 @@ from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SavedLogits
 from finetune.metrics import catalog, selection
-from finetune.metrics.catalog import LOSS
+from finetune.metrics.catalog import LOSS, Metric
 from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
-from finetune.metrics.shared_rows import SharedRows, rows_worth
+from finetune.metrics.shared_rows import rows_worth
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 from finetune.tasks import comparison
@@ -78,10 +78,10 @@ def run_picking(
     kept = [each for each in own if each.step == best.step]
     if not kept or len(candidates) < 2:
         return None
-    names = tuple(each.name for each in measured(run.config(), prepared.target))
+    metrics = tuple(measured(run.config(), prepared.target))
     runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
     version = tuple(map(saved_predictions.files_version, runs))
-    bias = _bias(kept[0], tuple(candidates), metric, prepared.target, names, version)
+    bias = _bias(kept[0], tuple(candidates), metric, prepared.target, metrics, version)
     return Picking(len(candidates), bias) if bias else None
 
 
@@ -111,12 +111,12 @@ def _bias(
     candidates: tuple[Candidate, ...],
     metric: str,
     target: Target,
-    names: tuple[str, ...],
+    metrics: tuple[Metric, ...],
     version: object,  # of the files, for the cache
 ) -> dict[str, float]:
     """Return the selection bias. Empty if fewer than two candidates can be read, or answers do not
     suffice for the metric."""
-    sampled = [found for found in map(catalog.find, names) if found.of_tally or found.of_examples]
+    sampled = [found for found in metrics if found.of_tally or found.of_examples]
     if metric not in (LOSS.name, *(found.name for found in sampled)):
         return {}
     with contextlib.suppress(StoreError):
@@ -139,19 +139,14 @@ def _bias(
             statistics = selection.statistics(sampled, truth, each, target.meant)
             if losses:
                 statistics[LOSS.name] = selection.loss(np.stack(losses))
-            worth = rows_worth(
-                comparison.misses(task_of(target), each[place], truth), _shared(kept)
-            )
+            shared = None  # unknown if their texts were not kept
+            with contextlib.suppress(StoreError):
+                examples = saved_predictions.read_examples(Run(kept.folder))
+                shared = saved_predictions.shared_rows(examples)
+            worth = rows_worth(comparison.misses(task_of(target), each[place], truth), shared)
             bias = selection.picking_bias(statistics[metric], statistics, place, worth)
             return {name: catalog.find(name).rank(added) for name, added in bias.items()}
     return {}
-
-
-def _shared(kept: Candidate) -> SharedRows | None:
-    """Which validation pairs of a run share a sentence; None if their texts were not kept."""
-    with contextlib.suppress(StoreError):
-        return saved_predictions.shared_rows(saved_predictions.read_examples(Run(kept.folder)))
-    return None
 
 
 def _read(candidate: Candidate, target: Target) -> SavedLogits:

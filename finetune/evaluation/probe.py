@@ -23,10 +23,10 @@ from finetune.data import checkpoint_files
 from finetune.environment import devices
 from finetune.errors import DataError, FinetuneError, some
 from finetune.evaluation import baselines
-from finetune.evaluation.vectors import Vectors, encode
+from finetune.evaluation.baselines import Vectors, encode
 from finetune.messages import Text
 from finetune.messages import message as _
-from finetune.metrics import catalog, cross_fitting
+from finetune.metrics import catalog, selection
 from finetune.metrics.classification import Indices
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows
@@ -166,7 +166,7 @@ def probe(
         )
     shared = text_hashes.shared_rows(drawn.first, drawn.second)
     strata = one_stratum(task.strata(drawn.targets))
-    fold_of = cross_fitting.assign_folds(strata, FOLDS, shared.fold_groups(FOLDS))
+    fold_of = selection.assign_folds(strata, FOLDS, shared.fold_groups(FOLDS))
     setting = _Setting(drawn, fold_of, target, config.max_length, shared)
     found: list[Probed] = []
     answers: dict[str, Targets] = {}
@@ -176,7 +176,11 @@ def probe(
         if stopped:
             found.append(Probed(checkpoint, _("not looked at")))
             continue
-        goes_on = _listener(progress, stop, checkpoint, index * rows, len(names) * rows)
+
+        def goes_on(done: int, checkpoint: str = checkpoint, before: int = index * rows) -> bool:
+            progress(checkpoint, before + done, len(names) * rows)
+            return not stop()
+
         try:
             with checkpoint_files.explaining(checkpoint):
                 probed, answered = _probe_one(checkpoint, setting, goes_on)
@@ -200,16 +204,6 @@ def probe(
         time.monotonic() - began,
         stopped,
     )
-
-
-def _listener(
-    progress: Progress, stop: Callable[[], bool], checkpoint: str, before: int, total: int
-) -> Callable[[int], bool]:
-    def goes_on(done: int) -> bool:
-        progress(checkpoint, before + done, total)
-        return not stop()
-
-    return goes_on
 
 
 def cross_answers(

@@ -4,18 +4,22 @@ hold the best, and the cheapest of it."""
 from __future__ import annotations
 
 import contextlib
+import json
+import statistics
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from finetune.data import csv_cells
+from finetune import disk
+from finetune.data import checkpoints, csv_cells
+from finetune.environment import devices
 from finetune.errors import StoreError
-from finetune.evaluation import report, saved_predictions, speed
-from finetune.inference import decision_rule
+from finetune.evaluation import report, saved_predictions, test_set
+from finetune.inference import decision_rule, quantized
 from finetune.messages import message as _
 from finetune.metrics import catalog
 from finetune.metrics.catalog import Metric
@@ -24,6 +28,9 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks import comparison
 from finetune.tasks.registry import deciding_metric, task_of
+
+_PAIRS, _SECONDS = 64, 3.0  # measured at most; five pairs are in any case
+_FIRST = 3  # answers that are not counted: they are slow
 
 
 @dataclass(frozen=True)
@@ -97,17 +104,15 @@ def rank_runs(runs: Sequence[Run]) -> Ranking:
         (run.best_step(), decision_rule.read_rule(run.best), saved_predictions.files_version(run))
         for run in finished
     ]
-    found = _scored(tuple(by_folder), tuple(versions))
+    metric, classes, examples, scored = _scored(tuple(by_folder), tuple(versions))
     ranked = []
-    for folder, score, may_be_best in found.runs:
+    for folder, score, may_be_best in scored:
         run = by_folder[folder]
-        measured = speed.read_speed(run)
+        measured, size = read_speed(run), model_megabytes(run)
         milliseconds = measured.milliseconds if measured else None
-        size = speed.model_megabytes(run)
         ranked.append(RankedRun(run.id, run.title(), score, may_be_best, size, milliseconds))
-    ranked.sort(key=lambda run: -found.metric.rank(run.score.value))
-    left = len(runs) - len(ranked)
-    return Ranking(found.metric, found.classes, found.examples, tuple(ranked), left)
+    ranked.sort(key=lambda run: -metric.rank(run.score.value))
+    return Ranking(metric, classes, examples, tuple(ranked), len(runs) - len(ranked))
 
 
 def beside(store: RunStore, run: Run) -> list[Run]:
@@ -115,18 +120,13 @@ def beside(store: RunStore, run: Run) -> list[Run]:
     return [run, *(other for other in store.runs() if other.id != run.id)]
 
 
-class ScoredRuns(NamedTuple):
-    """Scores of runs on the same pairs; each with its folder, and True if it may be the best."""
-
-    metric: Metric
-    classes: int
-    examples: int
-    runs: list[tuple[Path, Interval, bool]]
-
-
 @lru_cache(maxsize=16)
-def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
-    """Score the runs in some folders; `versions` change with their files."""
+def _scored(
+    folders: tuple[Path, ...], versions: object
+) -> tuple[Metric, int, int, list[tuple[Path, Interval, bool]]]:
+    """Score the runs in some folders; `versions` change with their files. Returns the metric, the
+    numbers of classes and of pairs, and of each run its folder, its score, and if it may be the
+    best."""
     answered: list[report.KeptAnswers] = []
     for folder in folders:
         with contextlib.suppress(StoreError):
@@ -154,7 +154,7 @@ def _scored(folders: tuple[Path, ...], versions: object) -> ScoredRuns:
     values = np.stack([each.answers for each in answered])
     kept = comparison.may_be_best(values, truth, target, metric, shared, np.array(added)).tolist()
     found = [each.run.folder for each in answered]
-    return ScoredRuns(metric, target.size, len(truth), list(zip(found, scores, kept, strict=True)))
+    return metric, target.size, len(truth), list(zip(found, scores, kept, strict=True))
 
 
 def ranking_csv(ranking: Ranking) -> str:
@@ -169,3 +169,63 @@ def ranking_csv(ranking: Ranking) -> str:
         for run in ranking.runs
     ]  # fmt: skip
     return csv_cells.to_csv([heads, *rows])
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A measurement of one model."""
+
+    milliseconds: float  # median time of an answer to a pair that is asked alone
+    pairs: int  # that were measured
+    precision: str
+    machine: str
+    step: int | None  # optimizer steps of the model
+
+
+def read_speed(run: Run) -> Speed | None:
+    """Read the measurement of a run's model; None if there is none of it on this machine."""
+    speed = disk.read_as(Speed, run.folder / "speed.json")
+    if speed is None or (speed.machine, speed.step) != (_machine(), run.best_step()):
+        return None
+    return speed
+
+
+def model_megabytes(run: Run) -> float:
+    """Size of the weights that answer on this machine, in 10^6 bytes: those in int8 if they are
+    used."""
+    small = run.best / quantized.MODEL
+    if quantized.is_enabled(run.best) and not devices.list_accelerators():
+        return small.stat().st_size / 1e6
+    return sum(path.stat().st_size for path in run.best.glob("*.safetensors")) / 1e6
+
+
+def measure_speed(run: Run) -> Speed:
+    """Measure a run's model as Predict uses it, on up to 64 of its validation pairs, and keep the
+    result. Takes about three seconds besides loading."""
+    from finetune.inference.scorer import Precision, Scorer
+
+    table = test_set.validation_examples(run)
+    rows = np.linspace(0, table.num_rows - 1, min(_PAIRS, table.num_rows)).astype(int)
+    texts = saved_predictions.sentences_of(table.take(rows))
+    precision: Precision = "int8" if quantized.serves(run.best) else "auto"
+    length = checkpoints.length_of(run.folder)
+    scorer = Scorer(run.best, length, precision, single_requests=True)
+    times: list[float] = []
+    for row in [*[0] * _FIRST, *range(len(rows))]:
+        began = time.perf_counter()
+        scorer.scores(*([column[row]] for column in texts))
+        times.append(time.perf_counter() - began)
+        if len(times) > _FIRST + 5 and sum(times) > _SECONDS:
+            break
+    scorer.free()
+    measured = times[_FIRST:]
+    speed = Speed(
+        1000 * statistics.median(measured), len(measured), scorer.precision, _machine(),
+        run.best_step(),
+    )  # fmt: skip
+    disk.write_atomically(run.folder / "speed.json", json.dumps(asdict(speed), indent=1) + "\n")
+    return speed
+
+
+def _machine() -> str:
+    return devices.accelerator_name() or devices.processor_name()

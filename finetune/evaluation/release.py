@@ -89,11 +89,13 @@ def check_release(
     if golden is not None:
         request = request or PredictionRequest(new.id, golden.name, "")
         source = request.file
-    names = new.title(), old.title() if isinstance(old, Run) else old
-    empty = gate.not_judged(names, source, limits, deciding.name, [])
+    remarks = []
     if isinstance(old, str):
-        unknown = _("It is not known here what {model} was trained on.", model=old)
-        empty = replace(empty, remarks=[unknown])
+        remarks = [_("It is not known here what {model} was trained on.", model=old)]
+    name = old.title() if isinstance(old, Run) else old
+    empty = Judgement(
+        "not judged", [], new.title(), name, source, limits, deciding.name, [*remarks]
+    )
     metrics = [metric for metric in metrics if metric.of_tally or metric.of_examples]
     try:
         if golden is None or request is None:

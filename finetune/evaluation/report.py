@@ -25,8 +25,8 @@ from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
 from finetune.metrics import catalog, intervals
 from finetune.metrics.catalog import Metric
-from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
+from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
@@ -110,30 +110,37 @@ class Analysis:
 
 
 @dataclass(frozen=True, eq=False)
-class RunEvaluation:
-    """An analysis, and the figures of every example in arrays of shape (examples,)."""
+class KeptAnswers:
+    """The answers of a run's kept model to examples, by default its validation pairs."""
+
+    run: Run
+    target: Target
+    truth: Targets  # such as class indices; shape (examples, ...)
+    table: pa.Table | None  # the examples; None if they were not kept
+    answers: Targets
+
+    @cached_property
+    def picking(self) -> Picking | None:
+        """The selection bias of its scores."""
+        return picking.run_picking(self.run, self.run.state())
+
+    @cached_property
+    def shared(self) -> SharedRows | None:
+        """Which of the examples share a sentence; None if their texts were not kept."""
+        return saved_predictions.shared_rows(self.table)
+
+
+@dataclass(frozen=True, eq=False)
+class RunEvaluation(KeptAnswers):
+    """Besides, an analysis, and the figures of every example in arrays of shape (examples,)."""
 
     analysis: Analysis
-    truth: Targets  # such as class indices
-    answers: Targets
     errors: NDArray[np.float64]  # 0 for a right answer
     confidence: NDArray[np.float32]  # probability of the answer; nan if the task has none
     # 1 minus the label's mean probability over the evaluations
     label_error_score: NDArray[np.float32]
     never_right: NDArray[np.bool_]  # no evaluation got it right
     traits: Traits | None  # None if the texts were not kept
-    table: pa.Table | None  # the examples; None if they were not kept
-    shared: SharedRows | None  # which of them share a sentence; None without texts
-
-    @property
-    def target(self) -> Target:
-        """What the answers are of."""
-        return self.analysis.target
-
-    @property
-    def picking(self) -> Picking | None:
-        """The selection bias of the scores."""
-        return self.analysis.picking
 
     @property
     def right(self) -> NDArray[np.bool_]:
@@ -167,17 +174,16 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     # A temperature and a bound change no answer.
     rule = replace(decision_rule.read_rule(run.best), temperature=None, sure=None)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
-    version = saved_predictions.files_version(run)
+    target = summary.prepared.target
     return _evaluate(
         run.folder,
         split,
         best.step,
         tuple(sorted(steps)),
-        summary.prepared.target,
+        target,
         rule,
-        tuple(metric.name for metric in measured(run.config(), summary.prepared.target)),
-        len(cross_validation.read_folds(run)) if split == "validation" else 0,
-        version,
+        tuple(measured(run.config(), target)),
+        saved_predictions.files_version(run),
     )
 
 
@@ -189,14 +195,12 @@ def _evaluate(
     other_steps: tuple[int, ...],
     target: Target,
     rule: DecisionRule,
-    names: tuple[str, ...],  # of all metrics
-    folds: int,
+    metrics: tuple[Metric, ...],
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
     scored = saved_predictions.read_logits(run, best_step, target, split)
-    truth = scored.labels
-    metrics, task = [*map(catalog.find, names)], task_of(target)
+    truth, task = scored.labels, task_of(target)
     answers = task.answers(scored.logits, target, rule)
     errors = task.errors(answers.values, truth)
     table = saved_predictions.read_examples(run, split, truth)
@@ -225,11 +229,11 @@ def _evaluate(
             if traits
             else []
         ),
-        folds=folds,
+        folds=len(cross_validation.read_folds(run)) if split == "validation" else 0,
     )
     return RunEvaluation(
-        analysis, truth, answers.values, errors, answers.probability_of(answers.values),
-        error_score, never_right, traits, table, shared,
+        run, target, truth, table, answers.values, analysis, errors,
+        answers.probability_of(answers.values), error_score, never_right, traits,
     )  # fmt: skip
 
 
@@ -386,27 +390,6 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     )
 
 
-@dataclass(frozen=True, eq=False)
-class KeptAnswers:
-    """The answers of a run's kept model to its validation pairs."""
-
-    run: Run
-    target: Target
-    truth: Targets
-    table: pa.Table | None
-    answers: Targets
-
-    @cached_property
-    def picking(self) -> Picking | None:
-        """The selection bias of its scores."""
-        return picking.run_picking(self.run, self.run.state())
-
-    @cached_property
-    def shared(self) -> SharedRows | None:
-        """Which of the pairs share a sentence; None if their texts were not kept."""
-        return saved_predictions.shared_rows(self.table)
-
-
 def kept_answers(run: Run) -> KeptAnswers:
     """Read the answers of a run's kept model. Raises a StoreError if they were not kept."""
     summary = run.state()
@@ -420,7 +403,7 @@ def kept_answers(run: Run) -> KeptAnswers:
     return KeptAnswers(run, target, saved.labels, table, values)
 
 
-def same_pairs(first: KeptAnswers | RunEvaluation, second: KeptAnswers | RunEvaluation) -> bool:
+def same_pairs(first: KeptAnswers, second: KeptAnswers) -> bool:
     """Return True if two models were scored on the same examples, by what is learned, the true
     answers and, if they were kept, the texts. The range of a score is that of the training pairs,
     which may differ."""
@@ -435,8 +418,8 @@ def same_pairs(first: KeptAnswers | RunEvaluation, second: KeptAnswers | RunEval
 
 
 def compare_runs(
-    first: KeptAnswers | RunEvaluation, second: KeptAnswers | RunEvaluation,
-    metrics: Sequence[Metric], bias: Mapping[str, float] | None = None,
+    first: KeptAnswers, second: KeptAnswers, metrics: Sequence[Metric],
+    bias: Mapping[str, float] | None = None,
 ) -> Comparison | None:  # fmt: skip
     """Compare two models on the same examples; None if the examples differ. `bias`: as `compare`
     takes it; by default that of the two runs."""

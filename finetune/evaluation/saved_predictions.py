@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.errors import StoreError, first_line
+from finetune.errors import DataError, StoreError, first_line
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
 from finetune.metrics.shared_rows import SharedRows
@@ -151,6 +151,17 @@ def read_examples(
             task_of(prepared.target).check_targets(found, prepared.target)
         _check(labels is None or np.array_equal(found, labels), "its labels are not those scored")
         return table
+
+
+def kept_examples(run: Run) -> pa.Table:
+    """Return the validation examples; DataError if they were not kept."""
+    table = read_examples(run)
+    if table is None:
+        raise DataError(
+            "The validation examples of this run were not kept.",
+            "They are from now on: train it anew.",
+        )
+    return table
 
 
 def targets_of(table: pa.Table) -> Targets:

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.messages import Text, message
-from finetune.metrics import intervals
+from finetune.metrics import intervals, label_free
 from finetune.metrics.classification import Floats, Truths
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks.base import Targets
 
 MOST_CLASSES = 20
-ALPHA = 0.05
 TESTED = 10  # examples; of fewer, no accuracy says much
 _WORD = re.compile(r"[\u3040-\u9fff]|[^\W\u3040-\u9fff]+")  # of Chinese and Japanese, a character
 _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
@@ -125,8 +124,8 @@ def score_slices(
     results, p_values = measure(errors, [members for _, _, members in groups], part)
     weak = _significant(_of_fewer(p_values, part), (counts >= TESTED) & (counts < len(errors)))
     return [
-        Slice(trait, value, int(members.sum()), result, index in weak)
-        for index, ((trait, value, members), result) in enumerate(zip(groups, results, strict=True))
+        Slice(trait, value, int(members.sum()), result, is_weak)
+        for (trait, value, members), result, is_weak in zip(groups, results, weak, strict=True)
     ]
 
 
@@ -159,8 +158,8 @@ def compare_slices(
             )
     tested = np.array([change.count >= TESTED for change in changes], bool)
     part = rows_worth(np.sign(new - old), shared) / max(1, len(old))
-    worse = set(_significant(_of_fewer(np.array(p_values), part), tested).tolist())
-    return [replace(change, worse=index in worse) for index, change in enumerate(changes)]
+    worse = _significant(_of_fewer(np.array(p_values), part), tested)
+    return [replace(change, worse=bad) for change, bad in zip(changes, worse, strict=True)]
 
 
 def _of_fewer(p_values: Floats, part: float) -> Floats:
@@ -171,13 +170,11 @@ def _of_fewer(p_values: Floats, part: float) -> Floats:
     return p_values if part == 1 else np.asarray(ndtr(ndtri(p_values) * math.sqrt(part)))
 
 
-def _significant(p_values: Floats, tested: Truths) -> NDArray[np.int64]:
-    """Return the indices rejected after Holm: from the least p value on, each at alpha over those
-    left, until one is too large."""
-    found = np.flatnonzero(tested)
-    ranked = found[np.argsort(p_values[found], kind="stable")]
-    rejected = p_values[ranked] <= ALPHA / np.arange(len(ranked), 0, -1)
-    return np.asarray(ranked[np.logical_and.accumulate(rejected)])
+def _significant(p_values: Floats, tested: Truths) -> list[bool]:
+    """Return which of the tested groups are rejected after Holm."""
+    rejected = np.zeros(len(tested), bool)
+    rejected[tested] = label_free.holm(p_values[tested])
+    return rejected.tolist()
 
 
 def _by_right_answers(

@@ -193,10 +193,10 @@ def _script_config(
     """The run's configuration, with automatic values replaced by those that the run used."""
     import torch
 
-    from finetune.training import dataloaders, model, schedule
+    from finetune.training import dataloaders, model, recipe
 
     config, total = summary.resolved(run.config()), prepared.total_steps
-    eval_steps = schedule.eval_every(  # a fallback if the run ended too early
+    eval_steps = recipe.eval_every(  # a fallback if the run ended too early
         config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
     )
     length, precision = checkpoints.length_of(run.folder), prepared.precision

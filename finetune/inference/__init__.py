@@ -4,11 +4,9 @@ __all__ = [
     "decision_rule",
     "file_request",
     "files",
-    "model_cache",
     "other_answers",
     "predictor",
     "quantized",
     "result_files",
     "scorer",
-    "shown_rows",
 ]

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from finetune import disk
 from finetune.disk import write_atomically
@@ -42,17 +43,10 @@ def read_rule(folder: Path) -> DecisionRule:
     }
     positive = notes.get("positive")
     sure = None
-    with contextlib.suppress(KeyError, TypeError, ValueError):
+    with contextlib.suppress(KeyError, AttributeError, ValueError):
         kept = notes["sure"]
-        sure = SureRule(
-            error=float(kept["error"]),
-            confidence=float(kept["confidence"]),
-            above=float(kept["above"]),
-            classes=_levels(kept.get("classes")),
-            examples=int(kept["examples"]),
-            answered=int(kept["answered"]),
-            split=str(kept["split"]),
-        )
+        levels = {"classes": _levels(kept.get("classes"))}
+        sure = TypeAdapter(SureRule).validate_python({**kept, **levels})
     return DecisionRule(
         **usable,
         positive=positive if isinstance(positive, str) else "",

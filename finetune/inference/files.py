@@ -20,9 +20,8 @@ from finetune.data.table import Table, is_filled, to_plain_value
 from finetune.inference import decision_rule, quantized, result_files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.other_answers import OtherAnswers
-from finetune.inference.result_files import DECISION, TRAINED_ON, ColumnTypes, Line
+from finetune.inference.result_files import TRAINED_ON, Line, PredictedRow, ShownRow, ShownRows
 from finetune.inference.scorer import Precision, Scorer
-from finetune.inference.shown_rows import UNSURE, PredictedRow, ShownRow, ShownRows
 from finetune.metrics import classification
 from finetune.metrics.shared_rows import SharedRows
 from finetune.runs import pair_index
@@ -241,8 +240,10 @@ class _RowPredictor:
         columns = self._task.columns(target, self._rule)
         orders = 2 if request.sentence2 else 1
         self.decides = decision_rule.is_bounded(target, self._rule, request.options, orders)
-        columns |= {DECISION: str} if self.decides else {}
-        self.added: ColumnTypes = result_files.added_columns(columns, bool(self._pair_index), taken)
+        columns |= {result_files.DECISION: str} if self.decides else {}
+        self.added: result_files.ColumnTypes = result_files.added_columns(
+            columns, bool(self._pair_index), taken
+        )
         *self._answered, self._error = self.added  # the last column is for errors
         self.rows = self._errors = self._unknown_labels = 0
         self._examples: list[str] = []  # of errors
@@ -288,7 +289,7 @@ class _RowPredictor:
         given = decision_rule.sure_answers(
             scores.logits, target, self._rule, options, scores.swapped
         )
-        unsure = None if margins is None else margins < UNSURE
+        unsure = None if margins is None else margins < result_files.UNSURE
         unsure = unsure if given is None else ~given
         if unsure is not None:
             self._unsure = (self._unsure or 0) + int(unsure.sum())

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.data.table import is_filled, to_plain_value
-from finetune.metrics import agreement
+from finetune.metrics import intervals
+from finetune.metrics.catalog import OF_SCORES, Metric, Tally
+from finetune.metrics.classification import Floats, ratio
 from finetune.metrics.intervals import Interval
-from finetune.metrics.shared_rows import SharedRows
+from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks.base import Target, Targets, Task
 from finetune.tasks.comparison import compare
 
@@ -77,7 +79,7 @@ class OtherAnswers:
         """Compare each column of answers with the model's.
 
         Returns:
-            Of each its `column`, the `rows` compared, `agreement` (`agreement.agreement`), and the
+            Of each its `column`, the `rows` compared, `agreement` (`agreement_of`), and the
             numbers of the first 200 rows that `differ`. If the file has labels, also the `labelled`
             rows, both `scores`, their `difference` (the model's minus the column's), and for
             answers that are right or wrong `right`: where they differ, only the model (`first`),
@@ -93,7 +95,7 @@ class OtherAnswers:
             several = len(np.unique(values[mask], axis=0)) > 1
             if mask.sum() < FEWEST_ROWS or not several:
                 continue
-            agreed = agreement.agreement(
+            agreed = agreement_of(
                 answers[mask], values[mask], self._target.names, SharedRows(*hashes[mask].T)
             )
             same = self._task.errors(answers[mask], values[mask]) == 0
@@ -126,9 +128,11 @@ class OtherAnswers:
             "difference": {name: _listed(one) for name, one in difference.items()},
         }
         if task.has_right:
-            right = [task.right(each, truth) for each in (ours, theirs)]
-            counts = agreement.who_is_right(right[0], right[1], task.errors(ours, theirs) == 0)
-            found["right"] = counts | {"p": compared.p}
+            wrong, apart = np.logical_and(*compared.misses), task.errors(ours, theirs) != 0
+            found["right"] = {
+                "first": compared.first_only, "second": compared.second_only,
+                "neither": int((wrong & apart).sum()), "p": compared.p,
+            }  # fmt: skip
         return found
 
 
@@ -136,3 +140,59 @@ def _listed(interval: Interval) -> list[float | None]:
     """Value and ends as JSON has them."""
     ends = (interval.value, interval.low, interval.high)
     return [None if np.isnan(end) else end for end in ends]
+
+
+def _cohen_kappa(tally: Tally, positive: int | None) -> Floats:
+    by_chance = (tally.support * tally.predicted).sum(axis=0, dtype=np.float64)
+    rows = tally.support.sum(axis=0, dtype=np.float64)
+    return ratio(tally.hits.sum(axis=0) * rows - by_chance, rows**2 - by_chance)
+
+
+KAPPA = Metric("cohen_kappa", "Cohen's kappa", "kappa", range=(-1, 1), of_tally=_cohen_kappa)
+
+
+def kappa(first: NDArray[Any], second: NDArray[Any], shared: SharedRows | None = None) -> Interval:
+    """Compute Cohen's kappa of two sets of class indices, both of shape (rows,), with a bootstrap
+    interval: 0 for an agreement by chance, 1 for a complete one. If one of them always gives the
+    same class it is 0, and if both do nan; the interval is then unknown.
+
+    Source: Cohen 1960, https://doi.org/10.1177/001316446002000104.
+    """
+    used = [len(np.unique(each)) for each in (first, second)]
+    if min(used) < 2:
+        return Interval(0.0 if max(used) > 1 else float("nan"), -1.0, 1.0)
+    answers, truth = (np.asarray(each, np.int64) for each in (second, first))
+    return intervals.score_intervals(answers, truth, [KAPPA], None, shared)[KAPPA.name]
+
+
+def agreement_of(
+    first: NDArray[Any], second: NDArray[Any], names: Sequence[str],
+    shared: SharedRows | None = None,
+) -> dict[str, Interval]:  # fmt: skip
+    """Compare two sets of answers.
+
+    Args:
+        first, second: class indices or scores of shape (rows,), or 0 and 1 for each label, of shape
+            (rows, labels).
+        names: of the classes or labels; none for scores.
+        shared: which rows share a sentence; None if that is unknown.
+
+    Returns:
+        For classes the share of `equal` answers and `kappa`; for several labels the share of equal
+        sets and the kappa of each label, as `kappa NAME`; for scores the correlation `pearson`, and
+        the mean of second - first as `difference`.
+    """
+    if not names:
+        found = intervals.score_intervals(second, first, OF_SCORES[:1], None, shared)
+        part = rows_worth(second - first, shared) / len(first)
+        difference = intervals.mean_interval((second - first).tolist(), part)
+        return found | ({"difference": difference} if difference else {})
+    same = (first == second).reshape(len(first), -1).all(axis=1)
+    worth = rows_worth(same, shared)
+    equal = {"equal": intervals.wilson_interval(worth * float(same.mean()), worth)}
+    if first.ndim == 1:
+        return equal | {"kappa": kappa(first, second, shared)}
+    return equal | {
+        f"kappa {name}": kappa(first[:, label], second[:, label], shared)
+        for label, name in enumerate(names)
+    }

@@ -1,29 +1,33 @@
-"""Answer with one loaded model: the label of a pair, the reasons, and what would change it."""
+"""Answer with one loaded model: the label of a pair, the reasons, and what would change it. The
+most recently used models stay in memory."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import reprlib
+import threading
 import time
 import weakref
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 
 from finetune import text_hashes
 from finetune.data import checkpoints
 from finetune.errors import ConfigError, DataError, ModelError
-from finetune.inference import decision_rule, perturbations, quantized
-from finetune.inference.explain import Explanation, explain_pair
-from finetune.inference.micro_batcher import MicroBatcher
-from finetune.inference.perturbations import Flip
-from finetune.inference.scorer import Precision, Scorer
-from finetune.inference.threads import take_one_thread
+from finetune.inference import decision_rule, quantized
+from finetune.inference.explain import Explanation, Flip, explain_pair, find_flips, small_edits
+from finetune.inference.scorer import Precision, Row, ScoredPairs, Scorer, take_one_thread
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.store import as_run
@@ -37,6 +41,10 @@ FLIP_SECONDS = 1.2  # time for small edits
 _EDITS = 16  # tried together
 _MEMORY_FACTOR = 1.3  # memory of a model, relative to the size of its weights
 _PLAIN, _NO_RULE = PredictOptions(), DecisionRule()
+_GATHER = 0.002  # seconds to wait for a crowd's next requests
+_MOST = 256  # pairs of a crowd's batch
+_Request = tuple[Row, Future[ScoredPairs]]
+MAX_MODELS = int(os.environ.get("FINETUNE_MODELS") or 3)
 
 
 @dataclass(frozen=True)
@@ -210,7 +218,7 @@ class Predictor:
         if not task_of(self._target).has_right:  # every edit changes a score
             return [], 0
         first, second = self._texts(sentence1, sentence2)
-        edits = perturbations.small_edits(first, second)
+        edits = small_edits(first, second)
         pairs = [(first, second), *((edit.sentence1, edit.sentence2) for edit in edits)]
         rule, began = decision_rule.read_rule(self.folder), time.monotonic()
         answers: list[tuple[str, dict[str, float]]] = []
@@ -228,7 +236,7 @@ class Predictor:
             target = self._target
             answers += self._named(task_of(target).answers(logits, target, rule, options, swapped))
         tried = edits[: len(answers) - 1]
-        return perturbations.find_flips(tried, answers[0][0], answers[1:]), len(tried)
+        return find_flips(tried, answers[0][0], answers[1:]), len(tried)
 
     def _texts(self, sentence1: str, sentence2: str) -> tuple[str, str | None]:
         first = _clean_text("sentence1", sentence1)
@@ -274,3 +282,113 @@ def _check_memory(folder: Path) -> None:
             size=size / 2**30,
             free=free / 2**30,
         )
+
+
+class MicroBatcher:
+    """Scores together the pairs that many request one by one: requests that arrive while a batch is
+    computed form the next batch.
+
+    A single request never waits. In a crowd, those just answered get two milliseconds to ask again;
+    without that, one of them would form a batch alone while the others wait.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="micro-batcher", daemon=True)
+        self._thread.start()
+
+    def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
+        """Return a future with the logits and lengths of one pair; ModelError after `close`."""
+        answer: Future[ScoredPairs] = Future()
+        with self._closing:
+            if self._closed:
+                raise ModelError("This model is not loaded any more.", "Ask again.")
+            self._queue.put(((sentence1, sentence2), answer))
+        return answer
+
+    def close(self) -> None:
+        """Answer all earlier requests, then stop."""
+        with self._closing:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        requests: list[_Request] = []
+        while (request := self._queue.get()) is not None:
+            until = time.monotonic() + (_GATHER if len(requests) > 1 else 0.0)
+            requests = [request]
+            with contextlib.suppress(Empty):
+                while len(requests) < _MOST:
+                    left = until - time.monotonic()
+                    following = self._queue.get(left > 0, max(left, 0.0))
+                    if following is None:
+                        self._queue.put(None)  # ends the loop outside
+                        break
+                    requests.append(following)
+            self._answer(requests)
+
+    def _answer(self, requests: list[_Request]) -> None:
+        """Answer each request. If a batch fails, each is tried alone, so that each gets its own
+        error."""
+        try:
+            blocks = zip(*self._scorer.stream(row for row, _ in requests), strict=True)
+            logits, tokens, cut = (np.concatenate(block) for block in blocks)
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0][1].set_exception(error)
+                return
+            for request in requests:
+                self._answer([request])
+            return
+        for at, request in enumerate(requests):
+            request[1].set_result(ScoredPairs(logits[[at]], tokens[[at]], cut[[at]]))
+
+
+class ModelCache:
+    """The `keep` most recently used models, each loaded once. An evicted model is freed when its
+    last use ends."""
+
+    def __init__(self, keep: int = MAX_MODELS) -> None:
+        self._keep = max(1, keep)
+        # By folder, its weights' times and device; the most recently used last.
+        self._predictors: dict[tuple[str, tuple[int, ...], str], Predictor] = {}
+        self._lock = threading.Lock()
+        _caches.append(self)
+
+    @contextlib.contextmanager
+    def using(
+        self, folder: Path, max_length: int, paired: bool | None = True, device: str = ""
+    ) -> Iterator[Predictor]:
+        """Yield the predictor of a folder, which stays loaded within the `with`. It is loaded again
+        if its weights have changed."""
+        files = [folder / "model.safetensors", folder / quantized.MODEL]
+        changed = tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
+        key = (str(folder), changed, device)
+        with self._lock:
+            predictor = self._predictors.pop(key, None)
+            if predictor is None:
+                while len(self._predictors) >= self._keep:  # first: both may not fit
+                    del self._predictors[next(iter(self._predictors))]
+                predictor = Predictor(folder, max_length, paired, device)
+            self._predictors[key] = predictor
+        yield predictor
+
+    def free(self) -> None:
+        """Free all memory; that of a model in use when its use ends."""
+        with self._lock:
+            self._predictors.clear()
+        gc.collect()
+
+
+_caches: list[ModelCache] = []
+
+
+def release_models() -> None:
+    """Free device memory for a training run that begins. Does nothing without a GPU."""
+    if torch.cuda.is_available():
+        for cache in _caches:
+            cache.free()

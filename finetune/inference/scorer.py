@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,11 +21,10 @@ from finetune import hub_errors
 from finetune.data import checkpoints, truncation
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.inference import bf16_layers, onnx_layers
-from finetune.inference.onnx_session import OnnxSession
+from finetune.inference import quick_layers
 from finetune.inference.quantized import MODEL
-from finetune.inference.threads import default_threads, lower_priority, set_own_threads
-from finetune.training import cuda_graphs, head, layers, model
+from finetune.inference.quick_layers import OnnxSession
+from finetune.training import cuda_graphs, layers, model
 from finetune.training.layers import MaskFunction
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
@@ -43,6 +44,10 @@ _THREAD_BATCHES = 4  # at least for such a thread, so that all end together and 
 _USUAL = 32  # tokens of the pair whose time decides on layers and threads
 _LEAST_ANSWERS, _MOST_ANSWERS = 2, 5  # the best time counts
 _MEASURING = 0.25  # seconds of such answers, after which no other path is tried
+_NICE = 15  # of threads with low priority
+T = TypeVar("T")
+
+_changing_threads = threading.Lock()
 
 
 class ScoredPairs(NamedTuple):
@@ -67,12 +72,9 @@ class Scorer:
     """A loaded model that scores any number of pairs, from any thread.
 
     On a processor ONNX Runtime computes the layers in fp32, or the whole model in int8, each batch
-    with
-    all threads. PyTorch computes one batch a thread, all threads at once, because threads that
-    share a
-    batch wait for each other at every layer. In fp32 the fastest layers and threads for one pair
-    are
-    chosen when the model is loaded, by measuring answers for half a second.
+    with all threads. PyTorch computes one batch a thread, all threads at once, because threads that
+    share a batch wait for each other at every layer. In fp32 the fastest layers and threads for one
+    pair are chosen when the model is loaded, by measuring answers for half a second.
 
     Args:
         precision: `auto` takes bf16 if the hardware is faster in it. int8 is computed on the CPU,
@@ -127,7 +129,7 @@ class Scorer:
                 ) from error
         else:
             layers.compute_first_token_only(self._model)
-            head.answer_in_fp32(self._model)
+            model.answer_in_fp32(self._model)
             automatic = precision == "auto"
             half = precision == "bf16" or (automatic and devices.prefers_bf16(self.device))
             if self._on_cpu:
@@ -143,12 +145,13 @@ class Scorer:
         paths = [self._path, self._path._replace(threads=1)]
         built: list[nn.Module] = []
         if onnx:  # in a thread of the pool, as above
-            built = self._pool.submit(onnx_layers.build, self._model, self.threads).result()
+            built = self._pool.submit(quick_layers.build_onnx, self._model, self.threads).result()
         if built:
             half = False
             paths.insert(0, _Path(built, layers.attention_bias, 1, True, together=True))
-        elif half and (built := bf16_layers.build(self._model)):
-            paths = [_Path(built, bf16_layers.bias, threads, True) for threads in (1, self.threads)]
+        elif half and (built := quick_layers.build_bf16(self._model)):
+            bias = quick_layers.bf16_bias
+            paths = [_Path(built, bias, threads, True) for threads in (1, self.threads)]
         elif half:
             self._model.to(torch.bfloat16)
         times: list[float] = []  # of an answer, for the paths that there is time to try
@@ -235,7 +238,7 @@ class Scorer:
         self._pool.shutdown()
         self._model = self._session = self._recorded = None
         if self.device.type == "cuda":
-            with cuda_graphs.CudaRecorder.recording:  # which a wait for the device would spoil
+            with cuda_graphs.Recorder.recording:  # which a wait for the device would spoil
                 torch.cuda.empty_cache()
 
     def _begin(self, block: list[Any]) -> tuple[list[Batch], NDArray[np.int64], NDArray[np.int64]]:
@@ -368,3 +371,37 @@ class Scorer:
             padded[mask] = np.fromiter(itertools.chain.from_iterable(column), np.int64)
             inputs[name] = self._moved(torch.from_numpy(padded))
         return inputs, torch.from_numpy(mask).long()
+
+
+def set_own_threads(threads: int) -> None:
+    """Set the number of threads with which PyTorch computes for the calling thread.
+    `torch.set_num_threads` also sets it for all new threads; that is undone."""
+    with _changing_threads:
+        default = _in_new_thread(torch.get_num_threads)
+        torch.get_num_threads()  # the first question takes the default, also after a number was set
+        torch.set_num_threads(threads)
+        _in_new_thread(lambda: torch.set_num_threads(default))
+
+
+def default_threads() -> int:
+    """PyTorch's default number of computing threads."""
+    with _changing_threads:
+        return _in_new_thread(torch.get_num_threads)
+
+
+def _in_new_thread(function: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def take_one_thread() -> None:
+    """Compute with one thread of low priority, because several would wait for each other."""
+    set_own_threads(1)
+    lower_priority()
+
+
+def lower_priority() -> None:
+    """Let other threads go first. Only Linux has priorities of threads, which new threads
+    inherit."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

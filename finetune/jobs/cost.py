@@ -25,7 +25,7 @@ from finetune.jobs import check, memory
 from finetune.jobs.memory import Memory
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.training import recipe, schedule
+from finetune.training import recipe
 
 # Two runs equal in these fields take about the same time for an example.
 PACE_FIELDS = (
@@ -194,7 +194,7 @@ def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
     pairs *= 1 + config.swap_augmentation
     batches = math.ceil(pairs / config.per_device_train_batch_size)
     batches = math.ceil(batches / config.num_processes)
-    per_epoch, total = schedule.count_steps(config, max(1, batches), config.num_processes)
+    per_epoch, total = recipe.count_steps(config, max(1, batches), config.num_processes)
     return Steps(pairs, per_epoch, total, about)
 
 
@@ -203,7 +203,7 @@ def count_evaluations(config: RunConfig, steps: Steps, validation_pairs: int) ->
     are known. A run on all rows evaluates nothing."""
     if config.trains_on_all:
         return 0
-    every = schedule.eval_every(
+    every = recipe.eval_every(
         config, steps.per_epoch, steps.total, config.num_processes, validation_pairs
     )
     return 1 + math.ceil(steps.total / every)

@@ -102,11 +102,11 @@ class ComparisonJob(BackgroundJob):
         root = self.run.folder.parent
         background.choose_offline(self.run.config().dataset, BUNDLED_CHECKPOINT)
         if self.id == "speed":
-            from finetune.evaluation import speed
+            from finetune.evaluation import ranking
 
             progress = background.EventProgress(self, Phase.EVALUATE)
             for done, run_id in enumerate(self.request["runs"]):
-                speed.measure_speed(Run(root / run_id))
+                ranking.measure_speed(Run(root / run_id))
                 progress(Phase.EVALUATE, "", done + 1, len(self.request["runs"]))
             return
         golden = next(self.folder.glob("golden.*"))

@@ -30,7 +30,8 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.tasks.registry import measured, task_of
-from finetune.training import distributed, schedule
+from finetune.training import recipe
+from finetune.training.accelerator import is_main_process, is_single_process
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -64,7 +65,7 @@ class StopSwitch:
             raise Terminated
 
     def __call__(self) -> bool:
-        if not distributed.is_single_process() and os.getppid() != self._parent:
+        if not is_single_process() and os.getppid() != self._parent:
             raise Terminated  # the launcher was killed, and nothing else would end its processes
         return self._signalled or self._run.stop_requested() or not self._run.exists()
 
@@ -126,7 +127,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
         gc.unfreeze()  # or what the loop left would stay
         accelerator.free_memory()
         engine.give_back_freed_memory()
-        if distributed.is_main_process():
+        if is_main_process():
             yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
             with _logged_only():
                 from finetune.evaluation import test_set
@@ -174,7 +175,7 @@ class _Training:
         from finetune.data import hub_access, splits
         from finetune.runs import pair_index
 
-        run, root, main_process = self.run, self.run.folder.parent, distributed.is_main_process()
+        run, root, main_process = self.run, self.run.folder.parent, is_main_process()
         if main_process:
             hub_access.count_dataset(root, run.owner, self.config)
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
@@ -207,7 +208,7 @@ class _Training:
         from finetune.evaluation import cross_validation
 
         facts: list[Any] = [None]
-        if distributed.is_main_process():
+        if is_main_process():
             hashes = self.pairs.pair_hashes["validation"]
             answers = cross_validation.out_of_fold(self.run, self.pairs.target, hashes)
             facts = [(answers.logits, answers.labels)]
@@ -227,7 +228,7 @@ class _Training:
 
         def on_progress(done: int, total: int) -> None:
             self.stop.check()
-            if distributed.is_main_process():
+            if is_main_process():
                 with _logged_only():
                     shown(Phase.DOWNLOAD, config.checkpoint, done, total)
 
@@ -279,7 +280,7 @@ class _Training:
             for split in ("train", "validation")
         }
         processes = self.accelerator.num_processes
-        per_epoch, total = schedule.count_steps(config, -(-len(train) // processes), processes)
+        per_epoch, total = recipe.count_steps(config, -(-len(train) // processes), processes)
         limit = owners.policy().limits.run_steps
         if self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
@@ -307,7 +308,7 @@ class _Training:
         """Score the baselines on the validation pairs, which are saved beside their logits."""
         run, config = self.run, self.config
         measured = run.state().baselines.keys() - {self.task.constant}
-        if measured or not distributed.is_main_process():
+        if measured or not is_main_process():
             return
         yield events.PhaseStarted(phase=Phase.BASELINES)
         with _logged_only():
@@ -329,7 +330,7 @@ class _Training:
     def fit(self) -> Iterator[events.Event]:
         """Yield the loop's events."""
         from finetune.evaluation import saved_predictions
-        from finetune.training import first_batch, loop, model
+        from finetune.training import dataloaders, loop, model
 
         self.pairs = dataclasses.replace(self.pairs, splits={}, pair_hashes={})  # unmaps the texts
         self.stop.looping = True
@@ -341,7 +342,7 @@ class _Training:
 
         def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
             with _logged_only():
-                yield first_batch.describe_batch(batch, tokenizer, pairs.target)
+                yield dataloaders.describe_batch(batch, tokenizer, pairs.target)
 
         def save_predictions(step: int, logits: Logits, labels: Indices) -> dict[str, list[float]]:
             run.check_writable()

@@ -38,7 +38,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 if TYPE_CHECKING:
-    from finetune.inference.shown_rows import ShownRow
+    from finetune.inference.result_files import ShownRow
 
 KEPT = 5  # kept for each visitor; older ones make room
 

@@ -24,7 +24,7 @@ from finetune.runs.names import BETWEEN
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
-from finetune.training import distributed
+from finetune.training.accelerator import check_accelerate_config
 
 RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 
@@ -81,7 +81,7 @@ def check_start(
 
 
 def _check(store: RunStore, config: RunConfig) -> None:
-    distributed.check_accelerate_config(config)
+    check_accelerate_config(config)
     check.check_source_access(store, config)
     checkpoints.check_kind(config.checkpoint)
     checkpoints.check_length(config.checkpoint, config.max_length)

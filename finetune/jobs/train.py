@@ -22,7 +22,7 @@ from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
-from finetune.training import distributed
+from finetune.training.accelerator import is_lost_rank_error, is_main_process, is_single_process
 
 _LOST = events.Failed(
     error=_("A process of this run has ended without a word, perhaps for want of memory."),
@@ -44,7 +44,7 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     """Carry out a run to its end, writing and showing every event. Returns the exit status."""
     stop = StopSwitch(run)
     stop.install()
-    main_process = distributed.is_main_process()
+    main_process = is_main_process()
     try:
         if main_process:
             _note_killed_worker(run)
@@ -63,7 +63,7 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     except Terminated:
         seconds = run.state().worked_until_now
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
-        several = is_attempt() or not distributed.is_single_process()
+        several = is_attempt() or not is_single_process()
         if several and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
@@ -115,10 +115,10 @@ def _clean_up(run: Run, event: events.Event) -> None:
 
 def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended, once: every rank calls this, and the first to know writes."""
-    if not distributed.is_single_process():
+    if not is_single_process():
         run = as_attempt(Run(run.folder))
         # Seconds for a rank that knows the cause to write it.
-        patience = 3.0 if ended is _LOST else not distributed.is_main_process()
+        patience = 3.0 if ended is _LOST else not is_main_process()
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and not run.state().end_recorded:
             time.sleep(0.1)
@@ -131,7 +131,7 @@ def failure_event(error: Exception, run: Run) -> events.Failed:
     """Return the event of an error that ends a run."""
     if isinstance(error, FinetuneError):
         return events.Failed(error=error.fact, remedy=error.remedy)
-    if distributed.is_lost_rank_error(error):
+    if is_lost_rank_error(error):
         logs.print_traceback()
         return _LOST
     text = str(error).strip()
@@ -180,7 +180,7 @@ def launch_command(run: Run) -> list[str]:
 
 def leave(status: int) -> int:
     """End one of several processes at once: torch's threads can abort a process that winds up."""
-    if not distributed.is_single_process():
+    if not is_single_process():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

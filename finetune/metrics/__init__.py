@@ -1,17 +1,13 @@
 """Metrics, and how sure they are: arrays in, numbers out."""
 
 __all__ = [
-    "abstention",
-    "agreement",
     "calibration",
     "catalog",
     "classification",
-    "cross_fitting",
+    "example_metrics",
     "intervals",
     "label_free",
     "modules",
-    "multi_label",
-    "regression",
     "selection",
     "shared_rows",
 ]

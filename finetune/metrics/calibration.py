@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.metrics.classification import Floats, Indices, Truths, ratio
-from finetune.metrics.cross_fitting import assign_folds
+from finetune.metrics.selection import assign_folds
 
 Logits = NDArray[np.floating[Any]]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.messages import message
-from finetune.metrics import multi_label, regression
+from finetune.metrics import example_metrics
 from finetune.metrics.classification import (
     Floats,
     Indices,
@@ -224,44 +224,45 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.pearson,
+        range=(-1.0, 1.0), kind="score", of_examples=example_metrics.pearson,
         library="scipy.stats.pearsonr",
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=regression.spearman,
+        range=(-1.0, 1.0), kind="score", of_examples=example_metrics.spearman,
         library="scipy.stats.spearmanr",
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         plain=message("off by {value:.2f} on average"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.mean_absolute_error, library="sklearn.metrics.mean_absolute_error",
+        of_examples=example_metrics.mean_absolute_error,
+        library="sklearn.metrics.mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=regression.root_mean_squared_error,
+        of_examples=example_metrics.root_mean_squared_error,
         library="sklearn.metrics.root_mean_squared_error",
     ),
 )  # fmt: skip
 OF_LABELS = (  # measured wherever a row may have several labels
     Metric(
         "micro_f1", message("Micro F1"), message("micro F1"), kind="labels",
-        of_examples=multi_label.micro_f1, library="sklearn.metrics.f1_score", average="micro",
+        of_examples=example_metrics.micro_f1, library="sklearn.metrics.f1_score", average="micro",
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=multi_label.macro_f1, library="sklearn.metrics.f1_score", average="macro",
+        of_examples=example_metrics.macro_f1, library="sklearn.metrics.f1_score", average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
         plain=message("all labels right in {value:.0%}"),
-        of_examples=multi_label.subset_accuracy, library="sklearn.metrics.accuracy_score",
+        of_examples=example_metrics.subset_accuracy, library="sklearn.metrics.accuracy_score",
     ),
     Metric(
         "hamming_loss", message("Hamming loss"), message("Hamming loss"), kind="labels",
-        greater_is_better=False, of_examples=multi_label.hamming_loss,
+        greater_is_better=False, of_examples=example_metrics.hamming_loss,
         library="sklearn.metrics.hamming_loss",
     ),
 )  # fmt: skip

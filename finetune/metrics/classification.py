@@ -46,17 +46,8 @@ class ThresholdSweep:
     a metric has no examples."""
 
     thresholds: Floats
-    accuracy: Floats
-    precision: Floats
-    recall: Floats
-    f1: Floats
+    scores: dict[str, Floats]  # by name, the one that is best at `best` first
     best: dict[str, float]  # `threshold` and the metrics there
-
-    @property
-    def scores(self) -> dict[str, Floats]:
-        """The metrics by name, the one that is best at `best` first."""
-        names = ("f1", "accuracy", "precision", "recall")
-        return {name: getattr(self, name) for name in names}
 
 
 def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
@@ -130,15 +121,15 @@ def threshold_sweep(scores: Probabilities, positives: Truths) -> ThresholdSweep:
     hits, predicted = called[:, positives].sum(axis=1), called.sum(axis=1)
     support, examples = positives.sum(), np.array(len(positives))
     metrics = {
+        "f1": np.where(predicted + support > 0, ratio(2 * hits, predicted + support), np.nan),
         "accuracy": ratio(examples - predicted - support + 2 * hits, examples),
         "precision": np.where(predicted > 0, ratio(hits, predicted), np.nan),
         "recall": np.where(support > 0, ratio(hits, support), np.nan),
-        "f1": np.where(predicted + support > 0, ratio(2 * hits, predicted + support), np.nan),
     }
     best = {name: float(values[-1]) for name, values in metrics.items()}
     best["threshold"] = float(thresholds[-1])
     grid = {name: values[:-1] for name, values in metrics.items()}
-    return ThresholdSweep(thresholds[:-1], **grid, best=best)
+    return ThresholdSweep(thresholds[:-1], grid, best)
 
 
 def best_threshold(scores: Floats, positives: Truths) -> float:

@@ -200,10 +200,10 @@ def classifier_test(similarity: NDArray[Any], is_file: Truths) -> TwoSample:
     return _permuted(areas[0], areas[1:])
 
 
-def holm(ps: Sequence[float], level: float = 0.05) -> list[bool]:
+def holm(ps: Sequence[float] | Floats, level: float = 0.05) -> list[bool]:
     """Return which of several tests reject, if at most a share `level` of all families of tests may
     reject anything that is true (Holm 1979)."""
-    order = np.argsort(ps)
+    order = np.argsort(ps, kind="stable")
     rejected = np.cumprod(np.asarray(ps)[order] <= level / np.arange(len(ps), 0, -1)).astype(bool)
     result = np.zeros(len(ps), bool)
     result[order] = rejected

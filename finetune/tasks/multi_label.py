@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import catalog, cross_fitting, intervals
+from finetune.metrics import catalog, intervals, selection
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Counts, Floats
-from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
+from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks import class_findings, label_findings, label_lists
 from finetune.tasks.base import (
@@ -218,7 +218,7 @@ class MultiLabel(Task):
             confused=(missed.T @ wrong).astype(np.int64),
             rare=np.flatnonzero(support < _RARE).tolist(),
             mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
-            thresholds=cross_fitting.cross_fit_thresholds(shares, true, shared),
+            thresholds=selection.cross_fit_thresholds(shares, true, shared),
             errors=int((given != true).any(axis=1).sum()),
         )
 

@@ -17,8 +17,8 @@ from finetune.metrics import catalog
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Counts, Floats
+from finetune.metrics.example_metrics import conformal_margin
 from finetune.metrics.modules import ScoreModules
-from finetune.metrics.regression import conformal_margin
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, numerals, score_findings, scores
 from finetune.tasks.base import (

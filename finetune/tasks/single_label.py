@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
-from finetune.metrics import calibration, catalog, classification, cross_fitting
+from finetune.metrics import calibration, catalog, classification, selection
 from finetune.metrics.calibration import Calibration, Logits, Reliability, probabilities
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, ThresholdSweep
-from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.modules import ScoreModules
+from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, classes, score_findings, scores
 from finetune.tasks.base import (
@@ -255,7 +255,7 @@ class SingleLabel(Task):
             scores, positives = shares[:, target.positive], truth == target.positive
             curves = classification.ranking_curves(scores, positives)
             sweep = classification.threshold_sweep(scores, positives)
-            fitted = cross_fitting.cross_fit_threshold(scores, positives, shared)
+            fitted = selection.cross_fit_threshold(scores, positives, shared)
         roc, precision_recall = curves or (None, None)
         most_probable = shares.argmax(axis=1)
         return ClassDetails(

@@ -4,12 +4,8 @@ __all__ = [
     "accelerator",
     "cuda_graphs",
     "dataloaders",
-    "distributed",
-    "first_batch",
-    "head",
     "layers",
     "loop",
     "model",
     "recipe",
-    "schedule",
 ]

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -37,21 +37,9 @@ _CLOSE, _CLOSE_IN_HALF = 1e-3, 3e-2
 _TRIAL_RATE = 1e-3  # the learning rate at which steps are compared
 
 
-class Recorder(Protocol):
-    """Records work on a device."""
-
-    def warm_up(self, work: Callable[[], object]) -> None:
-        """Run work aside, which initialises what may not be while recording. Draws no random
-        number that the caller would have drawn."""
-
-    def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
-        """Record work without running it. Returns a function that runs it, and its outputs, which
-        each run overwrites."""
-
-
-class CudaRecorder:
-    """Records on one stream, in one pool of memory: its graphs are replayed one after another, and
-    none needs what another has left there."""
+class Recorder:
+    """Records work on a GPU, on one stream and in one pool of memory: its graphs are replayed one
+    after another, and none needs what another has left there."""
 
     # One recording at a time: it begins with a wait for the whole device, and what another thread
     # runs on its stream, of which PyTorch has 32, would be recorded too.
@@ -63,6 +51,8 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, work: Callable[[], object]) -> None:
+        """Run work aside, which initialises what may not be while recording. Draws no random
+        number that the caller would have drawn."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         try:
@@ -76,6 +66,8 @@ class CudaRecorder:
             current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
+        """Record work without running it. Returns a function that runs it, and its outputs, which
+        each run overwrites."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         generator = torch.cuda.default_generators[self._device.index or 0]
         random = generator.clone_state()
@@ -361,7 +353,7 @@ def closeness(precision: str) -> float:
 
 def recorder_of(device: torch.device) -> Recorder | None:
     """Return a recorder for a GPU; None for another device."""
-    return CudaRecorder(device) if device.type == "cuda" else None
+    return Recorder(device) if device.type == "cuda" else None
 
 
 def recorder_for(config: RunConfig, accelerator: Accelerator, model: Any) -> Recorder | None:

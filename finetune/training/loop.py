@@ -29,10 +29,9 @@ from finetune.runs import events
 from finetune.runs.events import Event, Phase, PhaseStarted
 from finetune.tasks.base import Task
 from finetune.tasks.registry import deciding_metric
-from finetune.training import schedule
+from finetune.training import recipe
 from finetune.training.dataloaders import Loaders
-from finetune.training.optimizer import build_optimizer, build_scheduler
-from finetune.training.step import Step
+from finetune.training.step import Step, build_optimizer, build_scheduler
 
 Weights = dict[str, torch.Tensor]
 _STATE = "loop.pt"  # of a checkpoint: the schedule's and the loop's own state
@@ -173,11 +172,11 @@ class _Loop:
         self.model, self.optimizer, self.train, self.validation = accelerator.prepare(
             model, build_optimizer(model, config), batches.train, batches.validation
         )
-        self.per_epoch, self.total = schedule.count_steps(
+        self.per_epoch, self.total = recipe.count_steps(
             config, len(self.train), accelerator.num_processes
         )
         validation_pairs = len(batches.validation.dataset)  # type: ignore[arg-type]
-        self.interval = interval or schedule.eval_every(  # steps between evaluations
+        self.interval = interval or recipe.eval_every(  # steps between evaluations
             config, self.per_epoch, self.total, accelerator.num_processes, validation_pairs
         )
         if config.trains_on_all:

@@ -1,5 +1,5 @@
-"""Batch size and learning rate of a run whose configuration leaves them open. Imports no torch, so
-that estimates can use it."""
+"""What a configuration leaves open: batch size, learning rate, steps, steps between evaluations.
+Imports no torch, so that estimates can use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from typing import NamedTuple
 
 from finetune.config import RunConfig
-from finetune.training import schedule
 
 FIELDS = ("per_device_train_batch_size", "learning_rate")  # that it fills in
 BATCH = 16  # pairs of a step, unless a GPU has too little to do with them
@@ -15,6 +14,13 @@ LEAST_STEPS = 600  # that a larger batch must leave
 _MOST_TOKENS = 2**14  # of such a batch, padded to `max_length`
 _LEAST_MEMORY = 11e9  # bytes of a GPU that gets such batches
 _MOST_GROWTH = 2.0  # of the learning rate with the batch
+MOST_EVALUATIONS = 10  # of one run
+# Validation pairs that all evaluations of a run may score, per pair trained on. Scoring a pair
+# takes a fifth to a half of the time of training on it, so evaluations take about a tenth.
+SHARE = 0.2
+FREE_PAIRS = 500  # pairs that may always be scored
+_EPOCHS = 167  # epochs for one pair, if left open; 4 for the bundled pairs, 3 for MRPC
+_MOST_EPOCHS = 10
 
 
 class _Size(NamedTuple):
@@ -79,7 +85,7 @@ def resolve(
     batch = config.per_device_train_batch_size or BATCH
     grows = gpu_memory > _LEAST_MEMORY and config.max_steps < 0  # which fixes the steps
     if not config.per_device_train_batch_size and grows:
-        steps = pairs * schedule.epochs(config, max(1, pairs)) // together  # of one pair
+        steps = pairs * epochs(config, max(1, pairs)) // together  # of one pair
         most = min(size.gpu_batch, _MOST_TOKENS // config.max_length, steps // LEAST_STEPS)
         while 2 * batch <= most:
             batch *= 2
@@ -90,3 +96,43 @@ def resolve(
         per_device_train_batch_size=batch,
         learning_rate=config.learning_rate or float(f"{rate:.1e}"),
     )
+
+
+def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tuple[int, int]:
+    """Return optimizer steps per epoch and in all; `batches_per_epoch` are those of each
+    process."""
+    per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
+    if config.max_steps > 0:
+        return per_epoch, config.max_steps
+    pairs = batches_per_epoch * processes * config.per_device_train_batch_size
+    return per_epoch, per_epoch * epochs(config, pairs)
+
+
+def epochs(config: RunConfig, pairs: int) -> int:
+    """Return the passes over this many training pairs; fewer for more pairs if left open."""
+    chosen = min(_MOST_EPOCHS, max(1, round(_EPOCHS / math.sqrt(pairs))))
+    return config.num_train_epochs or chosen
+
+
+def eval_every(
+    config: RunConfig, per_epoch: int, total: int, processes: int, validation_pairs: int
+) -> int:
+    """Return the optimizer steps between evaluations.
+
+    If `eval_steps` leaves it open there are ten evaluations, or fewer if the validation split is
+    large compared with the training pairs. No clock decides, so the same run keeps its best of
+    the same models on any machine. There are ten if the scores decide on the rate or the end.
+
+    Args:
+        per_epoch, total: as `count_steps` returns them.
+        validation_pairs: 0 if unknown.
+    """
+    if config.eval_steps >= 0:
+        return config.eval_steps or per_epoch
+    count = MOST_EVALUATIONS
+    follows_scores = config.lr_scheduler_type == "reduce_lr_on_plateau"
+    if validation_pairs and not (config.early_stopping_patience or follows_scores):
+        batch = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        affordable = max(FREE_PAIRS, SHARE * total * batch * processes) // validation_pairs
+        count = min(count, max(1, int(affordable)))
+    return math.ceil(total / count)

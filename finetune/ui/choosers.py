@@ -25,8 +25,7 @@ from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
 if TYPE_CHECKING:
-    from finetune.inference.model_cache import ModelCache
-    from finetune.inference.predictor import Predictor
+    from finetune.inference.predictor import ModelCache, Predictor
 
 _PROBED = (*DATA_FIELDS, "checkpoint", "max_length")  # fields that a probe depends on
 
@@ -254,7 +253,7 @@ class Models:
         """Lend the model of a run in the visitor's `store` to a `with` block."""
         import torch
 
-        from finetune.inference.model_cache import ModelCache
+        from finetune.inference.predictor import ModelCache
 
         if self._cache is None:
             self._cache = ModelCache()

@@ -14,7 +14,7 @@ from finetune.engines import registry, spending
 from finetune.engines.base import read_spec
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
-from finetune.evaluation.in_ten import in_ten, plainly
+from finetune.evaluation.advice import in_ten, plainly
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow

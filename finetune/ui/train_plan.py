@@ -43,7 +43,7 @@ from finetune.search.space import (
     searchable,
 )
 from finetune.tasks.registry import find_task
-from finetune.training import recipe, schedule
+from finetune.training import recipe
 from finetune.ui import elements, feedback, form, theme
 from finetune.ui.html import render, rough_duration
 from finetune.ui.i18n import gettext
@@ -254,7 +254,7 @@ def costs(
     if steps is not None and config.eval_steps < 0 and estimate.report is not None:
         splits = estimate.report.splits
         rows = next((split.rows for split in splits if split.name == "validation"), 0)
-        resolved["eval_steps"] = schedule.eval_every(
+        resolved["eval_steps"] = recipe.eval_every(
             config.changed(**estimate.automatic),
             steps.per_epoch,
             steps.total,

@@ -35,16 +35,16 @@ class Counted:
     """Counts the recordings of all runs."""
 
     def __init__(self) -> None:
-        from finetune.training.cuda_graphs import CudaRecorder
+        from finetune.training.cuda_graphs import Recorder
 
-        self.recordings, record = 0, CudaRecorder.record
+        self.recordings, record = 0, Recorder.record
 
-        def counted(recorder: CudaRecorder, work: Any) -> Any:
+        def counted(recorder: Recorder, work: Any) -> Any:
             recorded = record(recorder, work)
             self.recordings += 1
             return recorded
 
-        CudaRecorder.record = counted  # type: ignore[assignment, method-assign]
+        Recorder.record = counted  # type: ignore[assignment, method-assign]
 
 
 def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:

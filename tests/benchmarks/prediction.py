@@ -140,7 +140,7 @@ def sides(folder: Path) -> list[str]:
 def measure(side: str, folder: Path, repeat: int, alone: int, seconds: float) -> Figures:
     """Pairs a second of a file; milliseconds of a pair, one after another and now and then; answers
     a second; and the logits."""
-    from finetune.inference.micro_batcher import MicroBatcher
+    from finetune.inference.predictor import MicroBatcher
     from finetune.inference.scorer import Scorer
 
     pairs = [(one, two) for one, two in json.loads((folder / "pairs.json").read_text("utf-8"))]

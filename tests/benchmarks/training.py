@@ -52,8 +52,7 @@ from finetune.tasks.single_label import SingleLabel
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop
 from finetune.training import model as models
-from finetune.training import optimizer as optimizers
-from finetune.training.step import Step
+from finetune.training.step import Step, build_optimizer
 from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
@@ -219,7 +218,7 @@ def utilisation(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     engine.keep_freed_memory()
     _, _, model, batches = _prepared(folder, args, config)
     model, optimizer, loader = accelerator.prepare(
-        model, optimizers.build_optimizer(model, config), batches.train
+        model, build_optimizer(model, config), batches.train
     )
     compute = Step(config, accelerator, model, optimizer, SingleLabel(), None)
 

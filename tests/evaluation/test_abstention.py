@@ -146,7 +146,7 @@ def test_rows_that_share_a_sentence_count_as_they_go_together(
     found = abstention.answer_when_sure(run, error=0.05)
     assert found.rows == 1500
     assert fewest <= found.worth <= most
-    unknown = replace(report.evaluate_run(run, run.state()), shared=None)
+    unknown = replace(report.evaluate_run(run, run.state()), table=None)
     plain = abstention.measure(unknown, 0.05, 0.95)
     assert (found.curve.upper[-1] > plain.curve.upper[-1] + 0.004) == alike
     assert found.curve.error[-1] == plain.curve.error[-1]

@@ -40,7 +40,7 @@ def judged(
 ) -> Judgement:
     task = task_of(target)
     name = metric or task.headline.name
-    empty = gate.not_judged(("new", "old"), "rows", Limits(**limits), name, [])
+    empty = Judgement("not judged", [], "new", "old", "rows", Limits(**limits), name, [])
     truth, new, old = map(np.asarray, (truth, new, old))
     texts = [[f"{side} {row}" for row in range(len(truth))] for side in ("text", "other")]
     rows = Rows(target, truth, np.arange(1, len(truth) + 1), texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.evaluation import report
-from finetune.evaluation.in_ten import InTen, in_ten, plainly
+from finetune.evaluation.advice import InTen, in_ten, plainly
 from finetune.metrics.intervals import Interval
 from finetune.runs.store import RunStore
 from finetune.tasks.single_label import SingleLabel

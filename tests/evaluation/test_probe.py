@@ -19,7 +19,7 @@ from finetune.evaluation import probe
 from finetune.evaluation.probe import Probed, ProbeReport
 from finetune.jobs import probe as jobs
 from finetune.jobs import workers
-from finetune.metrics import cross_fitting
+from finetune.metrics import selection
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows
 from finetune.owners import Visitor
@@ -137,7 +137,7 @@ def test_rows_that_share_a_sentence_share_a_fold() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 200, (2, 90))
     groups = SharedRows(first, second).fold_groups(5)
-    fold_of = cross_fitting.assign_folds(rng.integers(0, 2, 90), 5, groups)
+    fold_of = selection.assign_folds(rng.integers(0, 2, 90), 5, groups)
     for sentence in range(200):
         rows = (first == sentence) | (second == sentence)
         assert len(set(fold_of[rows])) <= 1
@@ -205,7 +205,7 @@ def test_what_cannot_be_compared_says_why(
     tmp_path: Path, sentence_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = toys.load(toys.write_pairs(tmp_path, train=80))
-    monkeypatch.setattr(cross_fitting, "assign_folds", lambda strata, *_: strata)
+    monkeypatch.setattr(selection, "assign_folds", lambda strata, *_: strata)
     (one,) = probe.probe(pairs, RunConfig(max_length=32), [str(sentence_encoder)]).candidates
     assert str(one.problem) == "Without a fifth of the pairs, only one answer is left."
     monkeypatch.setattr(probe, "encode", lambda *values: np.full((80, 4), np.nan, np.float32))

@@ -16,7 +16,7 @@ from finetune.__main__ import main
 from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.errors import StoreError
-from finetune.evaluation import ranking, report, saved_predictions, speed
+from finetune.evaluation import ranking, report, saved_predictions
 from finetune.evaluation.ranking import RankedRun, Ranking
 from finetune.metrics.catalog import F1
 from finetune.metrics.intervals import Interval
@@ -67,11 +67,11 @@ def test_a_speed_is_measured_once_for_each_model_and_machine(
     found = finetune.rank(runs)
     assert all(run.milliseconds for run in found.runs)
     assert found.measured
-    kept = speed.read_speed(runs[1])
+    kept = ranking.read_speed(runs[1])
     assert kept is not None
     assert (kept.pairs, kept.step) == (60, runs[1].best_step())
     monkeypatch.setattr(devices, "processor_name", lambda: "another machine")
-    assert speed.read_speed(runs[1]) is None
+    assert ranking.read_speed(runs[1]) is None
 
 
 @pytest.mark.parametrize(

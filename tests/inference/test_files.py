@@ -26,7 +26,7 @@ from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.files import Window, WindowLogits
 from finetune.inference.predictor import Predictor
-from finetune.inference.shown_rows import UNSURE, PredictedRow, ShownRows
+from finetune.inference.result_files import UNSURE, PredictedRow, ShownRows
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.inference.perturbations import MOST, Edit, find_flips, small_edits
+from finetune.inference.explain import MOST, Edit, find_flips, small_edits
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.errors import ConfigError, DataError, FinetuneError, ModelError
 from finetune.inference import decision_rule
-from finetune.inference.model_cache import ModelCache
-from finetune.inference.predictor import MAX_CHARACTERS, Predictor
+from finetune.inference.predictor import MAX_CHARACTERS, ModelCache, Predictor
 from finetune.runs.store import RunStore
 from finetune.tasks.base import PredictOptions, SureRule, Target
 from tests.support import toys

@@ -19,11 +19,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.inference import onnx_layers
+from finetune.inference import quick_layers
 from finetune.inference import scorer as scoring
-from finetune.inference.micro_batcher import MicroBatcher
-from finetune.inference.scorer import Row, Scorer
-from finetune.inference.threads import set_own_threads
+from finetune.inference.predictor import MicroBatcher
+from finetune.inference.scorer import Row, Scorer, set_own_threads
 from finetune.training import cuda_graphs, layers
 from tests.support import toys
 from tests.support.families import FAMILIES, lively, write
@@ -268,7 +267,7 @@ def test_small_batches_are_recorded_and_give_the_same_logits(
     they are seen again."""
     recorder = TapeRecorder()
     monkeypatch.setattr(cuda_graphs, "recorder_of", lambda device: recorder)
-    monkeypatch.setattr(onnx_layers, "build", lambda model, threads: [])
+    monkeypatch.setattr(quick_layers, "build_onnx", lambda model, threads: [])
     scorer = Scorer(checkpoint, 32, "fp32", threads=1)
     for count in (1, 2, 3, len(PAIRS), 3, len(PAIRS), 1, 4):
         logits = scorer.scores(FIRST[:count], SECOND[:count])

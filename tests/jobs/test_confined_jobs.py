@@ -17,7 +17,7 @@ from finetune.config import BUNDLED_CHECKPOINT, RunConfig, is_upload
 from finetune.data import dataset_cache, needed_files
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.environment import child_process, confinement
-from finetune.evaluation import speed
+from finetune.evaluation import ranking
 from finetune.evaluation.gate import Limits
 from finetune.hub.push_plan import PushRequest
 from finetune.inference.file_request import PredictionRequest
@@ -281,7 +281,7 @@ def test_every_kind_of_job_does_its_work_confined(
     assert judgement.examples == GOLDEN.count("\n") - 1
     evaluate.start_measuring(ada, run)
     ended(ComparisonJob.of(run, "speed"))
-    assert all(speed.read_speed(each) for each in (run, other))
+    assert all(ranking.read_speed(each) for each in (run, other))
     pushed = PushJob.of(run).state().pushed
     assert pushed is not None
     assert pushed.verified is not None

@@ -23,7 +23,7 @@ from finetune.jobs import background, check, cost, memory, pipeline, service
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
-from finetune.training import accelerator, model, schedule
+from finetune.training import accelerator, model, recipe
 from finetune.ui import train_plan
 from finetune.ui.engine_form import Choice, EngineForm
 from tests.support import bundled_report, training
@@ -107,7 +107,7 @@ def test_the_steps_are_those_the_run_takes(
 def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
     toy_config: RunConfig, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "FREE_PAIRS", 100)  # four evaluations
+    monkeypatch.setattr(recipe, "FREE_PAIRS", 100)  # four evaluations
     for values in ({}, {"eval_steps": 5, "max_steps": 11}, {"eval_steps": -1}):
         config = training.resolved(toy_config.changed(**values))
         stream, _ = training.fit(config, toy_pairs)
@@ -117,7 +117,7 @@ def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
         config = PAIRS.changed(num_processes=processes, gradient_accumulation_steps=3)
         steps = cost.count_steps(config, pairs)
         batches = math.ceil(math.ceil(pairs / config.per_device_train_batch_size) / processes)
-        assert (steps.per_epoch, steps.total) == schedule.count_steps(config, batches, processes)
+        assert (steps.per_epoch, steps.total) == recipe.count_steps(config, batches, processes)
 
 
 def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import norm
 
-from finetune.metrics import abstention
+from finetune.evaluation import abstention
 from finetune.metrics.classification import Floats
 from finetune.metrics.shared_rows import SharedRows
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy.stats import pearsonr
 from sklearn.metrics import cohen_kappa_score
 
-from finetune.metrics import agreement, intervals
+from finetune.inference import other_answers
+from finetune.metrics import intervals
 from finetune.metrics.intervals import Interval
 
 
@@ -25,38 +26,34 @@ def test_kappa_is_scikit_learns_and_its_interval_holds(monkeypatch: pytest.Monke
     monkeypatch.setattr(intervals, "_RESAMPLES", 500)
     draw = np.random.default_rng(0)
     first, second = noisy(draw, 200)
-    assert agreement.kappa(first, second).value == pytest.approx(cohen_kappa_score(first, second))
+    assert other_answers.kappa(first, second).value == pytest.approx(
+        cohen_kappa_score(first, second)
+    )
     truth, held = cohen_kappa_score(*noisy(draw, 500_000)), 0
     for _ in range(200):
-        found = agreement.kappa(*noisy(draw, 150))
+        found = other_answers.kappa(*noisy(draw, 150))
         held += found.low <= truth <= found.high
     assert held / 200 >= 0.92  # 0.95 within two standard errors
 
 
 def test_kappa_of_equal_and_of_constant_answers() -> None:
     same = np.array([0, 1] * 20)
-    found = agreement.kappa(same, same)
+    found = other_answers.kappa(same, same)
     assert (found.value, found.high) == (1, 1)
     assert 0.5 < found.low < 1
-    assert np.isnan(agreement.kappa(np.zeros(9, int), np.zeros(9, int)).value)
-    assert agreement.kappa(same, np.zeros(40, int)) == Interval(0, -1, 1)
+    assert np.isnan(other_answers.kappa(np.zeros(9, int), np.zeros(9, int)).value)
+    assert other_answers.kappa(same, np.zeros(40, int)) == Interval(0, -1, 1)
 
 
 def test_classes_labels_and_scores_are_compared_by_what_they_are() -> None:
     draw = np.random.default_rng(0)
     first, second = noisy(draw, 200)
-    classes = agreement.agreement(first, second, "abc")
+    classes = other_answers.agreement_of(first, second, "abc")
     assert [*classes] == ["equal", "kappa"]
     assert classes["equal"].value == (first == second).mean()
-    labels = agreement.agreement(np.eye(3)[first], np.eye(3)[second], "abc")
+    labels = other_answers.agreement_of(np.eye(3)[first], np.eye(3)[second], "abc")
     assert [*labels] == ["equal", "kappa a", "kappa b", "kappa c"]
     assert labels["kappa b"].value == pytest.approx(cohen_kappa_score(first == 1, second == 1))
-    scores = agreement.agreement(first + 0.0, second + 0.5, "")
+    scores = other_answers.agreement_of(first + 0.0, second + 0.5, "")
     assert scores["pearson"].value == pytest.approx(pearsonr(first, second).statistic)
     assert scores["difference"].value == pytest.approx((second - first).mean() + 0.5)
-
-
-def test_who_is_right_is_counted_where_two_differ() -> None:
-    truth, first, second = np.array([[0, 0, 1, 2, 2], [0, 1, 1, 0, 1], [0, 0, 0, 1, 1]])
-    counts = agreement.who_is_right(first == truth, second == truth, first == second)
-    assert counts == {"first": 1, "second": 1, "neither": 1}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finetune.metrics import classification, cross_fitting
+from finetune.metrics import classification, selection
 from finetune.metrics.shared_rows import SharedRows
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,7 @@ def test_a_cross_fitted_f1_is_that_of_new_examples_and_the_best_one_is_not(
     naive, fitted, covered, harmful = [], [], [], 0
     for _ in range(120):
         scores, positives = drawn(draw, n, share, bias)
-        found = cross_fitting.cross_fit_threshold(scores, positives)
+        found = selection.cross_fit_threshold(scores, positives)
         assert found is not None
         true = f1_at(found.threshold, *new)
         naive.append(f1_at(found.threshold, scores, positives) - true)
@@ -56,8 +56,8 @@ def test_repeated_examples_do_not_confirm_a_threshold_that_was_fitted_to_them() 
     once = draw.random(60), draw.random(60) < 0.4
     scores, positives = np.repeat(once[0], 8), np.repeat(once[1], 8)
     shared = SharedRows(np.repeat(np.arange(60), 8))
-    alone = cross_fitting.cross_fit_threshold(scores, positives)
-    together = cross_fitting.cross_fit_threshold(scores, positives, shared)
+    alone = selection.cross_fit_threshold(scores, positives)
+    together = selection.cross_fit_threshold(scores, positives, shared)
     assert alone is not None
     assert together is not None
     best = f1_at(together.threshold, *once)
@@ -70,11 +70,11 @@ def test_repeated_examples_do_not_confirm_a_threshold_that_was_fitted_to_them() 
 def test_folds_keep_groups_together_and_classes_apart_and_are_the_same_again() -> None:
     draw = np.random.default_rng(0)
     strata, groups = draw.random(500) < 0.2, draw.integers(0, 300, 500)
-    folds = cross_fitting.assign_folds(strata, 5)
+    folds = selection.assign_folds(strata, 5)
     assert np.bincount(folds).tolist() == [100] * 5
     assert np.ptp(np.bincount(folds[strata])) <= 1
-    np.testing.assert_array_equal(folds, cross_fitting.assign_folds(strata.astype(int), 5))
-    folds = cross_fitting.assign_folds(strata, 5, groups)
+    np.testing.assert_array_equal(folds, selection.assign_folds(strata.astype(int), 5))
+    folds = selection.assign_folds(strata, 5, groups)
     assert all(len({*folds[groups == group]}) == 1 for group in {*groups})
     assert set(folds) == set(range(5))
 
@@ -83,13 +83,13 @@ def test_folds_keep_groups_together_and_classes_apart_and_are_the_same_again() -
 def test_of_too_few_examples_of_a_class_nothing_is_said(positives: int, negatives: int) -> None:
     scores = np.linspace(0, 1, positives + negatives)
     truth = np.repeat([True, False], [positives, negatives])
-    assert cross_fitting.cross_fit_threshold(scores, truth) is None
+    assert selection.cross_fit_threshold(scores, truth) is None
 
 
 def test_a_threshold_that_only_costs_is_not_recommended() -> None:
     """The scores are perfect, so any threshold is as good as a half."""
     truth = np.arange(80) % 2 == 1
-    found = cross_fitting.cross_fit_threshold(np.where(truth, 0.9, 0.1), truth)
+    found = selection.cross_fit_threshold(np.where(truth, 0.9, 0.1), truth)
     assert found is not None
     assert classification.best_threshold(np.where(truth, 0.9, 0.1), truth) == found.threshold
     assert (found.f1.value, found.gain.value, found.is_recommended) == (1.0, 0.0, False)

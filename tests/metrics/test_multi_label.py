@@ -10,7 +10,7 @@ import pytest
 import sklearn.metrics
 from numpy.typing import NDArray
 
-from finetune.metrics import catalog, cross_fitting, intervals, modules
+from finetune.metrics import catalog, intervals, modules, selection
 from finetune.metrics.catalog import OF_LABELS
 from finetune.tasks.base import MULTI_LABEL, Target
 from finetune.tasks.multi_label import LabelDetails, MultiLabel
@@ -117,7 +117,7 @@ def test_thresholds_are_fitted_to_each_label_and_judged_on_others() -> None:
     truth = draw.random((600, 3)) < 0.4
     signal = np.where(truth, 1.0, -1.0) + draw.normal(0, 0.7, truth.shape)
     shares = 1 / (1 + np.exp(-(signal * 2 + [-3, 3, 0])))
-    fitted = cross_fitting.cross_fit_thresholds(shares, truth)
+    fitted = selection.cross_fit_thresholds(shares, truth)
     assert fitted is not None
     low, high, _ = fitted.thresholds
     assert low < 0.3
@@ -127,7 +127,7 @@ def test_thresholds_are_fitted_to_each_label_and_judged_on_others() -> None:
     assert fitted.f1.value <= apparent + 1e-9
     rare = truth.copy()
     rare[:, 1] = False
-    few = cross_fitting.cross_fit_thresholds(shares, rare)
+    few = selection.cross_fit_thresholds(shares, rare)
     assert few is not None
     assert few.thresholds[1] == 0.5
-    assert cross_fitting.cross_fit_thresholds(shares, np.zeros_like(truth)) is None
+    assert selection.cross_fit_thresholds(shares, np.zeros_like(truth)) is None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from finetune.config import RunConfig
 from finetune.metrics import catalog, intervals, modules
 from finetune.metrics.catalog import OF_SCORES
-from finetune.metrics.regression import conformal_margin
+from finetune.metrics.example_metrics import conformal_margin
 from finetune.tasks.base import REGRESSION, SINGLE_LABEL, Target
 from finetune.tasks.registry import deciding_metric, find_task, measured, task_of
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from finetune.training.cuda_graphs import Outputs
+from finetune.training.cuda_graphs import Outputs, Recorder
 
 DRAWS = ("bernoulli_", "native_dropout", "uniform_", "normal_")
 WRONG = ("a stale input", "a stale rate", "a lost draw", "another constant", "an error")
@@ -93,7 +93,7 @@ class _Tape(TorchDispatchMode):
                         old.detach().copy_(value)
 
 
-class TapeRecorder:
+class TapeRecorder(Recorder):
     """A `Recorder`, whose recordings fail after so many operations from a given one on, or are
     wrong."""
 

@@ -25,7 +25,7 @@ from finetune.findings import Finding
 from finetune.inference import decision_rule
 from finetune.inference.scorer import Scorer
 from finetune.jobs import train
-from finetune.metrics.regression import conformal_margin
+from finetune.metrics.example_metrics import conformal_margin
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

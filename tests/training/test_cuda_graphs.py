@@ -299,7 +299,7 @@ def test_a_recording_that_fails_gives_the_thread_its_stream_and_random_numbers_b
         "set_stream": lambda stream: current.__setitem__(0, stream),
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    recorder = cuda_graphs.CudaRecorder(torch.device("cuda"))
+    recorder = cuda_graphs.Recorder(torch.device("cuda"))
     with pytest.raises(RuntimeError, match="capture was invalidated"):
         recorder.record(lambda: (torch.zeros(1),))
     assert current == ["the run's"]

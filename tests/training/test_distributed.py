@@ -16,7 +16,7 @@ from finetune.errors import ConfigError
 from finetune.jobs import service, train, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.training import distributed
+from finetune.training.accelerator import check_accelerate_config
 from tests.support.running import start
 from tests.support.waiting import until
 
@@ -100,12 +100,12 @@ def test_an_accelerate_configuration_is_passed_on_or_refused(
 ) -> None:
     config = RunConfig(accelerate_config=str(tmp_path / "fsdp.yaml"))
     with pytest.raises(ConfigError, match=r"fsdp\.yaml', and there is no such file"):
-        distributed.check_accelerate_config(config)
+        check_accelerate_config(config)
     (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
-    distributed.check_accelerate_config(config)
+    check_accelerate_config(config)
     words = train.launch_command(store.create(config))
     assert words[words.index("--config_file") + 1] == config.accelerate_config
     assert "--num_processes" not in words  # the file's
     monkeypatch.setitem(os.environ, "SPACE_ID", "ada/space")
     with pytest.raises(ConfigError, match="cannot be named here"):
-        distributed.check_accelerate_config(config)
+        check_accelerate_config(config)

@@ -15,13 +15,13 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.runs import events
 from finetune.tasks.base import Target
-from finetune.training import first_batch
+from finetune.training import dataloaders
 from tests.support import toys
 from tests.support.families import write
 from tests.support.training import fit
 
 LABELS = ["no", "yes"]
-SHOWN = first_batch.EXAMPLES
+SHOWN = dataloaders.EXAMPLES
 
 
 def first(config: RunConfig, pairs: splits.Pairs) -> tuple[events.FirstBatch, dict[str, Any]]:
@@ -31,7 +31,7 @@ def first(config: RunConfig, pairs: splits.Pairs) -> tuple[events.FirstBatch, di
 
     def describe(batch: dict[str, Any]) -> list[events.Event]:
         batches.append({name: tensor.clone() for name, tensor in batch.items()})
-        return [first_batch.describe_batch(batch, tokenizer, Target(tuple(LABELS)))]
+        return [dataloaders.describe_batch(batch, tokenizer, Target(tuple(LABELS)))]
 
     happened, _ = fit(config.changed(max_steps=2), pairs, first_batch=describe)
     (event,) = [event for event in happened if isinstance(event, events.FirstBatch)]
@@ -66,7 +66,7 @@ def test_a_long_batch_is_told_in_part(toy_checkpoint: Path) -> None:
         "labels": torch.zeros(examples, dtype=torch.long),
     }
     tokenizer = AutoTokenizer.from_pretrained(toy_checkpoint)
-    event = first_batch.describe_batch(batch, tokenizer, Target(tuple(LABELS)))
+    event = dataloaders.describe_batch(batch, tokenizer, Target(tuple(LABELS)))
     assert event.shapes["input_ids"] == [examples, width]
     assert (event.positions[0], event.positions[-1]) == (0, width - 1)
     assert len(event.positions) < 100
@@ -93,4 +93,4 @@ def test_tokens_of_bytes_are_told_as_text() -> None:
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
     tokenizer.train_from_iterator([text] * 50, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-    assert "".join(first_batch.readable_tokens(fast, fast(text)["input_ids"])) == text
+    assert "".join(dataloaders.readable_tokens(fast, fast(text)["input_ids"])) == text

@@ -19,8 +19,8 @@ from finetune.jobs import train
 from finetune.runs import events, summary
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
-from finetune.training import loop, schedule
-from finetune.training.optimizer import build_optimizer
+from finetune.training import loop, recipe
+from finetune.training.step import build_optimizer
 from finetune.ui import run_view
 from tests.support import course, toys
 from tests.support.hub import LoopbackHub
@@ -142,14 +142,14 @@ def test_evaluations_are_fewer_the_larger_the_validation_split_is(
     values: dict[str, Any], validation_pairs: int, every: int
 ) -> None:
     config = RunConfig(per_device_train_batch_size=16, **values)
-    assert schedule.eval_every(config, 20, 1000, 1, validation_pairs) == every
+    assert recipe.eval_every(config, 20, 1000, 1, validation_pairs) == every
 
 
 def test_short_runs_are_scored_too() -> None:
     config = RunConfig(per_device_train_batch_size=8)
-    assert schedule.eval_every(config, 3, 10, 1, 50) == 1
-    assert schedule.eval_every(config, 3, 10, 1, 250) == 5
-    assert schedule.eval_every(config, 3, 1000, 2, 320) == 100  # two processes train on 16 a step
+    assert recipe.eval_every(config, 3, 10, 1, 50) == 1
+    assert recipe.eval_every(config, 3, 10, 1, 250) == 5
+    assert recipe.eval_every(config, 3, 1000, 2, 320) == 100  # two processes train on 16 a step
 
 
 @pytest.mark.long
@@ -173,8 +173,8 @@ def test_steps_are_counted_when_the_last_batch_is_small() -> None:
     config = RunConfig(
         per_device_train_batch_size=16, gradient_accumulation_steps=4, num_train_epochs=2
     )
-    assert schedule.count_steps(config, 9, 1) == (3, 6)
-    assert schedule.count_steps(config.changed(max_steps=4), 9, 1) == (3, 4)
+    assert recipe.count_steps(config, 9, 1) == (3, 6)
+    assert recipe.count_steps(config.changed(max_steps=4), 9, 1) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_epochs_left_open_are_fewer_the_more_pairs_there_are(
     batches: int, processes: int, epochs: int
 ) -> None:
     config = RunConfig(num_train_epochs=0, per_device_train_batch_size=8)
-    assert schedule.count_steps(config, batches, processes) == (batches, epochs * batches)
+    assert recipe.count_steps(config, batches, processes) == (batches, epochs * batches)
 
 
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, DataCollatorWithPadding
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.training import dataloaders
-from finetune.training.token_batches import Padding, TokenizedSplit
+from finetune.training.dataloaders import Padding, TokenizedSplit
 from tests.support.training import prepared
 
 LENGTH = 16

@@ -29,8 +29,8 @@ from finetune.evaluation import report, saved_predictions
 from finetune.evaluation.report import Verdict
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Prediction
-from finetune.metrics.cross_fitting import CrossFittedThresholds
 from finetune.metrics.intervals import Interval
+from finetune.metrics.selection import CrossFittedThresholds
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

@@ -20,7 +20,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.inference.file_request import NONE, PredictionRequest
-from finetune.inference.shown_rows import ShownRow
+from finetune.inference.result_files import ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.owners import Visitor

@@ -16,8 +16,7 @@ from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import corrections, file_shift
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
-from finetune.inference.result_files import PREDICTION, SUFFIXES
-from finetune.inference.shown_rows import ShownRow
+from finetune.inference.result_files import PREDICTION, SUFFIXES, ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore

@@ -1,7 +1,8 @@
-"""Metrics of scores, on examples that count as often as weights say.
+"""Metrics of scores, and of several labels, on examples that count as often as weights say.
 
-`answers` and `truth` have shape (examples,), `weights` shape (examples, samples); the results have
-shape (samples,). A correlation with scores that are all equal is 0.
+`answers` and `truth` are scores of shape (examples,), or 0 and 1 of shape (examples, labels);
+`weights` have shape (examples, samples), the results shape (samples,). A correlation with scores
+that are all equal is 0.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics.classification import Floats, ratio
+from finetune.metrics.classification import Floats, mean_f1, ratio
 
 Scores = NDArray[np.floating[Any]]
+Labels = NDArray[Any]
 
 
 def pearson(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
@@ -81,3 +83,36 @@ def _centred(values: Floats, weights: NDArray[Any]) -> Floats:
     than what rounding leaves of equal values."""
     away = values - (values * weights).sum(axis=0) / weights.sum(axis=0)
     return np.where(np.abs(away).max(axis=0) > 1e-12 * np.abs(values).max(), away, 0.0)
+
+
+def micro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """F1 of all decisions together, whichever label they are of."""
+    hits, sizes = _sums(answers, truth, weights)
+    return ratio(2 * hits.sum(axis=0), sizes.sum(axis=0))
+
+
+def macro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """The mean F1 of the labels that occur or are given."""
+    return mean_f1(*_sums(answers, truth, weights))
+
+
+def subset_accuracy(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """The share of examples whose labels are all right."""
+    right = ((answers > 0) == (truth > 0)).all(axis=1)
+    return ratio(right @ weights, weights.sum(axis=0))
+
+
+def hamming_loss(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """The share of wrong decisions."""
+    wrong = ((answers > 0) != (truth > 0)).sum(axis=1)
+    return ratio(wrong @ weights, weights.sum(axis=0) * answers.shape[1])
+
+
+def _sums(answers: Labels, truth: Labels, weights: NDArray[Any]) -> tuple[Floats, Floats]:
+    """Examples that have a label and were given it, and examples that have it plus those that were
+    given it; both of shape (labels, samples)."""
+    from scipy.sparse import csr_array
+
+    given, true = answers > 0, truth > 0
+    hits, sizes = given & true, given.astype(np.float64) + true
+    return tuple(csr_array(each.T.astype(np.float64)) @ weights for each in (hits, sizes))
