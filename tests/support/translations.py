@@ -133,7 +133,7 @@ def keys() -> list[str]:
 ENGLISH = {"ArgumentParser", "HTTPException", "PlainTextResponse", "about", "description", "print"}
 # Modules of which programs read the sentences, and one with examples.
 ENGLISH_MODULES = {
-    "cli/deploy.py", "environment/confinement.py", "evaluation/gate.py", "hub/deploy.py",
+    "environment/confinement.py", "evaluation/gate.py", "hub/deploy.py",
     "hub/model_card.py",
     "ui/app.py", "ui/origins.py", "ui/routes.py", "ui/upload_limits.py",
 }  # fmt: skip
