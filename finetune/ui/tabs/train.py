@@ -75,9 +75,9 @@ class TrainTab(Panel):
                     self.costs = gr.HTML(elem_id="costs", js_on_load=train_plan.SCRIPT)
                     self.planned = elements.notice("planned", js_on_load=elements.CHOICES)
                     self.how = train_plan.draw_choice()
-                    self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+                    self.start = gr.Button("Train", variant="primary", elem_id="train")
                     self.begin = gr.Button(
-                        gettext("Search"), variant="primary", elem_id="begin-search",
+                        "Search", variant="primary", elem_id="begin-search",
                         elem_classes=_HIDDEN,
                     )  # fmt: skip
                 self.several = train_plan.draw(self.how)
@@ -91,7 +91,7 @@ class TrainTab(Panel):
         self.address = elements.address("train")
         with gr.Row(elem_id="shown-run"):
             self.title = gr.HTML()
-            self.new = elements.button(gettext("New run"), "new-run", 110, size="md", scale=0)
+            self.new = elements.button("New run", "new-run", 110, size="md", scale=0)
         self.notice = elements.notice("run-message", js_on_load=links)
         self.live = live_updates.view()
         self.filled = [*self.form.values(), dataset]
@@ -106,11 +106,11 @@ class TrainTab(Panel):
         form.draw_search()
         self.probe = ProbeForm(self.store)
         self.probe.draw()
-        with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
+        with gr.Accordion("Advanced", open=False, elem_id="advanced"):
             self.preset = gr.Dropdown(
                 list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
-                label=gettext("Preset"),
-                info=gettext("Sets the hyperparameters; the pairs and the checkpoint stay."),
+                label="Preset",
+                info="Sets the hyperparameters; the pairs and the checkpoint stay.",
             )  # fmt: skip
             search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
             if search:
@@ -119,7 +119,7 @@ class TrainTab(Panel):
             if search:
                 search.wire([self.form["checkpoint"]], {})
             self.load = gr.UploadButton(
-                gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
+                "Load a configuration (JSON)", elem_id="load-config", size="sm",
                 variant="secondary", file_types=[".json"],
             )  # fmt: skip
 
