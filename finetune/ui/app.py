@@ -186,11 +186,6 @@ class Session(SessionState):
         pass
 
 
-def keep_little_of_sessions() -> None:
-    """Make Gradio use `Session` from now on."""
-    state_holder.SessionState = route_utils.SessionState = Session  # type: ignore[misc, attr-defined]
-
-
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     """Serve the page; `options` override our arguments of Gradio's `launch`."""
     origins.trusted_proxies()  # a wrong one is reported now
@@ -201,7 +196,8 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     # Gradio polls its queue a thousand times a second (twenty on Windows). Each poll briefly takes
     # a core from a training step on a CPU, and both cores wait for the slower one.
     page._queue.sleep_when_free = 0.02
-    keep_little_of_sessions()
+    state_holder.SessionState = Session  # type: ignore[misc]
+    route_utils.SessionState = Session  # type: ignore[attr-defined]
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")

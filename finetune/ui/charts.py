@@ -376,11 +376,6 @@ def small_charts(summary: RunSummary, view: ChartView = DEFAULT) -> dict[str, Ma
     return drawn
 
 
-def loss_points(summary: RunSummary) -> list[Point]:
-    """The measured training loss: (step, loss)."""
-    return [(float(point.step), point.loss) for point in thinned(summary.train)]
-
-
 def metric_points(summary: RunSummary, metric: str) -> list[Point]:
     """A validation metric at each evaluation that has it: (step, value)."""
     return _scored(summary, metric, _axis(summary, DEFAULT))

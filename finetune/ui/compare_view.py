@@ -173,7 +173,7 @@ def _chart(summaries: Sequence[RunSummary], title: str, metric: str) -> Markup:
         if metric:
             points = charts.metric_points(summary, metric)
         else:
-            points = charts.loss_points(summary)
+            points = [(float(each.step), each.loss) for each in charts.thinned(summary.train)]
             if len(points) >= charts.SMOOTHED:
                 points = charts.smoothed(points)
         lines.append(Series(_LETTERS[n], f"run{n}", points, markers=bool(metric)))
