@@ -14,15 +14,7 @@ from finetune.data.model_cache import CachedModel
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
-from finetune.evaluation import (
-    abstention,
-    monitoring,
-    ranking,
-    release,
-    report,
-    speed,
-    test_set,
-)
+from finetune.evaluation import abstention, monitoring, ranking, release, report, speed, test_set
 from finetune.evaluation.file_shift import Monitoring
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.evaluation.probe import ProbeReport

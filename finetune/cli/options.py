@@ -15,13 +15,7 @@ from finetune.config import READING_FIELDS
 from finetune.data.table import ReadOptions
 from finetune.engines import spending
 from finetune.engines.base import HERE, EngineSpec
-from finetune.engines.registry import (
-    ENGINES,
-    billed_options,
-    find_engine,
-    make_spec,
-    open_engine,
-)
+from finetune.engines.registry import ENGINES, billed_options, find_engine, make_spec, open_engine
 from finetune.errors import JobError
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.runs.run import Run

@@ -22,13 +22,7 @@ from finetune.runs.store import RunStore, default_root
 from finetune.search import results
 from finetune.search.driver import advance, begin_search, describe_values
 from finetune.search.limits import check_price, trial_price
-from finetune.search.space import (
-    Budget,
-    default_space,
-    describe_outside,
-    read_space,
-    searchable,
-)
+from finetune.search.space import Budget, default_space, describe_outside, read_space, searchable
 from finetune.search.study import Study, find_study
 
 _PAUSE = 0.5  # seconds between two checks

@@ -17,16 +17,7 @@ from finetune import owners
 from finetune.environment import space
 from finetune.hub import client
 from finetune.runs.store import RunStore
-from finetune.ui import (
-    auth,
-    elements,
-    feedback,
-    i18n,
-    origins,
-    routes,
-    theme,
-    upload_limits,
-)
+from finetune.ui import auth, elements, feedback, i18n, origins, routes, theme, upload_limits
 from finetune.ui.api import Api
 from finetune.ui.html import macro
 from finetune.ui.i18n import number, page_text

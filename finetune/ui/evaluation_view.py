@@ -85,10 +85,7 @@ def view(
         changed_pairs=changed_pairs,
         orders=orders,
         measurable=order is None and summary.paired and summary.status in ENDED,
-        curves=[
-            charts.loss_chart(summary),
-            charts.score_chart(summary, analysis.threshold),
-        ],
+        curves=[charts.loss_chart(summary), charts.score_chart(summary, analysis.threshold)],
         test_set=test_set,
     )
 

@@ -33,15 +33,7 @@ from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.store import RunStore
 from finetune.search import limits
-from finetune.search.space import (
-    DEFAULT,
-    Budget,
-    Space,
-    describe,
-    outside,
-    read_space,
-    searchable,
-)
+from finetune.search.space import DEFAULT, Budget, Space, describe, outside, read_space, searchable
 from finetune.tasks.registry import find_task
 from finetune.training import recipe, schedule
 from finetune.ui import elements, feedback, form, theme

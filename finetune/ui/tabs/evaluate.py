@@ -18,13 +18,7 @@ from finetune.jobs.evaluate import EvaluationJob
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import (
-    elements,
-    evaluation_view,
-    feedback,
-    form,
-    theme,
-)
+from finetune.ui import elements, evaluation_view, feedback, form, theme
 from finetune.ui.elements import button, event_data, sent_number
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext

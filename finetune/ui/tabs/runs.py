@@ -343,17 +343,12 @@ class RunsTab(Panel):
             comparing, instead = True, search_view.page(visible, search)
         updates: Updates = {
             self.head: gr.update(visible=bool(opened or comparing)),
-            self.comparison: gr.update(
-                value=instead,
-                visible=comparing,
-            ),
+            self.comparison: gr.update(value=instead, visible=comparing),
             self.run_column: gr.update(visible=bool(opened)),
             self.part: gr.update(visible=bool(opened)),
             self.everybody: gr.update(visible=admin),
             self.address: elements.query(
-                compare=",".join(compared) if len(compared) > 1 else "",
-                run=opened,
-                search=search,
+                compare=",".join(compared) if len(compared) > 1 else "", run=opened, search=search
             ),
         }
         updates |= self.check.shown(visible, [] if search and not opened else compared)

@@ -388,9 +388,7 @@ class TrainTab(Panel):
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
         """Show a run in place of the form."""
-        return self._shown(store, run) | {
-            self.setup: gr.update(elem_classes=_HIDDEN),
-        }
+        return self._shown(store, run) | {self.setup: gr.update(elem_classes=_HIDDEN)}
 
     def _choosing_engine(self, run: Run) -> Updates:
         """Show the form, to choose the engine that resumes a run and agree to its price."""
@@ -412,10 +410,7 @@ class TrainTab(Panel):
         """Put a configuration into the form and unfold it."""
         updates = dict(zip(self.filled, form.filled(store, config), strict=True))
         note = gettext("The configuration is in the form. Press Train to start it.")
-        return updates | {
-            self.setup: _SHOWN,
-            self.message: feedback.note(note),
-        }
+        return updates | {self.setup: _SHOWN, self.message: feedback.note(note)}
 
     def on_hub(self) -> Markup:
         """Say if the Hub answers and what can be used. Called once the page is there."""
