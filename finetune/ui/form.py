@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -199,9 +198,8 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
         return choices
     own = []
     for upload in store.uploads.newest(UPLOADS):
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(upload.when))
-        files = _file_names(upload.file_names)
-        own.append((f"{files} \u00b7 {html.size(upload.size)} \u00b7 {when}", upload.name))
+        parts = _file_names(upload.file_names), html.size(upload.size), html.when(upload.when)
+        own.append((" \u00b7 ".join(parts), upload.name))
     if is_upload(name) and name not in dict(own).values():
         own.append((_file_names(store.uploads.file_names(name)), name))
     return [*choices[:1], *own, *choices[1:]]

@@ -335,16 +335,13 @@ class TrainTab(Panel):
                 return self._shown(store, run) | {self.notice: feedback.note(text)}
             case "resume" if service.resume_price(run):  # to be agreed to
                 return self._choosing_engine(run)
-            case "resume":
-                token = auth.hub_token(store, "", oauth, registry.engine_of(run).needs_token)
-                service.resume_run(store, run, token=token)
-                return self._shown(store, run) | {self.notice: ""}
             case "move" if not registry.is_remote(run):
                 return self._choosing_engine(run)
-            case "move":  # here; a job that may be at work is ended first
-                asks = read_spec(run).is_unheard and registry.engine_of(run).needs_token
+            case "resume" | "move" as do:  # "move": here; a job that may be at work is ended first
+                asks = registry.engine_of(run).needs_token
+                asks = asks and (do == "resume" or read_spec(run).is_unheard)
                 token = auth.hub_token(store, "", oauth, asks)
-                service.resume_run(store, run, EngineSpec(), token)
+                service.resume_run(store, run, EngineSpec() if do == "move" else None, token)
                 return self._shown(store, run) | {self.notice: ""}
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=elements.sent_number(event))
