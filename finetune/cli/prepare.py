@@ -23,7 +23,7 @@ from finetune.tasks.registry import find_task
 
 def check(words: list[str] | None = None) -> int:
     """Look for what is wrong with pairs before training on them."""
-    parser = options.parser_of(check)
+    parser = options.parser_of(check)  # exit status: 0 fine, 1 blocked
     parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options.add_files(parser)

@@ -30,7 +30,7 @@ _PAUSE = 0.5  # seconds between two checks
 
 def search(words: list[str] | None = None) -> int:
     """Search hyperparameters; the first trial is the configuration as it is."""
-    parser = _parser()
+    parser = _parser()  # exit status: 0 it ended, 1 no trial has a score
     args = parser.parse_args(words)
     store = RunStore(args.runs)
     if args.study:
@@ -61,7 +61,7 @@ def search(words: list[str] | None = None) -> int:
             scheduler.dispatch_queue(store)
             _tell(store, study, told)
             time.sleep(_PAUSE)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # running trials go on; `--study` continues
         return 0
     _tell(store, study, told)
     rows = results.list_trials(store, study)
