@@ -13,7 +13,7 @@ from finetune import disk
 from finetune.environment import caches, logs
 from finetune.errors import FinetuneError
 
-COMMANDS = {  # modules of `cli`
+COMMANDS = {
     "train": "fine-tune a checkpoint on sentence pairs",
     "search": "find hyperparameters by many runs",
     "probe": "rank checkpoints on pairs before training",
@@ -28,6 +28,11 @@ COMMANDS = {  # modules of `cli`
     "models": "list checkpoints to begin from and those on this disk, or remove one",
     "deploy": "make or update a Hugging Face Space with this project",
 }
+_MODULES = {  # of `cli`; others are named as their command
+    **dict.fromkeys(("check", "probe", "models"), "prepare"),
+    **dict.fromkeys(("evaluate", "sure", "rank", "gate", "monitor"), "judge"),
+    **dict.fromkeys(("predict", "export", "deploy"), "use"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     args, _ = parser.parse_known_args(words or ["--help"])
     caches.ensure_cache_folder()
     try:
-        status: int = import_module(f"finetune.cli.{args.command}").main(words[1:])
+        module = import_module(f"finetune.cli.{_MODULES.get(args.command, args.command)}")
+        status: int = getattr(module, args.command)(words[1:])
     except (FinetuneError, OSError) as error:
         told = (disk.explained(error) if isinstance(error, OSError) else None) or error
         print(f"{parser.prog} {words[0]}: error: {told}", file=sys.stderr)

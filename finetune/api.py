@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,19 @@ from finetune.data.model_cache import CachedModel
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
-from finetune.evaluation import abstention, report
+from finetune.evaluation import abstention, monitoring, ranking, release, report, test_set
+from finetune.evaluation.file_shift import Monitoring
 from finetune.evaluation.gate import Judgement, Limits
+from finetune.evaluation.probe import ProbeReport
+from finetune.evaluation.ranking import Ranking
+from finetune.evaluation.report import RunEvaluation
 from finetune.hub import client, publish, push_plan
+from finetune.hub.publish import Pushed
+from finetune.inference import file_request
+from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate as evaluation_jobs
 from finetune.jobs import models, scheduler, service
+from finetune.jobs import probe as probes
 from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
 from finetune.runs.events import Event
@@ -25,16 +34,12 @@ from finetune.runs.grids import plan_runs
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, as_run, default_root
 from finetune.runs.summary import ENDED, RunSummary
+from finetune.search import driver, results
+from finetune.search.space import Budget, default_space, read_space
+from finetune.tasks.base import SureRule
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
-    from finetune.evaluation.file_shift import Monitoring
-    from finetune.evaluation.probe import ProbeReport
-    from finetune.evaluation.ranking import Ranking
-    from finetune.evaluation.report import RunEvaluation
-    from finetune.hub.publish import Pushed
-    from finetune.inference.file_request import PredictionRequest
-    from finetune.tasks.base import SureRule
 
 _POLL = 0.2  # seconds between reads of a run's events
 
@@ -140,9 +145,6 @@ def search(
         ConfigError: if the space or the budget is invalid.
         TrainingError: if no trial has a score.
     """
-    from finetune.search import driver, results
-    from finetune.search.space import Budget, default_space, read_space
-
     store = store or RunStore(default_root())
     drawn = default_space() if space is None else read_space(space)
     study = driver.begin_search(store, config, drawn, Budget(trials, minutes))
@@ -190,11 +192,9 @@ def probe(
     Raises:
         ConfigError, DataError: if there is nothing to compare, or too few pairs.
     """
-    from finetune.jobs import probe as jobs
-
     store = store or RunStore(default_root())
-    names = jobs.check_request(store, config, [*checkpoints] or jobs.candidates(config))
-    return jobs.probe_checkpoints(config, names, store.root)
+    names = probes.check_request(store, config, [*checkpoints] or probes.candidates(config))
+    return probes.probe_checkpoints(config, names, store.root)
 
 
 def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
@@ -211,8 +211,6 @@ def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
     """
     run = as_run(run)
     if split == "test":
-        from finetune.evaluation import test_set
-
         test_set.open_test_set(run)
     return report.evaluate_run(run, run.state(), split)
 
@@ -275,8 +273,6 @@ def gate(
             2; `reasons`; the answers lost and gained with their texts; the gain's 95% interval;
             McNemar's test; and kinds of rows.
     """
-    from finetune.evaluation import release
-
     limits, run = Limits(max_lost, min_gain), as_run(new)
     other = old if isinstance(old, Run) else release.named_model(str(old), run.folder.parent)
     if golden is None:
@@ -306,8 +302,6 @@ def rank(
             and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
             among those that may be with a probability of 95%.
     """
-    from finetune.evaluation import ranking
-
     found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
     ranked = ranking.rank_runs(found)
     unknown = {run.id for run in ranked.runs if run.milliseconds is None}
@@ -332,10 +326,7 @@ def compare_answers(
         What `OtherAnswers.report` says of each column whose cells are answers: how far they agree,
         and who is right if the file has labels.
     """
-    import tempfile
-
-    from finetune.inference import file_request, files
-    from finetune.inference.file_request import PredictionRequest
+    from finetune.inference import files  # which imports torch
 
     run, path = as_run(run), Path(file)
     request = request or PredictionRequest(run.id, path.name, "")
@@ -368,9 +359,6 @@ def still_holds(
         DataError: if fewer than 50 rows are new to the model, or the run's
             validation pairs were not kept.
     """
-    from finetune.evaluation import monitoring
-    from finetune.inference.file_request import PredictionRequest
-
     run, path = as_run(run), Path(file)
     request = request or PredictionRequest(run.id, path.name, "")
     return monitoring.monitor_file(run, path, request, Path(labels) if labels else None)[0]

@@ -18,7 +18,6 @@ import os
 import secrets
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,7 +77,7 @@ class Visitor:
     @property
     def policy(self) -> Policy:
         """The policy for this visitor."""
-        return OwnMachine() if self.sees_all else SharedApp()
+        return Policy() if self.sees_all else SharedApp()
 
 
 LOCAL_USER = Visitor(sees_all=True)
@@ -119,22 +118,21 @@ class Limits:
 UNLIMITED = Limits(**dict.fromkeys(Limits.__dataclass_fields__, cast(int, math.inf)))
 
 
-class Policy(ABC):
-    """Rules of an app, outside a shared app or in one."""
+class Policy:
+    """Rules of an app. These hold outside a shared app: everything belongs to its one user."""
 
-    several_people: bool  # each has their own runs, and is identified by a sign-in or a cookie
-    owner_asks: bool  # may name this machine's files, accounts and clusters
-    any_checkpoint: bool  # True if any may be chosen, False if only offered ones
-    stored_token: bool  # requests to the Hub use this machine's token
-    asks_rights: bool  # cached data of the Hub is shown only if the Hub would still give it
-    confines_workers: bool  # a job can access only its own files
-    limits: Limits
+    several_people = False  # each has their own runs, and is identified by a sign-in or a cookie
+    owner_asks = True  # may name this machine's files, accounts and clusters
+    any_checkpoint = True  # True if any may be chosen, False if only offered ones
+    stored_token = True  # requests to the Hub use this machine's token
+    asks_rights = False  # cached data of the Hub is shown only if the Hub would still give it
+    confines_workers = False  # a job can access only its own files
+    limits = UNLIMITED
 
-    @abstractmethod
     def worker_environment(self) -> dict[str, str]:
         """Variables that every worker gets, on any machine; they override inherited ones."""
+        return {}
 
-    @abstractmethod
     def identify(self, user: str = "", browser: str = "") -> Visitor:
         """The visitor that a request comes from.
 
@@ -142,18 +140,6 @@ class Policy(ABC):
             user: the name of a signed-in user, as proven by the sign-in.
             browser: the owner that an issued token has proven.
         """
-
-
-class OwnMachine(Policy):
-    """The policy outside a shared app: everything belongs to its one user."""
-
-    several_people, owner_asks, any_checkpoint, stored_token = False, True, True, True
-    asks_rights, confines_workers, limits = False, False, UNLIMITED
-
-    def worker_environment(self) -> dict[str, str]:
-        return {}
-
-    def identify(self, user: str = "", browser: str = "") -> Visitor:
         return LOCAL_USER
 
 
@@ -186,7 +172,7 @@ class SharedApp(Policy):
 def policy() -> Policy:
     """The policy of this process, from its environment."""
     shared = bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
-    return SharedApp() if shared else OwnMachine()
+    return SharedApp() if shared else Policy()
 
 
 class Identities:

@@ -8,20 +8,20 @@ from dataclasses import astuple
 import pytest
 
 from finetune import owners
-from finetune.owners import LOCAL_USER, OwnMachine, SharedApp, Visitor
+from finetune.owners import LOCAL_USER, Policy, SharedApp, Visitor
 
 
 @pytest.mark.parametrize(
     ("variables", "kind"),
     [
-        ({}, OwnMachine),
-        ({"FINETUNE_VISITORS": "0"}, OwnMachine),
+        ({}, Policy),
+        ({"FINETUNE_VISITORS": "0"}, Policy),
         ({"FINETUNE_VISITORS": "1"}, SharedApp),
         ({"SPACE_ID": "ada/app"}, SharedApp),
     ],
 )
 def test_the_environment_says_whose_machine_it_is(
-    variables: dict[str, str], kind: type[owners.Policy], monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], kind: type[Policy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SPACE_ID", "FINETUNE_VISITORS"):
         monkeypatch.delenv(name, raising=False)
@@ -33,7 +33,7 @@ def test_the_environment_says_whose_machine_it_is(
 def test_nothing_is_limited_on_ones_own_machine() -> None:
     assert set(astuple(LOCAL_USER.policy.limits)) == {math.inf}
     assert LOCAL_USER.policy.worker_environment() == {}
-    assert OwnMachine().identify("ada", "browser:a") == LOCAL_USER
+    assert Policy().identify("ada", "browser:a") == LOCAL_USER
 
 
 def test_a_visitor_is_limited_whatever_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:

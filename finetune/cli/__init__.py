@@ -1,3 +1,3 @@
-"""The command line: one module a command, each with a `main`."""
+"""The command line: each command is a function of its name."""
 
-__all__ = ["check", "deploy", "evaluate", "export", "predict", "search", "train"]
+__all__ = ["judge", "prepare", "search", "train", "use"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from finetune import config
 from finetune.arguments import add_arguments, arguments_given
-from finetune.cli import engine_arguments, file_arguments
+from finetune.cli import options
 from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec
 from finetune.engines.registry import find_engine, open_engine
@@ -21,35 +21,28 @@ from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore, default_root
 from finetune.search import results
 from finetune.search.driver import advance, begin_search, check_price, describe_values, trial_price
-from finetune.search.space import (
-    Budget,
-    default_space,
-    describe_outside,
-    read_space,
-    searchable,
-)
+from finetune.search.space import Budget, default_space, describe_outside, read_space, searchable
 from finetune.search.study import Study, find_study
 
 _PAUSE = 0.5  # seconds between two checks
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Search from a terminal. Returns the exit status: 0 ended, 1 no trial has a score. Ctrl-C
-    leaves running trials as they are; `--study` continues."""
-    parser = _parser()
-    args = parser.parse_args(arguments)
+def search(words: list[str] | None = None) -> int:
+    """Search hyperparameters; the first trial is the configuration as it is."""
+    parser = _parser()  # exit status: 0 it ended, 1 no trial has a score
+    args = parser.parse_args(words)
     store = RunStore(args.runs)
     if args.study:
         study = find_study(store, args.study)
         if find_engine(study.settings.spec.engine).needs_token:
             open_engine(study.settings.spec)  # raises if nobody is signed in
     else:
-        spec = engine_arguments.spec_from_arguments(args) or EngineSpec()
+        spec = options.engine_spec(args) or EngineSpec()
         space = _space(args.over) if args.over else default_space()
         budget = Budget(args.trials, args.search_minutes)
         check_price(budget, spec)
-        engine_arguments.agree(args, spec, budget.trials * trial_price(spec))
-        upload = file_arguments.upload_from_arguments(args, args.runs)
+        options.agree(args, spec, budget.trials * trial_price(spec))
+        upload = options.upload_of(args, args.runs)
         values = config.preset(args.preset) if args.preset else {}
         study = begin_search(
             store, RunConfig(**values | arguments_given(args) | upload), space, budget,
@@ -67,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
             scheduler.dispatch_queue(store)
             _tell(store, study, told)
             time.sleep(_PAUSE)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # running trials go on; `--study` continues
         return 0
     _tell(store, study, told)
     rows = results.list_trials(store, study)
@@ -82,8 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Search hyperparameters; the first trial is the configuration as it is."
-    parser = argparse.ArgumentParser("python -m finetune search", description=about)
+    parser = options.parser_of(search)
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--study", help="a search to go on with: its name or id")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
@@ -106,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--keep_pruned", action="store_true", help="keep the weights of trials that end early"
     )
-    file_arguments.add_arguments(parser)
-    engine_arguments.add_arguments(parser)
+    options.add_files(parser)
+    options.add_engine(parser)
     add_arguments(parser)
     return parser
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from finetune import api, config
 from finetune.arguments import add_arguments, arguments_given, option
-from finetune.cli import engine_arguments, file_arguments
+from finetune.cli import options
 from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
 from finetune.engines import registry
@@ -32,20 +32,19 @@ from finetune.training.accelerator import (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train from a terminal. Returns the exit status: 0 ended, 1 failed."""
-    about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
-    parser = argparse.ArgumentParser("python -m finetune train", description=about)
+def train(words: list[str] | None = None) -> int:
+    """Fine-tune a checkpoint on sentence pairs. The run appears in the page."""
+    parser = options.parser_of(train)  # exit status: 0 it ended, 1 it failed
     parser.add_argument("--run", type=Path, help="a run to resume: its name, id or folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
-    file_arguments.add_arguments(parser)
-    engine_arguments.add_arguments(parser)
+    options.add_files(parser)
+    options.add_engine(parser)
     add_arguments(parser)
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(words)
     chosen = None if args.run else _config(args)
-    spec = engine_arguments.spec_from_arguments(args)
+    spec = options.engine_spec(args)
     if chosen is not None and chosen.trains_on_all:
         return _cross_validate(args, chosen, spec)
     run = _open_run(args, spec, chosen)
@@ -71,6 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
         return leave(carry_out_run(run, show))
 
 
+main = train  # for `accelerate.notebook_launcher`
+
+
 def _open_run(
     args: argparse.Namespace, spec: EngineSpec | None, run_config: RunConfig | None
 ) -> Run:
@@ -94,7 +96,7 @@ def _open_run(
     if spec is not None and registry.find_engine(spec.engine).is_remote:
         run_config = cost.with_checkpoints(store, run_config)
         registry.check_config(run_config, spec)
-        engine_arguments.agree(args, spec)
+        options.agree(args, spec)
     return store.create(run_config, spec=spec.to_json() if spec is not None else "")
 
 
@@ -119,7 +121,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
         if retired := retired_in(text):
             print(f"note: {retired}", file=sys.stderr)
     values |= config.preset(args.preset) if args.preset else {}
-    values |= arguments_given(args) | file_arguments.upload_from_arguments(args, args.runs)
+    values |= arguments_given(args) | options.upload_of(args, args.runs)
     return catalog.with_absolute_paths(RunConfig(**values))
 
 
@@ -132,7 +134,7 @@ def _cross_validate(args: argparse.Namespace, chosen: RunConfig, spec: EngineSpe
         )
     spec = spec or EngineSpec()
     most = registry.billed_options(spec)
-    engine_arguments.agree(args, spec, most.most * (1 + chosen.folds) if most else 0.0)
+    options.agree(args, spec, most.most * (1 + chosen.folds) if most else 0.0)
     store = RunStore(args.runs)
     run = api.cross_validate(chosen, store=store, engine=spec.engine, **spec.options)
     print(f"run {run.title()} ({run.id})", file=sys.stderr)
@@ -158,7 +160,7 @@ def _take_up(store: RunStore, run: Run, spec: EngineSpec | None, args: argparse.
             "Only one that ended too early can go on.",
             status=_(state.status),
         )
-    engine_arguments.agree(args, spec or former)
+    options.agree(args, spec or former)
     if spec is not None:
         if run.is_alive():
             raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)

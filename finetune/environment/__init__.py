@@ -2,5 +2,5 @@
 
 __all__ = [
     "caches", "child_process", "confinement", "devices", "hub_connection", "landlock", "logs",
-    "pace", "project", "space", "usage",
+    "pace", "project", "usage",
 ]  # fmt: skip

@@ -68,9 +68,7 @@ class Confinement:
     def __or__(self, other: Confinement) -> Confinement:
         """Union of both; the temporary folder is the other's if it has one."""
         return Confinement(
-            self.reads + other.reads,
-            self.writes + other.writes,
-            other.temporary or self.temporary,
+            self.reads + other.reads, self.writes + other.writes, other.temporary or self.temporary
         )
 
     def to_json(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,19 +16,10 @@ from gradio.state_holder import SessionState
 from markupsafe import Markup
 
 from finetune import owners
-from finetune.environment import space
+from finetune.environment import devices
 from finetune.hub import client
 from finetune.runs.store import RunStore
-from finetune.ui import (
-    auth,
-    elements,
-    feedback,
-    i18n,
-    origins,
-    routes,
-    theme,
-    upload_limits,
-)
+from finetune.ui import auth, elements, feedback, i18n, origins, routes, theme, upload_limits
 from finetune.ui.api import Api
 from finetune.ui.html import macro
 from finetune.ui.i18n import number, page_text
@@ -36,6 +29,19 @@ from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.runs import RunsTab
 from finetune.ui.tabs.train import TrainTab
 
+ZERO_GPU = (
+    "This Space runs on ZeroGPU, which lends a GPU to short functions only: a training is a "
+    "process of its own and gets none. Training needs ordinary GPU hardware, such as t4-small; "
+    "here it runs on the CPU, slowly."
+)
+NO_GPU = (
+    "This Space has no GPU, so training runs on the CPU: fine for the bundled pairs, slow for "
+    "more. Its owner can choose GPU hardware, such as t4-small, in its settings."
+)
+NOT_LASTING = (
+    "Runs are lost when this Space restarts: publish what you want to keep. Its owner can mount a "
+    "bucket and set FINETUNE_RUNS to a folder in it."
+)
 MOST_SESSIONS = 1000  # the least recently used is forgotten first
 _QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 
@@ -153,10 +159,22 @@ def head_side() -> Markup:
 
 
 def notices(store: RunStore) -> list[str]:
-    """Return the notices for visitors of a Space, for the head of the page."""
-    if (described := space.describe_space(store.root)) is None:
+    """Return the notices for visitors of a Space, for the head of the page: its hardware, and
+    whether its storage persists. None outside a Space.
+
+    Source of the variables: https://huggingface.co/docs/hub/spaces-overview and
+    https://huggingface.co/docs/hub/spaces-zerogpu.
+    """
+    if not os.environ.get("SPACE_ID"):
         return []
-    hardware, notices = described
+    lasting = [] if is_mounted(store.root) else [NOT_LASTING]
+    hardware, notices = os.environ.get("ACCELERATOR", "").replace("none", ""), lasting
+    if os.environ.get("SPACES_ZERO_GPU", "").lower() in {"1", "t", "true"}:
+        hardware, notices = "ZeroGPU", [ZERO_GPU, *lasting]
+    elif gpus := len(devices.list_accelerators()):
+        hardware = hardware or f"{gpus} GPU"
+    else:
+        hardware, notices = hardware or "CPU", [NO_GPU, *lasting]
     label = page_text("Hardware")
     text = f"{label}: {html.escape(hardware)}"
     address = html.escape(f"https://huggingface.co/spaces/{os.environ['SPACE_ID']}?duplicate=true")
@@ -165,6 +183,13 @@ def notices(store: RunStore) -> list[str]:
     warnings = map(macro("feedback.html", "warning"), notices)
     facts = (f'<p class="ft-facts" id="hardware">{text}</p>', f'<p class="ft-facts">{copy}</p>')
     return [*facts, *warnings]
+
+
+def is_mounted(path: Path) -> bool:
+    """True if a folder is on a mounted disk, and not on the machine's own disk or in memory."""
+    if Path(tempfile.gettempdir()) in path.parents:
+        return False
+    return any(map(os.path.ismount, [path, *path.parents][:-1]))
 
 
 class Session(SessionState):
@@ -186,11 +211,6 @@ class Session(SessionState):
         pass
 
 
-def keep_little_of_sessions() -> None:
-    """Make Gradio use `Session` from now on."""
-    state_holder.SessionState = route_utils.SessionState = Session  # type: ignore[misc, attr-defined]
-
-
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     """Serve the page; `options` override our arguments of Gradio's `launch`."""
     origins.trusted_proxies()  # a wrong one is reported now
@@ -201,7 +221,8 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     # Gradio polls its queue a thousand times a second (twenty on Windows). Each poll briefly takes
     # a core from a training step on a CPU, and both cores wait for the slower one.
     page._queue.sleep_when_free = 0.02
-    keep_little_of_sessions()
+    state_holder.SessionState = Session  # type: ignore[misc]
+    route_utils.SessionState = Session  # type: ignore[attr-defined]
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")

@@ -247,8 +247,7 @@ def loss_chart(summary: RunSummary, view: ChartView = DEFAULT) -> Markup:
         "learning_rate; when the validation loss rises, it learns by heart."
     )
     lines = _with_smoothed(Series(taught if summary.taught else own, "loss", points), view)
-    scored = _scored(summary, LOSS.name, axis)
-    if scored:
+    if scored := metric_points(summary, LOSS.name, view):
         lines.append(Series(gettext("validation loss"), "validation", scored, markers=True))
     return chart(
         gettext("Loss"),
@@ -298,7 +297,7 @@ def score_chart(
             Series(
                 in_words(metric.name, summary.classes),
                 line_style(summary.task, metric.name, f"run{n}"),
-                _scored(summary, metric.name, axis),
+                metric_points(summary, metric.name, view),
                 markers=True,
                 baselines=tuple(levels),
             )
@@ -376,17 +375,9 @@ def small_charts(summary: RunSummary, view: ChartView = DEFAULT) -> dict[str, Ma
     return drawn
 
 
-def loss_points(summary: RunSummary) -> list[Point]:
-    """The measured training loss: (step, loss)."""
-    return [(float(point.step), point.loss) for point in thinned(summary.train)]
-
-
-def metric_points(summary: RunSummary, metric: str) -> list[Point]:
-    """A validation metric at each evaluation that has it: (step, value)."""
-    return _scored(summary, metric, _axis(summary, DEFAULT))
-
-
-def _scored(summary: RunSummary, metric: str, axis: _Axis) -> list[Point]:
+def metric_points(summary: RunSummary, metric: str, view: ChartView = DEFAULT) -> list[Point]:
+    """A validation metric at each evaluation that has it: (place on the axis, value)."""
+    axis = _axis(summary, view)
     return [
         (axis.of(evaluation), evaluation.metrics[metric])
         for evaluation in thinned(summary.curve)

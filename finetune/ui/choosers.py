@@ -35,17 +35,15 @@ class CheckpointList(Panel):
 
     def draw(self) -> None:
         """Draw the list, folded away, in the current block."""
-        title = gettext("Choose a checkpoint by size and language")
-        sizes = gettext("Any size"), gettext("Small"), gettext("Base"), gettext("Large")
-        languages = gettext("Any language"), gettext("English"), gettext("Other languages")
+        title = "Choose a checkpoint by size and language"
+        sizes = "Any size", "Small", "Base", "Large"
+        languages = "Any language", "English", "Other languages"
         with gr.Accordion(title, open=False, elem_id="checkpoints") as self.box:
             with gr.Row():
                 choices = list(zip(sizes, ("", "small", "base", "large"), strict=True))
-                self.size = elements.dropdown(
-                    choices, gettext("Size"), "checkpoint-size", 220, value=""
-                )
+                self.size = elements.dropdown(choices, "Size", "checkpoint-size", 220, value="")
                 choices = list(zip(languages, ("", "english", "other"), strict=True))
-                text = gettext("Language of the texts")
+                text = "Language of the texts"
                 self.languages = elements.dropdown(
                     choices, text, "checkpoint-languages", 220, value=""
                 )
@@ -97,23 +95,21 @@ class ProbeForm(Panel):
 
     def draw(self) -> None:
         """Draw the controls in the current block, folded away."""
-        title = gettext("Which checkpoint first?")
-        with gr.Accordion(title, open=False, elem_id="probe"):
-            text = gettext(
+        with gr.Accordion("Which checkpoint first?", open=False, elem_id="probe"):
+            elements.note(
                 "Each reads up to 1,000 of your training pairs once, and a linear model learns "
                 "from what it makes of them. That takes less time than training, and tells which "
                 "one suits your pairs. If two are close, training may rank them the other way "
                 "round."
             )
-            elements.note(text)
             self.names = gr.Dropdown(
                 [(entry.label, entry.name) for entry in checkpoint_catalog.CHECKPOINTS],
                 value=[BUNDLED_CHECKPOINT], multiselect=True, elem_id="probe-names",
                 max_choices=probe.MOST, allow_custom_value=owners.policy().any_checkpoint,
-                label=gettext("Checkpoints to compare"),
-                info=gettext("Two or more. Those that are not on this machine are fetched first."),
+                label="Checkpoints to compare",
+                info="Two or more. Those that are not on this machine are fetched first.",
             )  # fmt: skip
-            self.start = gr.Button(gettext("Compare on these pairs"), elem_id="probe-start")
+            self.start = gr.Button("Compare on these pairs", elem_id="probe-start")
             self.message = elements.notice("probe-message")
             self.result = gr.HTML(elem_id="probe-result", js_on_load=elements.CHOICES)
         self.poller = elements.polling_element(1)
@@ -161,10 +157,8 @@ class HubSearch(Panel):
 
     def draw(self) -> None:
         """Draw the box in the current block."""
-        label = gettext("Find a dataset on the Hub by name")
-        if self.kind == "model":
-            label = gettext("Find a checkpoint on the Hub by name")
-        self.box = elements.text_box(label, f"find-{self.kind}")
+        what = "checkpoint" if self.kind == "model" else "dataset"
+        self.box = elements.text_box(f"Find a {what} on the Hub by name", f"find-{self.kind}")
         self.results = gr.HTML(
             elem_id=f"hub-{self.kind}s", elem_classes="ft-if-hits", js_on_load=elements.CHOICES
         )

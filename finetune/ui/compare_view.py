@@ -173,7 +173,7 @@ def _chart(summaries: Sequence[RunSummary], title: str, metric: str) -> Markup:
         if metric:
             points = charts.metric_points(summary, metric)
         else:
-            points = charts.loss_points(summary)
+            points = [(float(each.step), each.loss) for each in charts.thinned(summary.train)]
             if len(points) >= charts.SMOOTHED:
                 points = charts.smoothed(points)
         lines.append(Series(_LETTERS[n], f"run{n}", points, markers=bool(metric)))
@@ -193,25 +193,22 @@ class ReleaseCheck(Panel):
     def draw(self) -> None:
         """Lay out the part, hidden, and wire its events."""
         with gr.Column(visible=False, elem_id="release-check") as self.box:
-            elements.heading(gettext("Release check"))
-            text = gettext(
+            elements.heading("Release check")
+            elements.note(
                 "The new model fails if it loses more right answers than it may, or if its gain is "
                 "surely below the least. Both answer a golden file, whose labelled rows no model "
                 "is trained on, or else the validation pairs."
             )
-            elements.note(text)
             with gr.Row(equal_height=True):
-                self.new = elements.dropdown([], gettext("New model"), "check-new")
-                self.old = elements.dropdown([], gettext("Old model"), "check-old")
-                text = gettext("Answers that may be lost")
+                self.new = elements.dropdown([], "New model", "check-new")
+                self.old = elements.dropdown([], "Old model", "check-old")
+                text = "Answers that may be lost"
                 self.max_lost = elements.number_box(0, text, "check-lost", min_width=150)
-                text = gettext("Least gain")
+                text = "Least gain"
                 self.min_gain = elements.number_box(-0.01, text, "check-gain", min_width=110)
-            text = gettext("Golden file, if there is one")
-            self.golden = elements.pairs_file(text, "check-golden")
+            self.golden = elements.pairs_file("Golden file, if there is one", "check-golden")
             with gr.Row():
-                text = gettext("Check")
-                self.start = button(text, "check-start", 140, variant="primary", scale=0)
+                self.start = button("Check", "check-start", 140, variant="primary", scale=0)
             self.message = elements.notice("check-message")
             self.result = gr.HTML(elem_id="check-result")
         self.poller = elements.polling_element(1)

@@ -67,7 +67,7 @@ class EngineForm(Panel):
         offered = [engine for engine in registry.ENGINES.values() if engine.is_offered()]
         labels = [(gettext(engine.label), engine.name) for engine in offered]
         self.engine = gr.Dropdown(
-            labels, value=HERE, label=gettext("Train on"), elem_id="engine", interactive=True
+            labels, value=HERE, label="Train on", elem_id="engine", interactive=True
         )
         self.elsewhere = next((engine.name for engine in offered if engine.is_remote), HERE)
         self.controls: dict[tuple[str, str], Any] = {}  # (engine, or _BILLED; option) -> control
@@ -75,16 +75,16 @@ class EngineForm(Panel):
         self.groups = [self._draw_options(_BILLED, BilledOptions, [*BilledOptions.shown()])]
         shown = [billed]  # for each group, the engines that show it
         with gr.Column(elem_id="job-access", elem_classes=_HIDDEN) as group:
-            info = gettext("A token that may run jobs. If empty, that of `hf auth login` is used.")
+            info = "A token that may run jobs. If empty, that of `hf auth login` is used."
             if auth.has_sign_in():
                 info = gettext("A token that may run jobs. If empty, your sign-in is used.")
-            text = gettext("Token for the job")
+            text = "Token for the job"
             self.token = elements.text_box(text, "job-token", info=info, type="password")
         self.groups.append(group)
         shown.append([engine.name for engine in offered if engine.needs_token])
         with gr.Column(elem_id="job-consent", elem_classes=_HIDDEN) as group:
             self.price = elements.notice("job-price")
-            self.agreed = gr.Checkbox(False, label=gettext("I agree to pay"), elem_id="job-agreed")
+            self.agreed = gr.Checkbox(False, label="I agree to pay", elem_id="job-agreed")
         self.groups.append(group)
         shown.append(billed)
         for engine in offered:

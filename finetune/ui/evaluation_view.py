@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from finetune.evaluation import report
 from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.examples import example_rows
-from finetune.evaluation.report import Analysis, RunEvaluation, Verdict
+from finetune.evaluation.report import Analysis, RunEvaluation
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.findings import shorten
 from finetune.metrics import calibration, intervals, shared_rows
@@ -60,6 +60,7 @@ def view(
     task = task_of(analysis.target)
     ends = [part.result.high for part in analysis.slices if math.isfinite(part.result.high)]
     own = _VALUES[task.template](analysis, decision)
+    judged = report.verdict(analysis, summary.baselines)
     return render(
         "evaluation.html",
         kind=task.template,
@@ -73,7 +74,7 @@ def view(
             key=lambda item: -task.headline.rank(item[1].get(task.headline.name, 0.0)),
         ),
         decision=decision,
-        verdict=verdict_sentence(report.verdict(analysis, summary.baselines)),
+        verdict=macro("evaluation_text.html", "verdict")(judged),
         metrics=list(dict.fromkeys((task.headline.name, *analysis.scores))),
         widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
         margin=intervals.accuracy_margin(analysis.worth),
@@ -84,10 +85,7 @@ def view(
         changed_pairs=changed_pairs,
         orders=orders,
         measurable=order is None and summary.paired and summary.status in ENDED,
-        curves=[
-            charts.loss_chart(summary),
-            charts.score_chart(summary, analysis.threshold),
-        ],
+        curves=[charts.loss_chart(summary), charts.score_chart(summary, analysis.threshold)],
         test_set=test_set,
     )
 
@@ -132,11 +130,6 @@ def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, 
     ]  # fmt: skip
     counted, kept = shared_rows.note(found.rows, found.worth), decision.sure
     return {"found": found, "kept": kept, "chart": chart, "choices": choices, "counted": counted}
-
-
-def verdict_sentence(verdict: Verdict) -> Markup:
-    """Say if the model beats the best baseline by more than chance."""
-    return macro("evaluation_text.html", "verdict")(verdict)
 
 
 def _weak_first(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,12 +44,11 @@ def draw_common() -> Controls:
 
 def draw_search() -> None:
     """Draw the box that finds a setting; `assets/page.js` searches and says how many are left."""
-    placeholder = gettext("By its name or what it does")
-    elements.text_box(gettext("Find a setting"), "find-knob", placeholder=placeholder)
+    elements.text_box("Find a setting", "find-knob", placeholder="By its name or what it does")
     names = [f"{name} {run_config.hyperparameters()[name].label}" for name in DATA_FIELDS[1:]]
     text = Markup('<p role="status" hidden data-elsewhere="{}">{}</p>')
-    gr.HTML(text.format(json.dumps(names), gettext("settings shown:")), elem_id="knobs-shown")
-    elsewhere = gr.Button(gettext("More under Data"), elem_id="knobs-elsewhere", size="sm")
+    gr.HTML(text.format(json.dumps(names), "settings shown:"), elem_id="knobs-shown")
+    elsewhere = gr.Button("More under Data", elem_id="knobs-elsewhere", size="sm")
     script = "() => document.querySelector('#tabs [data-tab-id=data]').click()"
     elsewhere.click(None, js=script, api_visibility="private")
 
@@ -62,7 +60,7 @@ def draw_advanced(drawn: Controls) -> Controls:
         if name not in drawn:
             groups.setdefault(field.group, []).append(name)
     # Hidden values with which the browser marks the controls that differ from the preset.
-    word = Markup("<p>{}</p>").format(gettext("preset:"))
+    word = Markup("<p>{}</p>").format("preset:")
     gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
     for name in run_config.PRESETS:  # the names are the same in every language
         preset = run_config.preset(name)
@@ -99,10 +97,10 @@ def draw_data() -> tuple[Controls, gr.Accordion]:
     controls: Controls = {}
     boxes: dict[str, gr.Accordion] = {}
     for part, title, names in (
-        ("columns", gettext("Columns"), columns),
-        ("reading", gettext("How the file is read"), READING),
-        ("rows", gettext("Rows"), rows),
-        ("hub", gettext("Hub dataset: configuration, revision, splits"), hub),
+        ("columns", "Columns", columns),
+        ("reading", "How the file is read", READING),
+        ("rows", "Rows", rows),
+        ("hub", "Hub dataset: configuration, revision, splits", hub),
     ):
         with gr.Accordion(title, open=part == "columns", elem_id=f"part-{part}") as boxes[part]:
             controls |= _draw_in_pairs(names)
@@ -111,8 +109,7 @@ def draw_data() -> tuple[Controls, gr.Accordion]:
 
 def draw_reading(prefix: str) -> tuple[Controls, gr.Accordion]:
     """Draw the options for reading a file, folded away, with ids that begin with `prefix`."""
-    title = gettext("How the file is read")
-    with gr.Accordion(title, open=False, elem_id=f"{prefix}reading") as box:
+    with gr.Accordion("How the file is read", open=False, elem_id=f"{prefix}reading") as box:
         return _draw_in_pairs(READING, prefix), box
 
 
@@ -201,9 +198,8 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
         return choices
     own = []
     for upload in store.uploads.newest(UPLOADS):
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(upload.when))
-        files = _file_names(upload.file_names)
-        own.append((f"{files} \u00b7 {html.size(upload.size)} \u00b7 {when}", upload.name))
+        parts = _file_names(upload.file_names), html.size(upload.size), html.when(upload.when)
+        own.append((" \u00b7 ".join(parts), upload.name))
     if is_upload(name) and name not in dict(own).values():
         own.append((_file_names(store.uploads.file_names(name)), name))
     return [*choices[:1], *own, *choices[1:]]

@@ -35,8 +35,7 @@ COOKIE = "finetune-language"  # set by `assets/page.js`
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
 _OUTER = re.compile(  # the content of an outermost element that is neither hidden nor English
-    r"\s*<(?P<tag>\w+)(?![^>]*(?:aria-hidden|lang=))[^>]*>(?P<inner>.+)</(?P=tag)>\s*",
-    re.DOTALL,
+    r"\s*<(?P<tag>\w+)(?![^>]*(?:aria-hidden|lang=))[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL
 )
 # Texts of Gradio's own that it lacks in a language: its key -> the text.
 _GRADIO = {

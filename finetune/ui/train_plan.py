@@ -33,15 +33,7 @@ from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.store import RunStore
 from finetune.search import driver
-from finetune.search.space import (
-    DEFAULT,
-    Budget,
-    Space,
-    describe,
-    outside,
-    read_space,
-    searchable,
-)
+from finetune.search.space import DEFAULT, Budget, Space, describe, outside, read_space, searchable
 from finetune.tasks.registry import find_task
 from finetune.training import recipe
 from finetune.ui import elements, feedback, form, theme
@@ -59,9 +51,9 @@ HIDDEN = ["ft-unseen"]  # hides a part and keeps its controls' values
 
 def draw_choice() -> gr.Radio:
     """Draw the choice of what a click starts."""
-    labels = gettext("Once"), gettext("Seeds"), gettext("Grid"), gettext("Search")
+    labels = "Once", "Seeds", "Grid", "Search"
     choices = list(zip(labels, KINDS, strict=True))
-    return elements.parts(choices, gettext("What a click starts"), "train-how")
+    return elements.parts(choices, "What a click starts", "train-how")
 
 
 def draw(how: gr.Radio) -> list[Any]:
@@ -70,7 +62,7 @@ def draw(how: gr.Radio) -> list[Any]:
     Returns `how` and these controls in the order in which `plan` expects their values.
     """
     with gr.Column(elem_id="grid", elem_classes=HIDDEN) as grid:
-        elements.note(gettext("Separate values with commas. An empty box keeps the form value."))
+        elements.note("Separate values with commas. An empty box keeps the form value.")
         with gr.Row():
             boxes = [
                 elements.text_box(
@@ -80,14 +72,13 @@ def draw(how: gr.Radio) -> list[Any]:
             ]
     with gr.Column(elem_id="several", elem_classes=HIDDEN) as several:
         seeds = elements.number_box(
-            1, gettext("Seeds"), "seeds", min_width=165,
-            info=gettext("Number of times to repeat the run, with seed, seed + 1 and so on."),
+            1, "Seeds", "seeds", min_width=165,
+            info="Number of times to repeat the run, with seed, seed + 1 and so on.",
         )  # fmt: skip
-        text = gettext(
+        elements.note(
             "They run one after the other. Runs that differ by the seed alone are one group under "
             "Runs, with mean and standard deviation."
         )
-        elements.note(text)
     for part, kinds in ((several, (SEEDS, GRID)), (grid, (GRID,))):
         how.change(None, how, part, js=shown_for(kinds), **feedback.QUICK)
     # Choosing Seeds changes 1 to 3; choosing Grid resets the number to 1.
@@ -141,27 +132,23 @@ def draw_search() -> SearchForm:
         )
         with gr.Row():
             trials = elements.number_box(
-                20, gettext("Trials at most"), "search-trials", min_width=150,
-                placeholder=gettext("No limit"),
-                info=gettext("20 are needed to say which settings matter."),
+                20, "Trials at most", "search-trials", min_width=150,
+                placeholder="No limit",
+                info="20 are needed to say which settings matter.",
             )  # fmt: skip
             minutes = elements.number_box(
-                "", gettext("Minutes of training"), "search-minutes", min_width=150,
-                placeholder=gettext("No limit"), info=gettext("No trial begins after that."),
+                "", "Minutes of training", "search-minutes", min_width=150,
+                placeholder="No limit", info="No trial begins after that.",
             )  # fmt: skip
-        info = gettext(
-            "A range such as 1..6, or values with commas between. Empty: as in the form."
-        )
-        elements.note(info)
+        elements.note("A range such as 1..6, or values with commas between. Empty: as in the form.")
         boxes: list[Any] = []
         for name in elements.two_in_a_row(FIELDS):
             usual, label = describe(searchable()[name]), run_config.hyperparameters()[name].label
             value = usual if name in DEFAULT else ""
             box = elements.text_box(label, f"search-{name}", 130, value=value, placeholder=usual)
             boxes.append(box)
-        text = gettext("At a time")
-        parallel = elements.number_box(1, text, "search-parallel", min_width=100)
-        text = gettext("Keep the weights of trials that end early")
+        parallel = elements.number_box(1, "At a time", "search-parallel", min_width=100)
+        text = "Keep the weights of trials that end early"
         keep = gr.Checkbox(False, label=text, elem_id="search-keep")
     return SearchForm([*boxes, trials, minutes, parallel, keep], trials, part)
 

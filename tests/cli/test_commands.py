@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from finetune import disk
 from finetune.__main__ import main
-from finetune.cli import monitor
+from finetune.cli import judge
 from finetune.runs.store import RunStore
 from tests.support import monitored, toys
 
@@ -113,7 +113,7 @@ def test_a_bug_is_no_answer_of_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit status 1 is one of `gate` and `monitor`."""
-    monkeypatch.setattr(monitor, "main", Mock(side_effect=KeyError("a bug")))
+    monkeypatch.setattr(judge, "monitor", Mock(side_effect=KeyError("a bug")))
     assert main(["monitor"]) == 2
     assert "KeyError: 'a bug'" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import finetune
-from finetune.cli import check
+from finetune.cli.prepare import check
 
 FILES = Path(__file__).parent / "files"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((FILES / "expected.json").read_text("utf-8"))
@@ -37,7 +37,7 @@ def report(root: Path, name: str, *options: str) -> dict[str, Any]:
         patch.setattr("builtins.print", lambda *texts, **_: lines.append(" ".join(texts)))
         for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
             patch.setenv(variable, "1")
-        check.main(["--json", *words])
+        check(["--json", *words])
     found: dict[str, Any] = json.loads("\n".join(lines))
     return found
 

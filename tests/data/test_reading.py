@@ -13,7 +13,7 @@ import openpyxl  # type: ignore[import-untyped]
 import pandas as pd
 import pytest
 
-from finetune.cli import check
+from finetune.cli.prepare import check
 from finetune.config import RunConfig
 from finetune.data import checks, encodings, splits, table_formats
 from finetune.data.table import ReadOptions
@@ -292,7 +292,7 @@ def test_check_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path.write_text(HEAD + text(plain_rows()) + "broken\n" + HEAD)
     options = ["--runs", str(tmp_path), "--train_file", str(path), "--checkpoint", "none",
                "--sentence1_column", "first", "--sentence2_column", "second"]  # fmt: skip
-    status = check.main(["--json", *options])
+    status = check(["--json", *options])
     report = json.loads(capsys.readouterr().out)
     assert status == 0
     assert report["columns"] == {"sentence1": "first", "sentence2": "second", "label": "label"}
@@ -303,11 +303,11 @@ def test_check_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert findings["repeated-header"]["lines"] == {"train": [63]}
     assert findings["unreadable"]["rows"] == 1
     assert report["blocks"] == []
-    check.main(options)
+    check(options)
     lines = capsys.readouterr().out.splitlines()
     assert "  first text 'first', second text 'second', answer 'label'" in lines
     path.write_text(HEAD + "a cat,a dog,1\n")
-    assert check.main(["--json", *options]) == 1
+    assert check(["--json", *options]) == 1
     assert json.loads(capsys.readouterr().out)["blocks"]
 
 

@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from finetune import owners
-from finetune.cli import engine_arguments
+from finetune.cli import options
 from finetune.config import RunConfig
 from finetune.engines import registry
 from finetune.engines.base import EngineSpec, write_spec
@@ -61,32 +61,32 @@ def test_the_form_has_its_machines_prices_and_consent(engine_form: EngineForm) -
 
 def test_what_is_typed_for_one_engine_is_not_sent_to_another(engine_form: EngineForm) -> None:
     values = engine_values(engine_form, Choice("hub-job", {"minutes": "9", "nodes": "2"}))
-    for name, options in (("ray", {"address", "nodes"}), ("local", set())):
+    for name, taken in (("ray", {"address", "nodes"}), ("local", set())):
         choice = engine_form.read([name, *values[1:]])
-        assert choice.values.keys() == options
+        assert choice.values.keys() == taken
         assert engine_form.checked(choice).engine == name
 
 
 def parsed(words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    engine_arguments.add_arguments(parser)
+    options.add_engine(parser)
     return parser.parse_args(words.split())
 
 
 def test_the_command_line_has_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     args = parsed("--engine hub-job --flavor a10g-small --namespace ada --minutes 10 --nodes 2")
-    spec = engine_arguments.spec_from_arguments(args)
+    spec = options.engine_spec(args)
     assert spec is not None
     assert spec.options["namespace"] == "ada"
     assert "nodes" not in spec.options
     with pytest.raises(JobError, match="The price was not agreed to"):
-        engine_arguments.agree(args, spec)
+        options.agree(args, spec)
     told = "hub-job a10g-small: $1.00 an hour; it stops by itself after 10 minutes, at most $0.17."
     assert told in capsys.readouterr().err
-    engine_arguments.agree(parsed("--yes"), spec)
+    options.agree(parsed("--yes"), spec)
     unknown = parsed("--engine hub-job --flavor huge")
     with pytest.raises(JobError, match=r"there is no machine 'huge'\. Choose one of: cpu-basic,"):
-        engine_arguments.spec_from_arguments(unknown)
+        options.engine_spec(unknown)
 
 
 def test_a_run_shows_its_engine_and_machine_also_where_the_engine_is_gone(store: RunStore) -> None:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from finetune.environment import caches, devices, space
+from finetune.environment import caches, devices
 from finetune.runs import store
 from finetune.runs.store import RunStore
 from finetune.ui import app, auth
@@ -40,7 +40,7 @@ def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.delenv("SPACES_ZERO_GPU")
     monkeypatch.setattr(devices, "list_accelerators", lambda: ("0",))
     monkeypatch.setenv("ACCELERATOR", "t4-small")
-    monkeypatch.setattr(space, "is_mounted", lambda path: True)
+    monkeypatch.setattr(app, "is_mounted", lambda path: True)
     hardware, copy = app.notices(RunStore(tmp_path))
     assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', hardware)
     assert '<a href="https://huggingface.co/spaces/ada/finetune?duplicate=true"' in copy

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from finetune import disk
-from finetune.cli import export
+from finetune.cli.use import export
 from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.evaluation import quantization, saved_predictions, test_set
@@ -260,7 +260,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
     others = {"model_quantized.onnx", "b.onnx", "model.onnx", "a.onnx.data"} - {name}
     for other in others:
         (tmp_path / other).write_text("a person's")
-    assert export.main(["--run", str(run.folder), "--to", str(tmp_path / name)]) == 0
+    assert export(["--run", str(run.folder), "--to", str(tmp_path / name)]) == 0
     assert "int8 (dynamic) on 400 validation pairs: accuracy" in capsys.readouterr().out
     small = Path(name).stem + ".int8" + Path(name).suffix
     expected = {name: "in fp32"} | dict.fromkeys(others, "a person's")
@@ -271,7 +271,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
     model = str(run.best / "model.safetensors")
     for words in (["--run", str(run.folder)], ["--model", str(run.best)]):
         with pytest.raises(ModelError, match="is in the folder of the model"):
-            export.main([*words, "--to", model])
+            export([*words, "--to", model])
 
 
 @pytest.mark.long
@@ -279,7 +279,7 @@ def test_a_run_is_exported_with_int8_from_a_terminal(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.int8.onnx").write_text("of an earlier model")
-    assert export.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
+    assert export(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
     output, report = capsys.readouterr().out, quantized.read_report(run.best)
     assert report is not None
     assert f"int8 ({report.kind}) on 80 validation pairs: accuracy" in output

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from finetune.__main__ import main as command_line
-from finetune.cli import deploy as deploy_command
+from finetune.cli import use
 from finetune.errors import PublishError
 from finetune.hub import client, deploy
 from tests.support.hub import TOKEN, LoopbackHub, Space
@@ -208,7 +208,7 @@ def test_a_yes_is_asked_for_at_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: print(question) or typed)
-    monkeypatch.setattr(deploy_command, "stored_token", lambda: TOKEN)
+    monkeypatch.setattr(use, "stored_token", lambda: TOKEN)
     assert command_line(["deploy", NAME, "--hardware", GPU]) == (0 if typed == "yes" else 2)
     printed = capfd.readouterr().out
     assert printed.index("0.40 USD an hour") < printed.index("Go on? [y/N]")

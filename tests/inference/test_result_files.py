@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune.cli import predict
+from finetune.cli.use import predict
 from finetune.config import RunConfig
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
@@ -216,7 +216,7 @@ def test_the_command_refuses_a_result_that_it_cannot_write(
     path = write(tmp_path / "pairs.csv", [dict(zip(SIDES, pair, strict=False)) for pair in PAIRS])
     content, out = path.read_bytes(), tmp_path / name
     with pytest.raises(SystemExit):
-        predict.main(["--run", str(run.folder), "--file", str(path), "--out", str(out)])
+        predict(["--run", str(run.folder), "--file", str(path), "--out", str(out)])
     assert message in capsys.readouterr().err
     assert path.read_bytes() == content
 
@@ -227,7 +227,7 @@ def test_the_command_says_under_which_names_the_answers_are(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the command sets it for its process
     rows = [{"prediction": first, "reference": second} for first, second, _ in PAIRS]
     path, out = write(tmp_path / "mt.csv", rows), tmp_path / "out.parquet"
-    predict.main([
+    predict([
         "--run", str(run.folder), "--file", str(path), "--out", str(out),
         "--sentence1_column", "prediction", "--sentence2_column", "reference",
     ])  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from huggingface_hub import constants
 
 import finetune
-from finetune.cli import models as command
+from finetune.cli.prepare import models as command
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import checkpoint_files, checkpoints
 from finetune.environment import hub_connection
@@ -117,12 +117,12 @@ def test_what_is_on_the_disk_is_listed_and_removed(
 ) -> None:
     listed = {model.name: model for model in finetune.list_models()}
     assert listed[fetched].bytes > 10_000
-    command.main(["--size", "large", "--languages", "other"])
+    command(["--size", "large", "--languages", "other"])
     text = capsys.readouterr().out
     assert f"on this disk: {fetched}, " in text
     assert "FacebookAI/xlm-roberta-large" in text
     assert "roberta-base" not in text
-    command.main(["--remove", fetched, "--runs", str(store.root)])
+    command(["--remove", fetched, "--runs", str(store.root)])
     assert fetched not in {model.name for model in finetune.list_models()}
     with pytest.raises(StoreError, match="is not among the downloaded checkpoints"):
         finetune.remove_model(fetched, store)

@@ -9,4 +9,4 @@ from finetune.jobs import workers
 if __name__ == "__main__":
     workers.WORKER = "tests.support.stand_in"
     print("there", flush=True)
-    sys.exit(search.main(["--runs", sys.argv[1], "--study", sys.argv[2]]))
+    sys.exit(search.search(["--runs", sys.argv[1], "--study", sys.argv[2]]))

@@ -23,7 +23,6 @@ from babel.messages.pofile import read_po
 
 from finetune import config
 from finetune.data import catalog, checkpoint_catalog
-from finetune.environment import space
 from finetune.errors import FinetuneError
 from finetune.evaluation import baselines, examples
 from finetune.runs.store import RunStore
@@ -50,7 +49,7 @@ LISTED: tuple[str, ...] = (
     *(field.help for field in config.hyperparameters().values()),
     *("duplicates", "leaked"),  # why rows are left out
     *("reading train", "reading validation", "reading test"),
-    *(space.ZERO_GPU, space.NO_GPU, space.NOT_LASTING),  # on a Space only
+    *(app.ZERO_GPU, app.NO_GPU, app.NOT_LASTING),  # on a Space only
 )
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {
@@ -133,7 +132,7 @@ def keys() -> list[str]:
 ENGLISH = {"ArgumentParser", "HTTPException", "PlainTextResponse", "about", "description", "print"}
 # Modules of which programs read the sentences, and one with examples.
 ENGLISH_MODULES = {
-    "cli/deploy.py", "environment/confinement.py", "evaluation/gate.py", "hub/deploy.py",
+    "environment/confinement.py", "evaluation/gate.py", "hub/deploy.py",
     "hub/model_card.py",
     "ui/app.py", "ui/origins.py", "ui/routes.py", "ui/upload_limits.py",
 }  # fmt: skip

@@ -15,7 +15,7 @@ import scipy.stats
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from finetune.cli import evaluate
+from finetune.cli.judge import evaluate
 from finetune.config import RunConfig
 from finetune.data import catalog, checks, splits
 from finetune.data.check_report import CheckReport
@@ -333,7 +333,7 @@ def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(
     # 3. Both orders, and a file of scores
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the command sets them
         monkeypatch.setenv(name, "1")
-    assert evaluate.main(["--run", str(run.folder)]) == 0
+    assert evaluate(["--run", str(run.folder)]) == 0
     said = json.loads(capsys.readouterr().out)
     order = report.evaluate_run(run, state).analysis.order
     assert order is not None

@@ -83,29 +83,24 @@ class DataTab(Panel):
                 self._draw_report()
             with gr.Column(min_width=320, elem_id="data-form"):
                 controls, self.reading = form.draw_data()
-                self.examine = gr.Button(gettext("Examine again"), elem_id="examine")
+                self.examine = gr.Button("Examine again", elem_id="examine")
         return controls
 
     def _draw_choice(self) -> None:
-        text = gettext("Drop a CSV, Excel or Parquet file")
-        self.files = [elements.pairs_file(text, "train-file", 150)]
-        text = gettext(
+        self.files = [elements.pairs_file("Drop a CSV, Excel or Parquet file", "train-file", 150)]
+        elements.note(
             "Also TSV, JSON, JSONL and ODS; text as .gz too. A header, a pair in each row."
         )
-        elements.note(text)
-        with gr.Accordion(
-            gettext("Validation and test files of your own"), open=False, elem_id="own-files"
-        ):
-            text = gettext("Without them a part of the dropped file is cut off for validation.")
-            elements.note(text)
-            labels = gettext("Validation file (optional)"), gettext("Test file (optional)")
+        with gr.Accordion("Validation and test files of your own", open=False, elem_id="own-files"):
+            elements.note("Without them a part of the dropped file is cut off for validation.")
+            labels = "Validation file (optional)", "Test file (optional)"
             for split, label in zip(uploads.SPLITS[1:], labels, strict=True):
                 self.files.append(elements.pairs_file(label, f"{split}-file"))
         self.message = elements.notice("data-message")
         self.dataset = gr.Dropdown(
             form.datasets(), value=BUNDLED_DATASET, elem_id="pairs", allow_custom_value=True,
-            label=gettext("Or choose other data"),
-            info=gettext("Or an earlier file, or a Hub dataset as owner/name."),
+            label="Or choose other data",
+            info="Or an earlier file, or a Hub dataset as owner/name.",
         )  # fmt: skip
         self.search = HubSearch(self.store, "dataset")
         self.search.draw()
@@ -115,12 +110,12 @@ class DataTab(Panel):
         script = elements.TAB_LINKS + elements.CHOICES
         self.overview = gr.HTML(macro(_TEMPLATE, "empty")(), elem_id="overview", js_on_load=script)
         with gr.Column(visible=False) as self.more:
-            elements.heading(gettext("Findings"))
+            elements.heading("Findings")
             self.findings = gr.HTML(elem_id="findings", js_on_load=script)
-            elements.heading(gettext("Rows"))
+            elements.heading("Rows")
             with gr.Row(equal_height=True):
-                self.split = elements.dropdown([], gettext("Split"), "rows-split", 110)
-                self.again = elements.button(gettext("Show other rows"), "rows-again", 140)
+                self.split = elements.dropdown([], "Split", "rows-split", 110)
+                self.again = elements.button("Show other rows", "rows-again", 140)
             self.rows = gr.HTML(elem_id="rows")
 
     def wire(self, controls: dict[str, Any]) -> None:

@@ -18,13 +18,7 @@ from finetune.jobs.evaluate import EvaluationJob
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import (
-    elements,
-    evaluation_view,
-    feedback,
-    form,
-    theme,
-)
+from finetune.ui import elements, evaluation_view, feedback, form, theme
 from finetune.ui.elements import button, event_data, sent_number
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
@@ -64,7 +58,7 @@ class Evaluation(Panel):
     def draw_choice(self) -> None:
         """Draw the choice of a part."""
         choices = [(part, part) for part in PARTS]
-        self.part = elements.parts(choices, gettext("Part"), "run-parts")
+        self.part = elements.parts(choices, "Part", "run-parts")
 
     def draw(self, draw_progress: Callable[[], None]) -> None:
         """Lay out the parts; the last is the Runs tab's own."""
@@ -73,21 +67,20 @@ class Evaluation(Panel):
             script = theme.asset("part_tabs.js") + _script("threshold.js")
             self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
-            text = gettext("Read what it got wrong: the fastest way to know what to do next.")
-            elements.note(text)
+            elements.note("Read what it got wrong: the fastest way to know what to do next.")
             with gr.Row(equal_height=True):
-                names, every = [(name, name) for name in SELECTIONS], [(gettext("any class"), "")]
+                names, every = [(name, name) for name in SELECTIONS], [("any class", "")]
                 self.filters: list[Any] = [
-                    elements.dropdown(names, gettext("Examples"), "errors-which", 140),
-                    elements.dropdown(every, gettext("True class"), "errors-label", 140, value=""),
-                    elements.text_box(gettext("With the words"), "errors-search", 150),
+                    elements.dropdown(names, "Examples", "errors-which", 140),
+                    elements.dropdown(every, "True class", "errors-label", 140, value=""),
+                    elements.text_box("With the words", "errors-search", 150),
                 ]
             self.page = gr.State(0)
             self.at_page = [*self.filters, self.page]
             self.counts = elements.notice("errors-counts")
             self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
             self.corrected = gr.HTML(elem_id="corrections")
-            text = gettext("Put the corrected pairs into the form")
+            text = "Put the corrected pairs into the form"
             self.start = button(text, "corrected-start", visible=False, size="sm")
         with gr.Column(visible=False) as progress:
             draw_progress()

@@ -39,19 +39,19 @@ class PredictTab(Panel):
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
-        elements.note(gettext("Ask a tuned model whether two sentences mean the same, and why."))
+        elements.note("Ask a tuned model whether two sentences mean the same, and why.")
         self.empty = choosers.no_model("predict-empty")
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
                 own = {"allow_custom_value": True, "interactive": True}
-                self.run = elements.dropdown([], gettext("Model"), "predict-run", **own)
+                self.run = elements.dropdown([], "Model", "predict-run", **own)
             self._draw_options()
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
         self.linked = gr.State(())  # the pair of the page's address
-        parts = [(gettext("One pair"), PAIR), (gettext("A file"), FILE)]
-        self.part = elements.parts(parts, gettext("Part"), "predict-parts")
+        parts = [("One pair", PAIR), ("A file", FILE)]
+        self.part = elements.parts(parts, "Part", "predict-parts")
         with gr.Column() as self.pair:
             with gr.Row(equal_height=False):
                 with gr.Column(min_width=320):
@@ -60,11 +60,10 @@ class PredictTab(Panel):
                     self.second = gr.Textbox(
                         label=names.sentence2, max_lines=6, elem_id="sentence2"
                     )
-                    self.ask = button(gettext("Compare"), "compare", 120, variant="primary")
+                    self.ask = button("Compare", "compare", 120, variant="primary")
                 with gr.Column(min_width=320):
                     self.answer = gr.HTML(_waiting(), elem_id="answer")
-                    text = gettext("Why?")
-                    self.why = gr.Button(text, elem_id="ask-why", visible=False, size="sm")
+                    self.why = gr.Button("Why?", elem_id="ask-why", visible=False, size="sm")
             self.reasons = gr.HTML(elem_id="reasons")
             self.samples = gr.State(())  # the pairs that are offered
             script = theme.asset("examples.js")
@@ -76,19 +75,16 @@ class PredictTab(Panel):
     def _draw_options(self) -> None:
         with (
             gr.Column(min_width=320),
-            gr.Accordion(gettext("How the answer is made"), open=False, elem_id="ways"),
+            gr.Accordion("How the answer is made", open=False, elem_id="ways"),
         ):
-            text = gettext(
-                "The mean of both orders' probabilities; the order then changes nothing."
-            )
-            both = gr.Checkbox(label=gettext("Average both orders"), info=text)
-            text = gettext(
+            text = "The mean of both orders' probabilities; the order then changes nothing."
+            both = gr.Checkbox(label="Average both orders", info=text)
+            text = (
                 "If one was saved with the model; otherwise the most probable class is the answer."
             )
-            label = gettext("use the saved threshold")
-            threshold = gr.Checkbox(True, label=label, info=text)
-            text = gettext("With the temperature saved under Runs, Evaluation.")
-            calibrated = gr.Checkbox(label=gettext("Calibrated probabilities"), info=text)
+            threshold = gr.Checkbox(True, label="use the saved threshold", info=text)
+            text = "With the temperature saved under Runs, Evaluation."
+            calibrated = gr.Checkbox(label="Calibrated probabilities", info=text)
         self.options = [both, threshold, calibrated]
 
     def _wire(self) -> None:

@@ -50,13 +50,13 @@ class PredictedRows(Panel):
         self.order = gr.State(blank())
         self.monitoring = gr.HTML(elem_id="batch-monitoring")
         with gr.Row(visible=False, equal_height=True) as self.controls:
-            choices = [(gettext("all rows"), ALL)]
-            self.which = elements.dropdown(choices, gettext("Rows"), "batch-which", value=ALL)
-            self.words = elements.text_box(gettext("With the words"), "batch-words")
+            choices = [("all rows", ALL)]
+            self.which = elements.dropdown(choices, "Rows", "batch-which", value=ALL)
+            self.words = elements.text_box("With the words", "batch-words")
         script = theme.asset("examples.js") + feedback.AS_DRAWN
         self.table = gr.HTML(elem_id="batch-rows", js_on_load=script)
         self.corrected = gr.HTML(elem_id="batch-corrected")
-        text = gettext("Train on the corrected rows too")
+        text = "Train on the corrected rows too"
         self.start = button(text, "batch-train", visible=False, size="sm")
         self.message = elements.notice("batch-rows-message")
         self.job_id, self.filters = job_id, [self.which, self.words]
@@ -205,31 +205,28 @@ class FilePredictions(Panel):
         self.part = part
         self.job_id = gr.State("")
         self.poller = elements.polling_element(1)
-        text = gettext(
+        elements.note(
             "CSV, Excel, ODS, TSV, JSONL, JSON or Parquet. The same file comes back with the "
             "prediction, the probability of each class and whether the model was trained on "
             "the row; with a label column its scores too."
         )
-        elements.note(text)
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
-                self.file = elements.pairs_file(gettext("File"), "batch-file")
+                self.file = elements.pairs_file("File", "batch-file")
                 own: dict[str, Any] = {"allow_custom_value": True}
-                self.sheet = dropdown([], gettext("Sheet"), "batch-sheet", visible=False, **own)
+                self.sheet = dropdown([], "Sheet", "batch-sheet", visible=False, **own)
             with gr.Column(min_width=320), gr.Row():
                 self.columns = [
                     dropdown([], name, f"batch-{name}", 130, value=None, **own) for name in COLUMNS
                 ]
                 formats = [(ending.removeprefix(".").upper(), ending) for ending in SUFFIXES]
-                formats = [(gettext("like the file"), ""), *formats]
-                text = gettext("Result as")
-                self.ending = dropdown(formats, text, "batch-ending", 130, value="")
+                formats = [("like the file", ""), *formats]
+                self.ending = dropdown(formats, "Result as", "batch-ending", 130, value="")
         controls, self.reading_box = form.draw_reading("batch-")
         self.reading: list[Any] = list(controls.values())
         with gr.Row():
-            text = gettext("Predict the file")
-            self.start = button(text, "batch-start", 140, variant="primary")
-            self.cancel = button(gettext("Cancel"), "batch-cancel", interactive=False)
+            self.start = button("Predict the file", "batch-start", 140, variant="primary")
+            self.cancel = button("Cancel", "batch-cancel", interactive=False)
         self.message = elements.notice("batch-message")
         self.view = gr.HTML(elem_id="batch-view")
         self.rows = PredictedRows(self.store)

@@ -22,7 +22,6 @@ from finetune.runs.store import RunStore
 from finetune.ui import auth, choosers, elements, feedback
 from finetune.ui.elements import dropdown
 from finetune.ui.html import macro
-from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
@@ -40,7 +39,7 @@ class PublishTab(Panel):
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
-        elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
+        elements.note("Share a tuned model on the Hugging Face Hub with an honest card.")
         self.empty = choosers.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
         self.address = elements.address("publish")
@@ -49,23 +48,20 @@ class PublishTab(Panel):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
                 with gr.Row():
-                    self.check = elements.button(gettext("Check"), "check-push")
-                    text = gettext("Push to Hub")
-                    self.push = elements.button(text, "push", 120, variant="primary")
-                    text = gettext("Cancel")
-                    self.cancel = elements.button(text, "cancel-push", visible=False)
+                    self.check = elements.button("Check", "check-push")
+                    self.push = elements.button("Push to Hub", "push", 120, variant="primary")
+                    self.cancel = elements.button("Cancel", "cancel-push", visible=False)
                 self.plan = elements.notice("push-plan")
                 self.result = gr.HTML(elem_id="push-result")
                 with gr.Column(elem_id="take-away", visible=False) as self.take_away:
-                    elements.heading(gettext("Take it with you"))
+                    elements.heading("Take it with you")
                     self.downloads = gr.HTML(elem_id="away-links")
-                    text = gettext("Make ONNX and int8")
-                    self.onnx = gr.Button(text, elem_id="make-onnx", size="sm")
+                    self.onnx = gr.Button("Make ONNX and int8", elem_id="make-onnx", size="sm")
             with gr.Column(scale=3, min_width=320):
-                title = gettext("Model card, as it will be pushed")
+                title = "Model card, as it will be pushed"
                 with gr.Accordion(title, open=True, elem_id="card-fold"):
                     self.card = gr.Markdown(
-                        gettext("The card of the chosen model appears here, as it will be pushed."),
+                        "The card of the chosen model appears here, as it will be pushed.",
                         elem_id="card",
                     )
         self._wire()
@@ -73,36 +69,33 @@ class PublishTab(Panel):
     def _draw_form(self) -> None:
         half: dict[str, Any] = {"min_width": 150}
         own: dict[str, Any] = {"allow_custom_value": True, "interactive": True}
-        self.run = dropdown([], gettext("Model"), "publish-run", **own)
+        self.run = dropdown([], "Model", "publish-run", **own)
         self.token: gr.Textbox | None = None
         if not auth.has_sign_in():
-            info = gettext(
-                "Paste a token with write access, or sign in from a terminal: hf auth login."
-            )
-            text = gettext("Access token")
-            self.token = elements.text_box(text, "token", info=info, type="password")
+            info = "Paste a token with write access, or sign in from a terminal: hf auth login."
+            self.token = elements.text_box("Access token", "token", info=info, type="password")
         with gr.Row():
-            info = gettext("Check lists you and your organisations.")
-            self.owner = dropdown([], gettext("Owner"), "owner", 150, info=info, **own)
-            info = gettext("One that exists takes a Check first.")
-            self.name = elements.text_box(gettext("Repository"), "repo", 150, info=info)
+            info = "Check lists you and your organisations."
+            self.owner = dropdown([], "Owner", "owner", 150, info=info, **own)
+            info = "One that exists takes a Check first."
+            self.name = elements.text_box("Repository", "repo", 150, info=info)
         with gr.Row():
             self.licence = dropdown(
-                LICENCES, gettext("Licence"), "licence", 150, value=None, allow_custom_value=True,
-                info=gettext("Empty for the base model's."),
+                LICENCES, "Licence", "licence", 150, value=None, allow_custom_value=True,
+                info="Empty for the base model's.",
             )  # fmt: skip
             self.private = gr.Checkbox(
-                label=gettext("Private"), elem_id="private", **half,
-                info=gettext("Only you can see a new repository."),
+                label="Private", elem_id="private", **half,
+                info="Only you can see a new repository.",
             )  # fmt: skip
         with gr.Row():
             self.demo = gr.Checkbox(
-                label=gettext("Also create a demo Space"), elem_id="demo", **half,
-                info=gettext("Anybody can try the model in it."),
+                label="Also create a demo Space", elem_id="demo", **half,
+                info="Anybody can try the model in it.",
             )  # fmt: skip
             self.hardware = dropdown(
-                HARDWARE, gettext("Its hardware"), "demo-hardware", 150, value=HARDWARE[0],
-                info=gettext("Check tells the price."), allow_custom_value=True, visible=False,
+                HARDWARE, "Its hardware", "demo-hardware", 150, value=HARDWARE[0],
+                info="Check tells the price.", allow_custom_value=True, visible=False,
             )  # fmt: skip
         self.form = [
             self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,

@@ -32,7 +32,6 @@ from finetune.ui import (
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.elements import button, event_data, text_box
 from finetune.ui.html import macro
-from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
@@ -66,45 +65,41 @@ class RunsTab(Panel):
         self.message = elements.notice("runs-message")
         with gr.Column(elem_id="all-runs"):
             with gr.Row(equal_height=True):
-                text = gettext("words of name, status, pairs, checkpoint, tags")
-                self.words = text_box(
-                    gettext("Find"), "runs-filter", 220, placeholder=text, scale=4
-                )
+                text = "words of name, status, pairs, checkpoint, tags"
+                self.words = text_box("Find", "runs-filter", 220, placeholder=text, scale=4)
                 self.everybody = gr.Checkbox(
-                    False, label=gettext("Everybody's runs"), visible=False,
+                    False, label="Everybody's runs", visible=False,
                     elem_id="runs-everybody", scale=1, min_width=150,
                 )  # fmt: skip
                 for_ticked: dict[str, Any] = {"interactive": False, "scale": 1}
-                self.compare = button(gettext("Compare"), "compare-runs", 130, **for_ticked)
-                self.delete_ticked = button(gettext("Delete"), "delete-runs", 110, **for_ticked)
+                self.compare = button("Compare", "compare-runs", 130, **for_ticked)
+                self.delete_ticked = button("Delete", "delete-runs", 110, **for_ticked)
             self.table = gr.HTML(
-                feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
+                feedback.note("Reading the runs."), elem_id="runs-table",
                 js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
                 most=run_view.MAX_COMPARED,
             )  # fmt: skip
         with gr.Row(visible=False, elem_id="run-head") as self.head:
-            self.back = button(gettext("← All runs"), "all-runs-again", 110, size="md")
+            self.back = button("← All runs", "all-runs-again", 110, size="md")
             self.title = gr.HTML(elem_id="run-title")
             self.evaluation.draw_choice()
             self.part = self.evaluation.part
             medium: dict[str, Any] = {"size": "md"}
-            self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
-            self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
-            self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
-            self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
-            self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
-            self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
+            self.resume = button("Resume", "run-resume", 110, variant="primary", **medium)
+            self.stop = button("Stop, keep best", "run-stop", 130, **medium)
+            self.discard = button("Stop, discard", "run-discard", 130, **medium)
+            self.cancel = button("Take out of the queue", "run-cancel", 160, **medium)
+            self.clone = button("Copy into the form", "run-clone", 150, **medium)
+            self.delete = button("Delete", "run-delete", 90, **medium)
         self.asked = gr.State("")  # ids of the runs, or of the search, that may be deleted
         with gr.Row(visible=False, elem_id="delete-asked") as self.deletion:
             self.question = gr.HTML(elem_id="delete-question")
-            text = gettext("Delete for good")
-            self.confirm = button(text, "delete-sure", 130, variant="stop", **medium)
-            self.keep = button(gettext("Keep it"), "delete-keep", 90, **medium)
+            self.confirm = button("Delete for good", "delete-sure", 130, variant="stop", **medium)
+            self.keep = button("Keep it", "delete-keep", 90, **medium)
         with gr.Row(visible=False, elem_id="resume-asked") as self.payment:
             self.price = gr.HTML(elem_id="resume-price")
-            text = gettext("Resume and pay")
-            self.pay = button(text, "resume-sure", 130, variant="primary", **medium)
-            self.leave = button(gettext("Cancel"), "resume-leave", 90, **medium)
+            self.pay = button("Resume and pay", "resume-sure", 130, variant="primary", **medium)
+            self.leave = button("Cancel", "resume-leave", 90, **medium)
         self.comparison = gr.HTML(  # or a search
             elem_id="comparison", visible=False,
             js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
@@ -120,18 +115,15 @@ class RunsTab(Panel):
                 self.live = live_updates.view("run-")
             with gr.Column(scale=2, min_width=320):
                 self.downloads = gr.HTML(elem_id="run-links")
-                self.name = text_box(gettext("Name"), "run-name")
-                text = gettext("With commas between.")
-                self.tags = text_box(gettext("Tags"), "run-tags", info=text)
-                self.note = gr.Textbox(
-                    label=gettext("Note"), lines=2, max_lines=8, elem_id="run-note"
-                )
+                self.name = text_box("Name", "run-name")
+                text = "With commas between."
+                self.tags = text_box("Tags", "run-tags", info=text)
+                self.note = gr.Textbox(label="Note", lines=2, max_lines=8, elem_id="run-note")
                 # The id of the run that these three were filled in for.
                 self.described = elements.browser_value()
                 self.description = [self.name, self.tags, self.note, self.described]
-                text = gettext("Save name, tags and note")
-                self.save = gr.Button(text, elem_id="run-save", size="sm")
-                with gr.Accordion(gettext("Configuration"), open=False, elem_id="run-config-fold"):
+                self.save = gr.Button("Save name, tags and note", elem_id="run-save", size="sm")
+                with gr.Accordion("Configuration", open=False, elem_id="run-config-fold"):
                     self.config = gr.HTML(elem_id="run-config")
 
     def _wire(self) -> None:
@@ -351,17 +343,12 @@ class RunsTab(Panel):
             comparing, instead = True, search_view.page(visible, search)
         updates: Updates = {
             self.head: gr.update(visible=bool(opened or comparing)),
-            self.comparison: gr.update(
-                value=instead,
-                visible=comparing,
-            ),
+            self.comparison: gr.update(value=instead, visible=comparing),
             self.run_column: gr.update(visible=bool(opened)),
             self.part: gr.update(visible=bool(opened)),
             self.everybody: gr.update(visible=admin),
             self.address: elements.query(
-                compare=",".join(compared) if len(compared) > 1 else "",
-                run=opened,
-                search=search,
+                compare=",".join(compared) if len(compared) > 1 else "", run=opened, search=search
             ),
         }
         updates |= self.check.shown(visible, [] if search and not opened else compared)

@@ -75,9 +75,9 @@ class TrainTab(Panel):
                     self.costs = gr.HTML(elem_id="costs", js_on_load=train_plan.SCRIPT)
                     self.planned = elements.notice("planned", js_on_load=elements.CHOICES)
                     self.how = train_plan.draw_choice()
-                    self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+                    self.start = gr.Button("Train", variant="primary", elem_id="train")
                     self.begin = gr.Button(
-                        gettext("Search"), variant="primary", elem_id="begin-search",
+                        "Search", variant="primary", elem_id="begin-search",
                         elem_classes=_HIDDEN,
                     )  # fmt: skip
                 self.several = train_plan.draw(self.how)
@@ -91,7 +91,7 @@ class TrainTab(Panel):
         self.address = elements.address("train")
         with gr.Row(elem_id="shown-run"):
             self.title = gr.HTML()
-            self.new = elements.button(gettext("New run"), "new-run", 110, size="md", scale=0)
+            self.new = elements.button("New run", "new-run", 110, size="md", scale=0)
         self.notice = elements.notice("run-message", js_on_load=links)
         self.live = live_updates.view()
         self.filled = [*self.form.values(), dataset]
@@ -106,11 +106,11 @@ class TrainTab(Panel):
         form.draw_search()
         self.probe = ProbeForm(self.store)
         self.probe.draw()
-        with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
+        with gr.Accordion("Advanced", open=False, elem_id="advanced"):
             self.preset = gr.Dropdown(
                 list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
-                label=gettext("Preset"),
-                info=gettext("Sets the hyperparameters; the pairs and the checkpoint stay."),
+                label="Preset",
+                info="Sets the hyperparameters; the pairs and the checkpoint stay.",
             )  # fmt: skip
             search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
             if search:
@@ -119,7 +119,7 @@ class TrainTab(Panel):
             if search:
                 search.wire([self.form["checkpoint"]], {})
             self.load = gr.UploadButton(
-                gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
+                "Load a configuration (JSON)", elem_id="load-config", size="sm",
                 variant="secondary", file_types=[".json"],
             )  # fmt: skip
 
@@ -335,16 +335,13 @@ class TrainTab(Panel):
                 return self._shown(store, run) | {self.notice: feedback.note(text)}
             case "resume" if service.resume_price(run):  # to be agreed to
                 return self._choosing_engine(run)
-            case "resume":
-                token = auth.hub_token(store, "", oauth, registry.engine_of(run).needs_token)
-                service.resume_run(store, run, token=token)
-                return self._shown(store, run) | {self.notice: ""}
             case "move" if not registry.is_remote(run):
                 return self._choosing_engine(run)
-            case "move":  # here; a job that may be at work is ended first
-                asks = read_spec(run).is_unheard and registry.engine_of(run).needs_token
+            case "resume" | "move" as do:  # "move": here; a job that may be at work is ended first
+                asks = registry.engine_of(run).needs_token
+                asks = asks and (do == "resume" or read_spec(run).is_unheard)
                 token = auth.hub_token(store, "", oauth, asks)
-                service.resume_run(store, run, EngineSpec(), token)
+                service.resume_run(store, run, EngineSpec() if do == "move" else None, token)
                 return self._shown(store, run) | {self.notice: ""}
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=elements.sent_number(event))
@@ -388,9 +385,7 @@ class TrainTab(Panel):
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
         """Show a run in place of the form."""
-        return self._shown(store, run) | {
-            self.setup: gr.update(elem_classes=_HIDDEN),
-        }
+        return self._shown(store, run) | {self.setup: gr.update(elem_classes=_HIDDEN)}
 
     def _choosing_engine(self, run: Run) -> Updates:
         """Show the form, to choose the engine that resumes a run and agree to its price."""
@@ -412,10 +407,7 @@ class TrainTab(Panel):
         """Put a configuration into the form and unfold it."""
         updates = dict(zip(self.filled, form.filled(store, config), strict=True))
         note = gettext("The configuration is in the form. Press Train to start it.")
-        return updates | {
-            self.setup: _SHOWN,
-            self.message: feedback.note(note),
-        }
+        return updates | {self.setup: _SHOWN, self.message: feedback.note(note)}
 
     def on_hub(self) -> Markup:
         """Say if the Hub answers and what can be used. Called once the page is there."""

@@ -1,0 +1,171 @@
+"""Options that several commands share, and the files that commands write."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune import arguments, disk
+from finetune.config import READING_FIELDS
+from finetune.data.table import ReadOptions
+from finetune.engines import spending
+from finetune.engines.base import HERE, EngineSpec
+from finetune.engines.registry import ENGINES, billed_options, find_engine, make_spec, open_engine
+from finetune.errors import JobError
+from finetune.inference.file_request import COLUMNS, PredictionRequest
+from finetune.runs.run import Run
+from finetune.uploads import ENDINGS, SPLITS, Uploads
+
+if TYPE_CHECKING:
+    from finetune.inference.files import WindowScorer
+
+_PRICE = "price"  # is asked for, and no flag
+
+
+def parser_of(command: Callable[..., int]) -> argparse.ArgumentParser:
+    """Make the parser of a command, which is named as its function and described by its
+    docstring."""
+    name = f"python -m finetune {command.__name__}"
+    return argparse.ArgumentParser(name, description=inspect.getdoc(command))
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add `--train_file`, `--validation_file` and `--test_file`."""
+    group = parser.add_argument_group("Files", f"one of {', '.join(ENDINGS)}; text also as .gz")
+    for split in SPLITS:
+        help = f"the {split} rows, in place of --dataset"
+        group.add_argument(f"--{split}_file", type=Path, help=help)
+
+
+def upload_of(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
+    """Store the files of `add_files`. Returns `dataset` and its value, or nothing without
+    files."""
+    paths = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
+    files = {split: path for split, path in paths.items() if path is not None}
+    return {"dataset": Uploads(root / "uploads").add(files)} if files else {}
+
+
+def add_columns(parser: argparse.ArgumentParser, of: str = "") -> None:
+    """Add the flags that name the columns of a file and how it is read. `of` begins their help."""
+    for name in COLUMNS:
+        text = f"{of}by the name that the run was trained on, or guessed, if absent"
+        parser.add_argument(f"--{name}_column", default="", help=text)
+    arguments.add_arguments(parser, READING_FIELDS, absent=False)
+
+
+def file_request(
+    args: argparse.Namespace, run: Run, file: Path, *options: bool
+) -> PredictionRequest:
+    """Return the request for a file with the columns of `add_columns`. `options` are those of the
+    request that follow them."""
+    reading = ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})
+    columns = [getattr(args, f"{name}_column") for name in COLUMNS]
+    return PredictionRequest(run.id, file.name, *columns, *options, **vars(reading))
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose an engine and what it takes."""
+    group = parser.add_argument_group("Where it is carried out")
+    group.add_argument("--engine", choices=list(ENGINES), help="this machine by default")
+    helps: dict[str, str] = {}
+    for engine in ENGINES.values():
+        for name, field in engine.Options.model_fields.items():
+            helps.setdefault(name, f"{field.description} (default: {field.default})")
+    for name, text in helps.items():
+        if name != _PRICE:
+            group.add_argument(f"--{name}", help=text.replace("%", "%%"))
+    group.add_argument("--yes", action="store_true", help="agree to the price without a question")
+
+
+def engine_spec(args: argparse.Namespace) -> EngineSpec | None:
+    """Return the requested engine spec with its price; None if none was requested.
+
+    Raises:
+        ConfigError: names the wrong options.
+    """
+    if not args.engine:
+        return None
+    names = find_engine(args.engine).Options.model_fields.keys() - {_PRICE}
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    spec = make_spec(args.engine, given)
+    price = open_engine(spec).price(spec)
+    return make_spec(args.engine, given | {_PRICE: price}) if price else spec
+
+
+def add_file_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose where the rows of a file are scored."""
+    scoring = [engine for engine in ENGINES.values() if engine.scores_files]
+    text = "where rows are scored; all machines of a cluster share the folder of the runs"
+    names = [engine.name for engine in scoring]
+    parser.add_argument("--engine", choices=names, default=HERE, help=text)
+    for engine in scoring:
+        for name in engine.file_options:
+            text = str(engine.Options.model_fields[name].description)
+            parser.add_argument(f"--{name}", default="", help=text.replace("%", "%%"))
+
+
+def file_scorer(args: argparse.Namespace, run: Run) -> AbstractContextManager[WindowScorer]:
+    """Open the requested scorer of rows for a run's best model."""
+    options = {name: getattr(args, name) for name in find_engine(args.engine).file_options}
+    spec = make_spec(args.engine, options)
+    return open_engine(spec).scorer(run, spec)
+
+
+def agree(args: argparse.Namespace, spec: EngineSpec, search_dollars: float = 0.0) -> None:
+    """Ask at the terminal whether a job's maximum cost is accepted. Asks nothing if unbilled.
+
+    Args:
+        search_dollars: maximum cost of the search, if the job is one of its trials; otherwise 0.
+
+    Raises:
+        JobError: if the price was not accepted.
+    """
+    options = billed_options(spec)
+    if options is None:
+        return
+    text = f"{spec.place}: ${options.price:.2f} an hour; it stops by itself after "
+    text += f"{options.minutes} minutes, at most ${spending.rounded_up(options.most):.2f}"
+    if search_dollars:
+        text += f", all trials together at most ${spending.rounded_up(search_dollars):.2f}"
+    text += "."
+    print(text, file=sys.stderr)
+    if not args.yes and (not sys.stdin.isatty() or input("Start it? [y/N] ").lower() != "y"):
+        raise JobError("The price was not agreed to.", "Answer y, or give --yes.")
+
+
+def check_outputs(
+    parser: argparse.ArgumentParser,
+    outputs: Mapping[str, Path | None],
+    inputs: Iterable[Path | None],
+) -> None:
+    """End the command before its work if it cannot write a file, or would write over another one.
+
+    Args:
+        outputs: option -> the file that it names; None if it was not given.
+        inputs: the files that the command reads.
+    """
+    taken = {path.resolve() for path in inputs if path is not None}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            parser.error(f"--{option} is {path}, a folder: name a file")
+        if not path.parent.is_dir():
+            parser.error(f"--{option} is {path}, and there is no folder {path.parent}")
+        if path.resolve() in taken:
+            parser.error(f"--{option} is {path}, which another option names: name another file")
+        taken.add(path.resolve())
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a result as a whole or not at all; through a link, and to a pipe or a device such as
+    `/dev/stdout`, as it is."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(text, encoding="utf-8")
+    else:
+        disk.write_atomically(path, text)
