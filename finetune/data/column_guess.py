@@ -17,10 +17,10 @@ from finetune.tasks.cells import (
     label_text,
     mark_of,
     read_cell,
+    read_number,
     read_value,
 )
 from finetune.tasks.classes import NEGATIVES, POSITIVES
-from finetune.tasks.numerals import read_number
 
 Role = Literal["sentence1", "sentence2", "label", "status"]
 ROLES: tuple[Role, ...] = ("sentence1", "sentence2", "label", "status")

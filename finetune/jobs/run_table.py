@@ -19,7 +19,7 @@ from finetune.evaluation import report
 from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.runs import grids
-from finetune.runs.names import BETWEEN, SEED
+from finetune.runs.grids import BETWEEN, SEED
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

@@ -18,9 +18,8 @@ from finetune.jobs.background import store_lock
 from finetune.messages import message as _
 from finetune.metrics.catalog import OPTIONAL
 from finetune.runs import events
-from finetune.runs.grids import PlannedRun, plan_runs
+from finetune.runs.grids import BETWEEN, PlannedRun, plan_runs
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.names import BETWEEN
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id

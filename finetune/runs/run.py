@@ -28,7 +28,7 @@ from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.messages import message as _
-from finetune.runs import events, names
+from finetune.runs import events, grids
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
 from finetune.runs.queue import Queue
 from finetune.runs.summary import RunSummary
@@ -126,10 +126,10 @@ class Run(JobFolder):
             config = self.config()
         except StoreError:
             return about.title or self.id
-        data = names.data_name(config, about.pairs)
+        data = grids.data_name(config, about.pairs)
         title = about.title or config.name or f"{data}-{self.id[:15]}"
         hides = public and is_upload(config.dataset) and title.startswith(f"{data}-")
-        return names.OWN_FILES + title[len(data) :] if hides else title
+        return grids.OWN_FILES + title[len(data) :] if hides else title
 
     def exists(self) -> bool:
         """True if the run is there. A library may have created a deleted run's folder again."""

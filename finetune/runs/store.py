@@ -31,7 +31,7 @@ from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, Visitor
-from finetune.runs import names
+from finetune.runs import grids
 from finetune.runs.job_folder import JobFolder, forget_state
 from finetune.runs.run import SPEC, Run, RunMetadata
 
@@ -142,9 +142,9 @@ class RunStore:
     def new_name(self, config: RunConfig, stem: str = "") -> str:
         """Return a free name for a run: its configuration's own, `stem` and a number as in
         `grid 2`, or its data's name and a number as in `tickets-3`."""
-        data = names.data_name(config, self._file_names(config))
+        data = grids.data_name(config, self._file_names(config))
         taken, counter = self.taken_names(), " " if stem else "-"
-        return names.new_name(config.name, stem or data, taken, counter)
+        return grids.new_name(config.name, stem or data, taken, counter)
 
     def _file_names(self, config: RunConfig) -> str:
         """The person's names of uploaded files; "" if there are none."""

@@ -24,7 +24,7 @@ from finetune.jobs import cost, service
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, NOBODY, Visitor
-from finetune.runs.names import BETWEEN
+from finetune.runs.grids import BETWEEN
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary

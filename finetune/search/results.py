@@ -24,8 +24,7 @@ from finetune.messages import decode
 from finetune.metrics import catalog, selection
 from finetune.metrics.intervals import Interval
 from finetune.runs import grids
-from finetune.runs.grids import PlannedRun, SeedSpread
-from finetune.runs.names import SEED
+from finetune.runs.grids import SEED, PlannedRun, SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, space

@@ -29,7 +29,7 @@ from finetune.engines.base import EngineSpec
 from finetune.engines.registry import keep_token
 from finetune.errors import JobError, StoreError
 from finetune.metrics import catalog
-from finetune.runs.names import new_name
+from finetune.runs.grids import new_name
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
 from finetune.runs.summary import RunSummary

@@ -18,8 +18,7 @@ from finetune.errors import ConfigError, DataError, some
 from finetune.messages import message
 from finetune.tasks import cells
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL
-from finetune.tasks.cells import NO_LABEL, clean_label
-from finetune.tasks.numerals import read_number
+from finetune.tasks.cells import NO_LABEL, clean_label, read_number
 from finetune.text_hashes import Integers
 
 MAX_CLASSES = 1000

@@ -20,7 +20,7 @@ from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.example_metrics import conformal_margin
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks import class_findings, numerals, score_findings, scores
+from finetune.tasks import class_findings, score_findings, scores
 from finetune.tasks.base import (
     LEFT_OUT,
     MISSING_LABEL,
@@ -35,7 +35,7 @@ from finetune.tasks.base import (
     Targets,
     Task,
 )
-from finetune.tasks.cells import read_value
+from finetune.tasks.cells import read_value, to_number
 from finetune.tasks.scores import ScoreEncoder, Scores
 from finetune.text_hashes import Integers
 
@@ -67,7 +67,7 @@ class Regression(Task):
         if np.isinf(by_point):
             return spellings[int(spelling)] if spelling >= 0 else ""
         if by_point != by_comma:
-            return "" if np.isnan(by_point) else numerals.spell_both(by_point, by_comma)
+            return "" if np.isnan(by_point) else cells.spell_both(by_point, by_comma)
         return scores.spell(by_point)
 
     def read(self, column: LabelColumn, config: RunConfig) -> Scores:
@@ -149,7 +149,7 @@ class Regression(Task):
     def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
         """A number that can be read in two ways is read as those that were trained on, and -1 is no
         score if these begin at 0 or above."""
-        values = [numerals.to_number(read_value(cell), target.decimal) for cell in cells]
+        values = [to_number(read_value(cell), target.decimal) for cell in cells]
         numbers = np.array([np.nan if value is None else value for value in values], np.float32)
         no_score = (numbers == -1) & (0 <= target.low < target.high)
         return numbers, np.isfinite(numbers) & ~no_score

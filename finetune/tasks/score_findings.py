@@ -10,9 +10,9 @@ from finetune.config import RunConfig
 from finetune.errors import some
 from finetune.findings import Finding, Remedy, RowsFinding, how_to_answer
 from finetune.messages import message as _
-from finetune.tasks import cells, class_findings, numerals, scores
+from finetune.tasks import cells, class_findings, scores
 from finetune.tasks.base import REGRESSION, SINGLE_LABEL, Findings, LabelledRows
-from finetune.tasks.numerals import COMMA, POINT
+from finetune.tasks.cells import COMMA, POINT
 from finetune.tasks.scores import Scores
 from finetune.text_hashes import Integers
 
@@ -59,7 +59,7 @@ def questions(config: RunConfig, labels: LabelledRows, reading: Scores) -> Findi
     if reading.both and not reading.decimal:
         title = _(
             "Is {number} of the column {column!r} {whole} or {fraction}?",
-            number=numerals.spell_both(*reading.both),
+            number=cells.spell_both(*reading.both),
             column=column.name,
             whole=scores.spell(max(reading.both, key=abs)),
             fraction=scores.spell(min(reading.both, key=abs)),
@@ -75,7 +75,7 @@ def questions(config: RunConfig, labels: LabelledRows, reading: Scores) -> Findi
 
 def _decimal(both: tuple[float, float], mark: str) -> Remedy:
     """Make the button that reads a number of two readings in one way."""
-    text = _("{number} is {value}", number=numerals.spell_both(*both),
+    text = _("{number} is {value}", number=cells.spell_both(*both),
              value=scores.spell(both[mark == COMMA]))  # fmt: skip
     return Remedy("decimal_mark", mark, text)
 
@@ -127,7 +127,7 @@ def classes_or_score(config: RunConfig, labels: LabelledRows) -> Iterator[Findin
 
 
 def _as_number(name: str) -> float:
-    return numerals.to_number(name) or 0.0
+    return cells.to_number(name) or 0.0
 
 
 def notation(config: RunConfig, labels: LabelledRows, reading: Scores) -> Iterator[Finding]:

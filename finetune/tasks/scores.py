@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.tasks import cells, numerals
+from finetune.tasks import cells
 from finetune.tasks.base import Targets
-from finetune.tasks.numerals import COMMA, POINT, Number, to_number
+from finetune.tasks.cells import COMMA, POINT, Number, to_number
 
 MANY = 20  # different whole numbers; more may be scores, unless they count up
 _MOST_SPELLINGS = 1000  # of cells that are no numbers, kept to be shown
@@ -49,7 +49,7 @@ class ScoreEncoder:
     def code(self, cell: Any) -> tuple[float, float, int, int]:
         """Return a row's numbers."""
         value = cells.read_value(cell)
-        number = numerals.read_number(value)
+        number = cells.read_number(value)
         if number is None and cells.is_missing(value):
             return np.nan, np.nan, 0, -1
         text = number.unit if number else cells.label_text(value)[:200]
@@ -96,7 +96,7 @@ def read_scores(codes: Mapping[str, NDArray[Any]], config: RunConfig) -> Scores:
     return Scores(
         missing=-1.0 if stands_for_none else np.nan,
         unclear=whole and meant is None and not stands_for_none,
-        decimal=numerals.find_decimal(numbers[:, :3]) if decimal == "auto" else decimal,
+        decimal=cells.find_decimal(numbers[:, :3]) if decimal == "auto" else decimal,
         both=(float(either[0, 0]), float(either[0, 1])) if len(either) else None,
         units=frozenset(numbers[:, 3].astype(int).tolist()),
     )
@@ -105,7 +105,7 @@ def read_scores(codes: Mapping[str, NDArray[Any]], config: RunConfig) -> Scores:
 def numbers_of(sample: Sequence[Any]) -> list[Number] | None:
     """Read cells as numbers, the missing ones left out; None if one is none."""
     values = [value for value in map(cells.read_value, sample) if not cells.is_missing(value)]
-    numbers = [*map(numerals.read_number, values)]
+    numbers = [*map(cells.read_number, values)]
     return None if None in numbers else [number for number in numbers if number is not None]
 
 
@@ -130,7 +130,7 @@ def are_scores(sample: Sequence[Any]) -> bool:
 
 def _values(numbers: Sequence[Number]) -> set[float]:
     """The different values of numbers."""
-    decimal = numerals.find_decimal(np.array([number[:3] for number in numbers]))
+    decimal = cells.find_decimal(np.array([number[:3] for number in numbers]))
     return {number.by_comma if decimal == COMMA else number.by_point for number in numbers}
 
 

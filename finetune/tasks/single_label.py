@@ -35,9 +35,15 @@ from finetune.tasks.base import (
     Targets,
     Task,
 )
-from finetune.tasks.cells import NO_LABEL, clean_label, label_text, read_value, suggest_separator
+from finetune.tasks.cells import (
+    NO_LABEL,
+    clean_label,
+    label_text,
+    read_value,
+    suggest_separator,
+    to_number,
+)
 from finetune.tasks.classes import Classes, LabelEncoder, make_classes
-from finetune.tasks.numerals import to_number
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:

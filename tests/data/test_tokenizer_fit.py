@@ -13,9 +13,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import finetune
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.data import checkpoints, checks, tokenizer_fit
+from finetune.data import checkpoints, checks, token_lengths
 from finetune.data.catalog import BUNDLED_PAIRS
-from finetune.data.tokenizer_fit import TokenizerFit, measure_fit
+from finetune.data.token_lengths import TokenizerFit, measure_fit
 from finetune.uploads import Uploads
 
 TEXTS = {
@@ -103,12 +103,12 @@ def test_a_tokenizer_that_knows_a_language_by_characters_or_words_is_not_accused
     ],
 )
 def test_the_finding_says_how_and_offers_a_multilingual_one(fit: TokenizerFit, words: str) -> None:
-    (finding,) = tokenizer_fit.findings(fit, BUNDLED_CHECKPOINT)
+    (finding,) = token_lengths.findings(fit, BUNDLED_CHECKPOINT)
     assert words in finding.title
     assert [remedy.field for remedy in finding.remedies] == ["checkpoint"]
-    (other,) = tokenizer_fit.findings(fit, "bert-base-uncased")
+    (other,) = token_lengths.findings(fit, "bert-base-uncased")
     assert other.remedies[0].value != finding.remedies[0].value  # of the same size
-    assert not [*tokenizer_fit.findings(None, BUNDLED_CHECKPOINT)]
+    assert not [*token_lengths.findings(None, BUNDLED_CHECKPOINT)]
 
 
 def test_a_check_warns_of_a_file_in_another_language(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from finetune.config import RunConfig
 from finetune.jobs import service
 from finetune.runs import grids
-from finetune.runs.names import data_name
+from finetune.runs.grids import data_name
 from finetune.runs.store import RunStore
 
 

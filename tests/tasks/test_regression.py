@@ -30,7 +30,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.tasks import numerals
+from finetune.tasks import cells
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
 from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
@@ -80,7 +80,7 @@ def found(checked: CheckReport, kind: str) -> Finding | None:
     ],
 )  # fmt: skip
 def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None) -> None:
-    assert numerals.to_number(text) == number
+    assert cells.to_number(text) == number
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None)
     ],
 )  # fmt: skip
 def test_the_whole_column_says_what_precedes_decimals(numbers: str, decimal: str) -> None:
-    read = [numerals.read_number(number) for number in numbers.split()]
-    assert numerals.find_decimal(np.array([number[:3] for number in read if number])) == decimal
+    read = [cells.read_number(number) for number in numbers.split()]
+    assert cells.find_decimal(np.array([number[:3] for number in read if number])) == decimal
 
 
 @pytest.mark.parametrize(
