@@ -6,7 +6,6 @@ import argparse
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from finetune import arguments, disk
 from finetune.config import READING_FIELDS
 from finetune.data.table import ReadOptions
 from finetune.engines import spending
-from finetune.engines.base import HERE, EngineSpec
+from finetune.engines.base import EngineSpec
 from finetune.engines.registry import ENGINES, billed_options, find_engine, make_spec, open_engine
 from finetune.errors import JobError
 from finetune.inference.file_request import COLUMNS, PredictionRequest
@@ -22,7 +21,7 @@ from finetune.runs.run import Run
 from finetune.uploads import ENDINGS, SPLITS, Uploads
 
 if TYPE_CHECKING:
-    from finetune.inference.files import WindowScorer
+    pass
 
 _PRICE = "price"  # is asked for, and no flag
 
@@ -95,25 +94,6 @@ def engine_spec(args: argparse.Namespace) -> EngineSpec | None:
     spec = make_spec(args.engine, given)
     price = open_engine(spec).price(spec)
     return make_spec(args.engine, given | {_PRICE: price}) if price else spec
-
-
-def add_file_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose where the rows of a file are scored."""
-    scoring = [engine for engine in ENGINES.values() if engine.scores_files]
-    text = "where rows are scored; all machines of a cluster share the folder of the runs"
-    names = [engine.name for engine in scoring]
-    parser.add_argument("--engine", choices=names, default=HERE, help=text)
-    for engine in scoring:
-        for name in engine.file_options:
-            text = str(engine.Options.model_fields[name].description)
-            parser.add_argument(f"--{name}", default="", help=text.replace("%", "%%"))
-
-
-def file_scorer(args: argparse.Namespace, run: Run) -> AbstractContextManager[WindowScorer]:
-    """Open the requested scorer of rows for a run's best model."""
-    options = {name: getattr(args, name) for name in find_engine(args.engine).file_options}
-    spec = make_spec(args.engine, options)
-    return open_engine(spec).scorer(run, spec)
 
 
 def agree(args: argparse.Namespace, spec: EngineSpec, search_dollars: float = 0.0) -> None:

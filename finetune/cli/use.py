@@ -43,7 +43,6 @@ def predict(words: list[str] | None = None) -> int:
         "--threshold", action=argparse.BooleanOptionalAction, default=True,
         help="use the threshold saved with the model (default)",
     )  # fmt: skip
-    options.add_file_engine(parser)
     args = parser.parse_args(words)
     from tqdm import tqdm
 
@@ -62,12 +61,10 @@ def predict(words: list[str] | None = None) -> int:
     )
     trained = run.state().columns
     request = check_columns(request, args.file, trained, run.config().encoding)
-    scoring = options.file_scorer(args, run)
-    with tqdm(unit="row") as bar, scoring as scorer:
+    with tqdm(unit="row") as bar:
         report, _ = predict_file(
             run, request, args.file, args.out,
-            lambda done, total: bar.update(done - bar.n), scorer=scorer,
-            review=args.review,
+            lambda done, total: bar.update(done - bar.n), review=args.review,
         )  # fmt: skip
     if args.review and "sure" not in report:
         bound = shlex.join(["--runs", str(args.runs), f"--run={args.run}"])

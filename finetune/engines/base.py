@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -27,7 +26,7 @@ from finetune.messages import message as _
 from finetune.runs.run import SPEC, Run
 
 if TYPE_CHECKING:
-    from finetune.inference.files import WindowScorer
+    pass
 
 
 HERE = "local"  # the engine of a run without an engine spec
@@ -164,12 +163,10 @@ class Engine:
     Options: ClassVar[type[EngineOptions]] = EngineOptions
     owners_options: ClassVar[tuple[str, ...]] = ()  # that visitors of a shared app may not set
     owners_variables: ClassVar[tuple[str, ...]] = ()  # of a shared app, for an unconfined worker
-    file_options: ClassVar[tuple[str, ...]] = ()  # that count when a file is scored
     places: ClassVar[int | None] = 1  # runs at a time; None for as many as there are devices here
     is_remote: ClassVar[bool] = True  # a worker here follows the run, carried out elsewhere
     is_billed: ClassVar[bool] = False  # its price is agreed to first; see `spending.BilledEngine`
     needs_token: ClassVar[bool] = False  # of the Hub
-    scores_files: ClassVar[bool] = False  # it can score the rows of a file
     removal_note: ClassVar[str] = ""  # on what it keeps, shown before a run is deleted
 
     def __init__(self, token: str = "") -> None:
@@ -242,10 +239,6 @@ class Engine:
     def fetch(self, run: Run, spec: EngineSpec) -> bytes:
         """Fetch the files an ended attempt saved into the run's folder. Returns its whole
         `events.jsonl`, or nothing if the attempt wrote into the run's own."""
-        raise NotImplementedError
-
-    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
-        """Open a scorer of a file's rows with the run's best model."""
         raise NotImplementedError
 
 

@@ -11,7 +11,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +33,7 @@ from finetune.messages import message as _
 from finetune.runs.run import Run
 
 if TYPE_CHECKING:
-    from finetune.inference.files import WindowScorer
+    pass
 
 _ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
 _LOOK = 0.5  # seconds between two requests for new output
@@ -62,9 +61,7 @@ class RayCluster(Engine):
     Options = RayOptions
     owners_options = ("address",)
     owners_variables = (ADDRESS,)
-    file_options = ("address",)
     places = 8
-    scores_files = True
 
     def __init__(self, token: str = "") -> None:
         self._shown = 0  # lines of output that `follow` has yielded
@@ -172,11 +169,6 @@ class RayCluster(Engine):
         with contextlib.suppress(JobError), connected(spec) as ray:
             _release(ray, spec.job or _job(run, spec))
             ray.shutdown()  # this process is an app's, which stays
-
-    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
-        from finetune.engines.ray_files import scorer_on_cluster
-
-        return scorer_on_cluster(run, spec)
 
 
 def _job(run: Run, spec: EngineSpec) -> str:

@@ -41,27 +41,6 @@ def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str
     return {"text": text, "writable": writable, "source": has_source, "versions": versions}
 
 
-class FileScorer:
-    """An actor that has a run's model and scores windows of a file's rows. `source` is the folder
-    that holds this project, which is imported here."""
-
-    def __init__(self, source: str) -> None:
-        sys.path.insert(0, source)
-        os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here
-
-    def load(self, folder: str) -> tuple[Any, str]:
-        """Load the best model of the run in `folder`. Returns its target and its precision."""
-        from finetune.inference.files import LocalScorer
-        from finetune.runs.run import Run
-
-        self._scorer = LocalScorer(Run(Path(folder)))
-        return self._scorer.target, self._scorer.precision
-
-    def score(self, window: Any) -> Any:
-        """Return the `WindowLogits` of a `Window`."""
-        return self._scorer.score_window(window)
-
-
 class RankProcess:
     """An actor that starts one process of a run on its machine, keeps its output and its exit code.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -20,7 +19,7 @@ from finetune.runs.events import Event
 from finetune.runs.run import Run
 
 if TYPE_CHECKING:
-    from finetune.inference.files import WindowScorer
+    pass
 
 
 class LocalEngine(Engine):
@@ -29,16 +28,10 @@ class LocalEngine(Engine):
     name, label = HERE, _("This machine")
     places = None
     is_remote = False
-    scores_files = True
 
     @classmethod
     def check_config(cls, config: RunConfig) -> None:
         """Accept every configuration."""
-
-    def scorer(self, run: Run, spec: EngineSpec) -> AbstractContextManager[WindowScorer]:
-        from finetune.inference.files import LocalScorer
-
-        return nullcontext(LocalScorer(run))
 
 
 _ENGINES: tuple[type[Engine], ...] = (LocalEngine, HubJobs, RayCluster)

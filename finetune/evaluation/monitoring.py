@@ -38,7 +38,7 @@ from finetune.tasks.base import PredictOptions, Target, Targets
 from finetune.tasks.registry import task_of
 
 if TYPE_CHECKING:
-    from finetune.inference.files import LocalScorer, Window
+    from finetune.inference.files import Window, WindowScorer
 
 MOST = 2000  # rows of a sample
 FEWEST = 50  # rows of a sample that can be judged
@@ -139,7 +139,7 @@ def check_enough(rows: Sequence[SampledRow]) -> None:
 class Monitor:
     """Answers a run's validation pairs and samples of files, and compares them."""
 
-    def __init__(self, run: Run, scorer: LocalScorer, options: PredictOptions) -> None:
+    def __init__(self, run: Run, scorer: WindowScorer, options: PredictOptions) -> None:
         self.run, self._scorer, self._options = run, scorer, options
         self._rule = decision_rule.read_rule(run.best)
         prepared, target = run.state().prepared, scorer.target
@@ -184,7 +184,7 @@ class Monitor:
 
         second = [row.second or "" for row in rows] if rows[0].second is not None else None
         window = Window([], [row.first for row in rows], second, self._options.both_orders)
-        return self._judged(*self._scorer.score_window(window))
+        return self._judged(*self._scorer.score(window))
 
     def _answers_of_folds(
         self, numbers: NDArray[np.int64]
@@ -344,7 +344,7 @@ def compare_words(
 
 
 def look(
-    run: Run, scorer: LocalScorer, request: PredictionRequest, rows: Sequence[SampledRow]
+    run: Run, scorer: WindowScorer, request: PredictionRequest, rows: Sequence[SampledRow]
 ) -> dict[str, Any]:
     """Judge a sample of a file that is being predicted.
 
@@ -392,7 +392,7 @@ def monitor_file(
         asked = replace(request, file=file.name)
         return file_request.check_columns(asked, file, run.state().columns, run.config().encoding)
 
-    counts, scorer = read_counts(path), files.LocalScorer(run)
+    counts, scorer = read_counts(path), files.WindowScorer(run)
     monitor, labelled = Monitor(run, scorer, request.options), None
     if counts is not None:
         check_counts(counts, monitor.reference)

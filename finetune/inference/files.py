@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,35 +59,15 @@ class WindowLogits(NamedTuple):
     swapped: NDArray[np.float32] | None
 
 
-class WindowScorer(Protocol):
-    """Protocol for scoring windows, on this machine or on others."""
-
-    @property
-    def target(self) -> Target:
-        """The classes, labels or score that the model answers with."""
-
-    @property
-    def precision(self) -> str:
-        """The precision of the computation."""
-
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
-        """Score the windows in their order; only few are in memory at once."""
-
-
-class LocalScorer:
-    """Scores windows by a run's best model on this machine, in int8 if that is available."""
+class WindowScorer:
+    """Scores windows by a run's best model, in int8 if that is available."""
 
     def __init__(self, run: Run) -> None:
         precision: Precision = "int8" if quantized.serves(run.best) else "auto"
         self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
         self.target, self.precision = self._scorer.target, self._scorer.precision
 
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
-        """Score the windows in their order."""
-        for window in windows:
-            yield window, self.score_window(window)
-
-    def score_window(self, window: Window) -> WindowLogits:
+    def score(self, window: Window) -> WindowLogits:
         """Score one window."""
         if not window.first:
             return WindowLogits(np.zeros((0, self.target.size), np.float32), None)
@@ -116,7 +96,7 @@ def predict_file(
         on_progress: called with the number of rows done and of all rows (0 if unknown). It may
             raise `PredictionStopped`.
         on_rows: called with the rows of the result to show on the page.
-        scorer: scores with the run's model; a `LocalScorer` by default.
+        scorer: scores with the run's model; a `WindowScorer` by default.
         review: where to write the rows that the model is unsure of, as in `out`; written only if
             a bound kept with the model decides which these are.
         on_window: called with all rows as they were read.
@@ -124,7 +104,7 @@ def predict_file(
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
     own = result_files.file_columns(table)
-    scorer = scorer or LocalScorer(run)
+    scorer = scorer or WindowScorer(run)
     predictor = _RowPredictor(run, request, scorer.target, [*own, *table.unusable])
     row_count = table.row_count or 0  # about; 0 if the file would have to be parsed to know
     if not row_count and not path.name.endswith((".gz", ".json")):
@@ -139,7 +119,8 @@ def predict_file(
             opened.enter_context(disk.writing(path))
             writers.append(opened.enter_context(result_files.open_writer(path, table, own, added)))
         try:
-            for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
+            for window in _windows(_read_rows(table, request), request):
+                scores = scorer.score(window)
                 on_window(window)
                 begin, predicted = predictor.rows, predictor.predict(window.rows, scores)
                 writers[0]([row.cells for row in predicted])

@@ -105,7 +105,7 @@ class PredictionJob(BackgroundJob):
     def work(self) -> events.Event | None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # the model is on this disk; no Hub is needed
         from finetune.evaluation import monitoring
-        from finetune.inference.files import LocalScorer, PredictionStopped, predict_file
+        from finetune.inference.files import PredictionStopped, WindowScorer, predict_file
         from finetune.inference.result_files import result_suffix
 
         began, progress = time.monotonic(), background.EventProgress(self, Phase.PREDICT)
@@ -121,7 +121,7 @@ class PredictionJob(BackgroundJob):
 
         request = self.prediction_request()
         run = Run(self.folder.parent.parent / request.run)
-        scorer, sample = LocalScorer(run), monitoring.Sample(run)
+        scorer, sample = WindowScorer(run), monitoring.Sample(run)
         ending = request.ending or result_suffix(self.input)
         report, complete = predict_file(
             run,

@@ -35,7 +35,7 @@ from finetune.tasks.base import (
     Targets,
     Task,
 )
-from finetune.tasks.cells import read_value, to_number
+from finetune.tasks.cells import read_value, spell_both, to_number
 from finetune.tasks.scores import ScoreEncoder, Scores
 from finetune.text_hashes import Integers
 
@@ -67,7 +67,7 @@ class Regression(Task):
         if np.isinf(by_point):
             return spellings[int(spelling)] if spelling >= 0 else ""
         if by_point != by_comma:
-            return "" if np.isnan(by_point) else cells.spell_both(by_point, by_comma)
+            return "" if np.isnan(by_point) else spell_both(by_point, by_comma)
         return scores.spell(by_point)
 
     def read(self, column: LabelColumn, config: RunConfig) -> Scores:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -22,17 +19,11 @@ import torch
 from safetensors.torch import load_file
 
 from finetune import owners
-from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
 from finetune.engines import base, ray_machines, ray_node
 from finetune.engines.base import EngineSpec, read_spec, write_spec
-from finetune.engines.ray_files import scorer_on_cluster
-from finetune.engines.ray_machines import connected
 from finetune.engines.registry import make_spec, open_engine
 from finetune.errors import JobError
-from finetune.inference import files
-from finetune.inference.file_request import PredictionRequest
-from finetune.inference.files import Window
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
@@ -40,7 +31,6 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget, read_space
-from tests.support import toys
 from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
 from tests.support.waiting import until
 
@@ -349,99 +339,6 @@ def test_a_search_has_several_trials_at_a_time_on_the_cluster(
     until(is_over)
     assert at_once == 2
     assert [row.state for row in results.list_trials(store, study)] == ["finished"] * 3
-
-
-@pytest.mark.long
-@needs_ray
-def test_a_files_rows_are_scored_in_order_though_a_node_is_killed(
-    cluster: Nodes, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "FIRST", 16)
-    monkeypatch.setattr(files, "WINDOW", 32)
-    rows = toys.rows(1000, seed=5)
-    path = tmp_path / "pairs.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["sentence1", "sentence2", "label"])
-        writer.writerows(("", "b", "") if n == 500 else row for n, row in enumerate(rows))
-    request = PredictionRequest(
-        here.id, path.name, "sentence1", "sentence2", "label", both_orders=True
-    )
-    wanted, _ = files.predict_file(here, request, path, tmp_path / "here.csv")
-    node = cluster.add()
-    held: list[int] = []
-    done: list[int] = []
-
-    def counted(windows: Iterable[Window]) -> Iterator[Window]:
-        for window in windows:
-            held.append(len(window.rows))
-            yield window
-
-    def on_progress(rows: int, total: int) -> None:
-        done.append(rows)
-        assert sum(held) - rows <= (2 * 3) * 32  # of three actors, two windows each
-        if len(done) == 3:
-            cluster.kill(node)
-
-    spec = make_spec("ray", {"address": cluster.address})
-    with scorer_on_cluster(here, spec) as scorer:
-        score = scorer.score
-        monkeypatch.setattr(scorer, "score", lambda windows: score(counted(windows)))
-        report, complete = files.predict_file(
-            here, request, path, tmp_path / "there.csv", on_progress, scorer=scorer
-        )
-    assert complete
-    assert report == wanted
-    assert report["rows"] == 1000
-    assert report["errors"] == 1
-    assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
-    with connected(spec) as ray:  # which takes seconds to see that the machine is away
-        until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
-        ray.shutdown()
-
-
-@pytest.mark.long
-@needs_ray
-def test_a_node_that_is_killed_before_it_has_the_model_scores_nothing(
-    cluster: Nodes, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node, check_nodes = cluster.add(), ray_machines.check_nodes
-
-    def check_and_kill(*values: Any) -> None:
-        check_nodes(*values)
-        cluster.kill(node)
-
-    monkeypatch.setattr(ray_machines, "check_nodes", check_and_kill)
-    path = tmp_path / "pairs.csv"
-    path.write_text("sentence1,sentence2\nthe cat sees a dog .,a cat sees the dog .\n")
-    request = PredictionRequest(here.id, path.name, "sentence1", "sentence2")
-    with scorer_on_cluster(here, make_spec("ray", {"address": cluster.address})) as scorer:
-        report, complete = files.predict_file(
-            here, request, path, tmp_path / "out.csv", scorer=scorer
-        )
-    assert complete
-    assert (report["rows"], report["errors"]) == (1, 0)
-
-
-@pytest.mark.long
-@needs_ray
-def test_the_command_scores_a_file_on_the_cluster(
-    cluster: Nodes, here: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # which the command sets
-    path, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
-    path.write_text('{"sentence1": "the cat sees a dog .", "sentence2": "a cat sees the dog ."}\n')
-    words = ["--run", str(here.folder), "--file", str(path), "--out", str(out), "--engine", "ray"]
-    assert command_line(["predict", *words, "--address", cluster.address]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == 1
-    assert json.loads(out.read_text())["prediction"] in ("equivalent", "not_equivalent")
-    (here.best / "model.safetensors").rename(tmp_path / "weights")
-    try:
-        assert command_line(["predict", *words, "--address", cluster.address]) == 2
-        assert "The saved model cannot be loaded" in capsys.readouterr().err
-    finally:
-        (tmp_path / "weights").rename(here.best / "model.safetensors")
 
 
 def described(**values: object) -> dict[str, object]:

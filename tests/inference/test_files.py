@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from finetune.data.columns import match_columns
 from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
-from finetune.inference.files import Window, WindowLogits
+from finetune.inference.files import Window, WindowLogits, WindowScorer
 from finetune.inference.predictor import Predictor
 from finetune.inference.result_files import UNSURE, PredictedRow, ShownRows
 from finetune.jobs import predict, workers
@@ -403,15 +403,15 @@ def test_answers_near_the_threshold_are_unsure() -> None:
     assert at_threshold == pytest.approx([0.8, 0.6, 0], abs=1e-6)
 
 
-class Known:
+class Known(WindowScorer):
     """A scorer of pairs whose answers are known: the longer the first sentence, the surer."""
 
-    target, precision = Target(("not_equivalent", "equivalent")), "fp32"
+    def __init__(self) -> None:
+        self.target, self.precision = Target(("not_equivalent", "equivalent")), "fp32"
 
-    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, WindowLogits]]:
-        for window in windows:
-            lengths = np.array([len(text) for text in window.first], np.float32)
-            yield window, WindowLogits(np.stack([0 * lengths, lengths], axis=1), None)
+    def score(self, window: Window) -> WindowLogits:
+        lengths = np.array([len(text) for text in window.first], np.float32)
+        return WindowLogits(np.stack([0 * lengths, lengths], axis=1), None)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
