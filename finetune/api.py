@@ -25,7 +25,7 @@ from finetune.hub.publish import Pushed
 from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate as evaluation_jobs
-from finetune.jobs import models, scheduler, service
+from finetune.jobs import memory, scheduler, service
 from finetune.jobs import probe as probes
 from finetune.jobs.terminal import TerminalBar
 from finetune.messages import message as _
@@ -403,4 +403,4 @@ def remove_model(name: str, store: RunStore | None = None) -> CachedModel:
     Raises:
         StoreError: if it is not on this disk, or a run that has not ended needs it.
     """
-    return models.remove_model(store or RunStore(default_root()), name)
+    return memory.remove_model(store or RunStore(default_root()), name)

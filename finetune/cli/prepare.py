@@ -14,7 +14,7 @@ from finetune.config import RunConfig
 from finetune.data import check_report, checkpoint_catalog, model_cache
 from finetune.evaluation import baselines
 from finetune.jobs import check as jobs
-from finetune.jobs import models as stored_models
+from finetune.jobs import memory as stored_models
 from finetune.jobs import probe as probes
 from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore, default_root

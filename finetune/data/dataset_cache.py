@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
-from finetune.data import catalog, needed_files, review, sources
+from finetune.data import catalog, hub_access, review, sources
 from finetune.data.columns import NESTED, SAMPLE_ROWS, Columns, choices_of, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError
@@ -180,7 +180,7 @@ def read_dataset(
     """Read all rows of a configuration's source, from the cache if it has them. DataError if the
     source is missing or unreadable, or its columns are unclear."""
     catalog.check_dataset(config.dataset)
-    folder = needed_files.pairs_folder(root, config)
+    folder = hub_access.pairs_folder(root, config)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         if (cached := _load_current(config, root)) is not None:
@@ -233,7 +233,7 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
             about=message("The source of these pairs"),
             seconds=_CHILD_SECONDS,
             memory=_CHILD_MEMORY,
-            confinement=needed_files.of_pairs(config, root) if confined else None,
+            confinement=hub_access.of_pairs(config, root) if confined else None,
         )
 
 
@@ -246,10 +246,10 @@ def _read(config: str, root: str) -> None:
 
 def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
     """The cached dataset of a configuration; None if its source has a newer commit."""
-    cached = load_cached(needed_files.pairs_folder(root, config))
+    cached = load_cached(hub_access.pairs_folder(root, config))
     if cached is None and config.dataset_revision:  # it may have been read as the newest commit
         newest = config.changed(dataset_revision="")
-        cached = load_cached(needed_files.pairs_folder(root, newest))
+        cached = load_cached(hub_access.pairs_folder(root, newest))
         if cached is not None and cached.revision != config.dataset_revision:
             return None
     if cached is None or sources.has_new_commit(config, cached.revision):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from finetune.data import truncation
+from finetune.data import token_lengths
 from finetune.messages import message as _
 
 POINTS = 9  # of a section of the path; odd, to include its middle
@@ -111,7 +111,7 @@ def explain_pair(
         on_progress: called with the fraction of the time that has passed, from 0 to 1.
     """
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
-    read = truncation.cut_inputs(tokenizer, [[text] for text in texts], max_length)
+    read = token_lengths.cut_inputs(tokenizer, [[text] for text in texts], max_length)
     inputs = tokenizer(*read, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
     in_text = torch.tensor([[sentence is not None for sentence in inputs.sequence_ids(0)]])

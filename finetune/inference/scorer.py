@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from finetune import hub_errors
-from finetune.data import checkpoints, truncation
+from finetune.data import checkpoints, token_lengths
 from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import quick_layers
@@ -305,7 +305,7 @@ class Scorer:
             places = [at for at, texts in enumerate(block) if isinstance(texts, str) == single]
             rows = [(block[at],) if single else block[at] for at in places]
             columns = list(zip(*rows, strict=True))
-            shortened = truncation.cut_inputs(self._tokenizer, columns, self._max_length)
+            shortened = token_lengths.cut_inputs(self._tokenizer, columns, self._max_length)
             for at, texts in zip(places, zip(*shortened, strict=True), strict=True):
                 cut[at] = texts[0] if single else texts
         return cut

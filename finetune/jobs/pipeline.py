@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
 from finetune.environment import devices, logs
-from finetune.environment.usage import UsageMeter
+from finetune.environment.devices import UsageMeter
 from finetune.errors import ConfigError, DataError, JobError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _

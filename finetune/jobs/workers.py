@@ -27,7 +27,7 @@ import psutil
 
 from finetune import disk, owners
 from finetune.config import RunConfig
-from finetune.data import catalog, needed_files
+from finetune.data import catalog, hub_access
 from finetune.engines import registry, spending
 from finetune.environment import devices, project
 from finetune.environment.confinement import Confinement, of_children, visible_environment
@@ -283,9 +283,9 @@ def run_files(run: Run) -> Confinement | None:
     if not owners.policy().confines_workers or not engine.confines_follower():
         return None
     root = run.folder.parent
-    found = _folder(run.folder) | _pairs_of(run) | needed_files.of_counts(root, run.owner)
+    found = _folder(run.folder) | _pairs_of(run) | hub_access.of_counts(root, run.owner)
     with contextlib.suppress(FinetuneError):
-        found |= needed_files.of_checkpoint(run.config().checkpoint)
+        found |= hub_access.of_checkpoint(run.config().checkpoint)
         found |= of_children() if run.config().num_processes > 1 else Confinement()
     if engine.is_billed:
         found |= Confinement(writes=tuple(map(str, spending.files(root))))
@@ -300,10 +300,10 @@ def job_files(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) ->
         return _folder(job.folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
     if kind in ("check", "probe"):
         config = RunConfig(**(request["config"] if kind == "probe" else request))
-        found = _folder(job.folder) | needed_files.of_pairs(config, root)
+        found = _folder(job.folder) | hub_access.of_pairs(config, root)
         for checkpoint in request["checkpoints"] if kind == "probe" else [config.checkpoint]:
-            found |= needed_files.of_checkpoint(checkpoint)
-        return found | needed_files.of_counts(root, job.owner)
+            found |= hub_access.of_checkpoint(checkpoint)
+        return found | hub_access.of_counts(root, job.owner)
     run = Run(job.folder.parent.parent)
     others = Confinement()  # of a comparison: the owner's other runs
     for run_id in [*request.get("runs", ()), *filter(None, [request.get("old")])]:
@@ -318,5 +318,5 @@ def _folder(folder: Path) -> Confinement:
 def _pairs_of(run: Run) -> Confinement:
     """Return the files of a run's pairs; none if its configuration cannot be read."""
     with contextlib.suppress(FinetuneError):
-        return needed_files.of_pairs(run.pinned_config(), run.folder.parent)
+        return hub_access.of_pairs(run.pinned_config(), run.folder.parent)
     return Confinement()

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from finetune.config import RunConfig
-from finetune.data import checkpoints, symmetry, truncation
+from finetune.data import checkpoints, symmetry, token_lengths
 from finetune.data.splits import Pairs
 from finetune.errors import DataError, ModelError
 from finetune.runs import events
@@ -167,7 +167,7 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
 
     def encode(rows: dict[str, list[Any]]) -> Any:
         columns = [[text[:longest] for text in rows[name]] for name in texts]
-        sentences = truncation.cut_inputs(tokenizer, columns, max_length)
+        sentences = token_lengths.cut_inputs(tokenizer, columns, max_length)
         return tokenizer(*sentences, truncation=True, max_length=max_length)
 
     size = checkpoints.rows_at_once(split, longest)

@@ -16,7 +16,7 @@ from finetune.data import checkpoint_catalog, checkpoints, hub_access, model_cac
 from finetune.errors import FinetuneError
 from finetune.evaluation import report
 from finetune.hub_errors import Kind
-from finetune.jobs import models, probe, service
+from finetune.jobs import memory, probe, service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui import elements, feedback, form
@@ -69,7 +69,7 @@ class CheckpointList(Panel):
         name = str(pressed.get("value"))
         if pressed.get("field") != "remove":
             return {self.chosen: name, self.message: ""}
-        removed = models.remove_model(store, name)
+        removed = memory.remove_model(store, name)
         text = gettext(
             "{name} is removed: {size:,.0f} MB are free. The Hub still has it.",
             name=removed.name, size=removed.bytes / 1e6,
@@ -84,9 +84,9 @@ class CheckpointList(Panel):
         return render(
             "checkpoint_list.html",
             entries=entries,
-            here={entry.name for entry in entries if models.is_downloaded(entry.name)},
+            here={entry.name for entry in entries if memory.is_downloaded(entry.name)},
             chosen=chosen,
-            cached=model_cache.list_models() if models.may_remove(store) else [],
+            cached=model_cache.list_models() if memory.may_remove(store) else [],
         )
 
 

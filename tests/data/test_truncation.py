@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from finetune.config import RunConfig
-from finetune.data import checkpoints, truncation
+from finetune.data import checkpoints, token_lengths
 from finetune.inference.scorer import Scorer
 
 SHORT = "the cat sees a dog ."
@@ -28,7 +28,7 @@ def test_inputs_are_truncated_to_the_same_tokens(
     tokenizer = AutoTokenizer.from_pretrained(toy_checkpoint if name == "toy" else bundled)
     pairs = [(first, second) for first in TEXTS for second in TEXTS]
     columns = [list(side) for side in zip(*pairs, strict=True)]
-    cut = truncation.cut_inputs(tokenizer, columns, max_length)
+    cut = token_lengths.cut_inputs(tokenizer, columns, max_length)
     for sides in (columns, columns[:1]):
         expected = tokenizer(*sides, truncation=True, max_length=max_length)
         again = tokenizer(*cut[: len(sides)], truncation=True, max_length=max_length)

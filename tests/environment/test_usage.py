@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from finetune.environment.usage import UsageMeter
+from finetune.environment.devices import UsageMeter
 
 
 def test_a_processor_has_a_share_in_use_and_the_process_its_memory() -> None:

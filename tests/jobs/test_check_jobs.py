@@ -13,7 +13,7 @@ import pytest
 
 from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
-from finetune.data import checks, needed_files, splits
+from finetune.data import checks, hub_access, splits
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, JobError
 from finetune.evaluation import baselines
@@ -65,7 +65,7 @@ def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(
     worker.wait(10)
     assert wait(job).status == "interrupted"
     assert wait(job).error
-    half_read = needed_files.pairs_folder(store.root, config) / ".of-the-killed"
+    half_read = hub_access.pairs_folder(store.root, config) / ".of-the-killed"
     half_read.mkdir(parents=True)
     again, worker = start(store, config)
     processes.append(worker)

@@ -14,7 +14,7 @@ import pytest
 
 from finetune import owners
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig, is_upload
-from finetune.data import dataset_cache, needed_files
+from finetune.data import dataset_cache, hub_access
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.environment import child_process, confinement
 from finetune.evaluation import ranking
@@ -226,7 +226,7 @@ def test_what_parses_an_upload_reads_that_alone(
     ada: RunStore, hers: Run, probing: dict[str, Path]
 ) -> None:
     config = hers.config()
-    files = needed_files.of_pairs(config, ada.root)
+    files = hub_access.of_pairs(config, ada.root)
 
     def read(path: object) -> str:
         try:

@@ -21,7 +21,7 @@ from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import checkpoint_files, checkpoints
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, ModelError, StoreError
-from finetune.jobs import cost, models, service, workers
+from finetune.jobs import cost, memory, service, workers
 from finetune.jobs.check import CheckJob
 from finetune.owners import Visitor
 from finetune.runs import events
@@ -138,13 +138,13 @@ def test_what_a_run_needs_stays(
     run.append(events.Started(device="CPU"))
     adopt(run)
     with pytest.raises(StoreError, match=f"{fetched} is in use by the run busy"):
-        models.remove_model(store, fetched)
+        memory.remove_model(store, fetched)
     with pytest.raises(StoreError, match="Visitors cannot remove"):
-        models.remove_model(store.for_visitor(Visitor(("browser:a",))), fetched)
+        memory.remove_model(store.for_visitor(Visitor(("browser:a",))), fetched)
     run.append(events.Finished(step=1, seconds=1.0))
     monkeypatch.setenv("FINETUNE_ADMINS", "ada")
     admin = store.for_visitor(Visitor(("user:ada",)))
-    assert models.remove_model(admin, fetched).name == fetched
+    assert memory.remove_model(admin, fetched).name == fetched
 
 
 def test_what_a_check_reads_stays(fetched: str, store: RunStore) -> None:
@@ -154,9 +154,9 @@ def test_what_a_check_reads_stays(fetched: str, store: RunStore) -> None:
     handle = hold_lock(job.lock_file)  # it is at work
     assert handle is not None
     with pytest.raises(StoreError, match="is being read to check or compare it"):
-        models.remove_model(store, fetched)
+        memory.remove_model(store, fetched)
     os.close(handle)
-    assert models.remove_model(store, fetched).name == fetched
+    assert memory.remove_model(store, fetched).name == fetched
 
 
 def large(repo: Repo) -> None:
