@@ -195,7 +195,7 @@ def test_nobody_causes_no_fetch_from_the_hub(
     store: RunStore, shared: None, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither pairs nor a checkpoint to look at."""
-    monkeypatch.setattr(BackgroundJob, "begin", lambda *values: pytest.fail("it was started"))
+    monkeypatch.setattr(workers, "spawn_worker", lambda *values: pytest.fail("it was started"))
     monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
     nobody, refused, tab = asks("x" * 43), "keeps no cookies", data_tab(store)
     for values in ({"dataset": "ada/pairs"}, {"dataset": "paws"}, {"checkpoint": "ada/bert"}):
