@@ -38,8 +38,8 @@ _MASKS = {
 
 
 def compare(name: str, text: str, **words: object) -> None:
-    """Assert that a text is the golden one of that name; numbers may differ in the last of three
-    digits. A renewal keeps the text instead."""
+    """Assert that a text is the golden one of that name; numbers may differ by five in the
+    third digit, as on another processor. A renewal keeps the text instead."""
     if problem := difference(name, masked(text, words)):
         raise AssertionError(problem)
 
@@ -105,4 +105,4 @@ def _close(golden: str, number: str) -> bool:
     one, other = float(golden), float(number)
     size = max(abs(one), abs(other), 1e-4)
     last_digit: float = 10 ** (math.floor(math.log10(size)) - 2)
-    return abs(one - other) <= 1.01 * last_digit
+    return abs(one - other) <= 5.01 * last_digit
