@@ -1,7 +1,8 @@
 """Billed engines: their options and prices, and what was spent on jobs.
 
 Spending stands in `<store>/.spending.jsonl`, which outlives deleted runs.
-An attempt's maximum cost is noted before it begins, its actual cost after. Its last line counts.
+An attempt's maximum cost is noted before it begins, its actual cost after it ends. The last line
+for an attempt counts.
 """
 
 from __future__ import annotations

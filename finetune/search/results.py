@@ -205,7 +205,8 @@ def all_runs(store: RunStore, study: Study) -> list[Run]:
 
 
 def delete_search(store: RunStore, study: Study, token: str = "") -> None:
-    """Remove a search with its runs, also at work, and by a `token` of the Hub their data there."""
+    """Remove a search with all its runs, ending those that train. `token` is of the Hub, to remove
+    the runs' data there."""
     study.end()  # nothing more begins
     with study.lock().acquire(timeout=_PATIENCE):
         for run in all_runs(store, study):
