@@ -74,21 +74,6 @@ def test_a_configuration_of_an_older_version_loads() -> None:
         RunConfig().changed(teacher="big")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("learning_rate", float("nan")), ("learning_rate", float("inf")), ("learning_rate", None),
-        ("num_train_epochs", 2.5), ("num_train_epochs", "9" * 400),
-        ("max_steps", 0), ("dropout", -0.5), ("dataset", ""), ("dataset", "x" * 301),
-        ("checkpoint", "a\0b"), ("checkpoint", 7), ("decay_biases_and_norms", "perhaps"),
-    ],
-)  # fmt: skip
-def test_a_wrong_value_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        RunConfig(**{name: value})
-    assert list(caught.value.problems) == [name]
-
-
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(list(config.hyperparameters())),
@@ -126,17 +111,3 @@ def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None
     command = arguments.command(own_files, {"train": "my tickets.csv"})
     assert "--train_file 'my tickets.csv'" in command
     assert "--dataset" not in command
-
-
-def test_help_and_errors_name_no_number_as_the_least_amount_that_is_none() -> None:
-    parser = argparse.ArgumentParser(formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_arguments(parser)
-    text = " ".join(parser.format_help().split())
-    assert "(default: automatic) -1: automatic, 0: each epoch" in text
-    assert "(default: no limit) -1: no limit" in text
-    for name, field in config.hyperparameters().items():
-        if field.words:
-            with pytest.raises(ConfigError) as caught:
-                RunConfig().changed(**{name: -7})
-            least = 0 if field.kind is float else max(field.words) + 1
-            assert caught.value.problems[name] == f"must be at least {least}, got -7"

@@ -8,7 +8,6 @@ import re
 import sys
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -90,21 +89,6 @@ def test_light_modules_load_no_torch() -> None:
         and ".templates" not in name and name != "finetune.__main__"
     )  # fmt: skip
     assert loaded_by(f"import {', '.join(light)}", HEAVY | {"gradio"}) == "[]"
-
-
-def test_optuna_is_imported_whole() -> None:
-    """A thread that imports one of its modules while another thread imports the package would get
-    an ImportError, since they import each other; `import optuna` waits."""
-    wrong = [
-        f"{path.name}:{node.lineno}"
-        for path in (ROOT / "finetune").rglob("*.py")
-        for outer in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(outer, ast.FunctionDef)
-        for before, node in pairwise([None, *outer.body])
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("optuna.")
-        if not (isinstance(before, ast.Import) and before.names[0].name == "optuna")
-    ]
-    assert wrong == []
 
 
 def test_checkpoints_are_loaded_in_one_place() -> None:

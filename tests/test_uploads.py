@@ -43,17 +43,6 @@ def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path: P
             os.utime(folder, (ahead, ahead))
 
 
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    for files, message in (
-        ({"train": tmp_path / "a.exe"}, r"no ending that is known\. Upload one of \.csv"),
-        ({"train": tmp_path / "a.parquet.gz"}, r"no ending that is known\. Upload it unpacked"),
-        ({"train": tmp_path / "gone.csv"}, "cannot be read: No such file"),
-        ({"test": tmp_path / "a.csv"}, "no training file"),
-    ):
-        with pytest.raises(DataError, match=message):
-            Uploads(tmp_path / "uploads").add(files)
-
-
 @pytest.mark.parametrize(
     ("error", "raised", "message"),
     [

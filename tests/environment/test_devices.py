@@ -1,75 +1,67 @@
-"""The precision of a device: measured for a processor, by the generation of a GPU."""
+"""What is measured of a device: its precision, its pace before the first run, and its use."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from finetune.config import PRESETS, RunConfig
-from finetune.environment import devices
+from finetune.environment import devices, pace
+from finetune.environment.devices import UsageMeter
+from finetune.environment.pace import Pace
 from finetune.training import accelerator
-
-NEW = ("a processor", {"avx2", "avx512_bf16"})
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(devices, "_processor", lambda: NEW)
+    monkeypatch.setattr(devices, "_processor", lambda: ("a processor", {"avx2", "avx512_bf16"}))
     return tmp_path
 
 
 @pytest.mark.parametrize(("gain", "prefers"), [(0.6, False), (1.1, False), (3.0, True)])
-def test_it_is_measured_once_for_a_processor(gain: float, prefers: bool) -> None:
+def test_precision_is_measured_once_for_a_processor(
+    gain: float, prefers: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gains = iter([gain])
     assert devices.processor_prefers_bf16()  # by its flags, while nothing was measured
     assert devices.processor_prefers_bf16(lambda: next(gains)) == prefers
     assert devices.processor_prefers_bf16(lambda: next(gains)) == prefers
     assert devices.processor_prefers_bf16() == prefers
-
-
-def test_a_processor_without_it_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices.measurements_file().unlink()
+    devices.measurements_file().parent.rmdir()
+    (cache / "finetune").write_text("no folder")  # where nothing can be kept it is measured again
+    for other in (2.0, 0.5):
+        assert devices.processor_prefers_bf16(lambda other=other: other) == (other > 1)  # type: ignore[misc]
     monkeypatch.setattr(devices, "_processor", lambda: ("an older one", {"avx2"}))
     assert not devices.processor_prefers_bf16(lambda: 1 / 0)
 
 
-def test_where_nothing_can_be_kept_it_is_measured_again(cache: Path) -> None:
-    (cache / "finetune").write_text("no folder")
-    for gain in (2.0, 0.5):
-        assert devices.processor_prefers_bf16(lambda gain=gain: gain) == (gain > 1)  # type: ignore[misc]
-
-
-def test_the_measurement_is_a_ratio_of_this_machine() -> None:
-    assert 0.01 < devices._measure_bf16_gain() < 100
-    assert devices.processor_name()
-
-
 @pytest.mark.parametrize(
     ("capability", "precision"),
-    [((6, 1), "no"), ((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")],
+    [((6, 1), "no"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16"), (None, "no")],
 )
-def test_a_gpu_trains_in_what_its_generation_is_fastest_in(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], precision: str
+def test_a_device_trains_in_what_its_generation_is_fastest_in(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, precision: str
 ) -> None:
-    gpu = torch.device("cuda:0")
+    gpu = torch.device("cuda:0") if capability else None
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     # As torch decides: emulation on older generations does not count.
     monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation: capability >= (8, 0)
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation: (capability or (0, 0)) >= (8, 0),
     )
+    monkeypatch.setattr(devices, "processor_prefers_bf16", lambda measure=None: False)
     assert devices.trains_in() == precision
     assert accelerator.choose_precision("auto") == precision
     assert accelerator.choose_precision("no") == "no"
-
-
-def test_a_processor_never_trains_in_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    monkeypatch.setattr(devices, "processor_prefers_bf16", lambda measure=None: False)
-    assert devices.trains_in() == "no"
 
 
 def test_products_in_fp32_are_exact_only_if_the_courses_loop_is_asked_for_exactly() -> None:
@@ -87,3 +79,46 @@ def test_tokenizers_use_all_cores_beside_a_gpu(
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")
     devices.choose_tokenizer_threads()
     assert os.environ["TOKENIZERS_PARALLELISM"] == parallel
+
+
+def test_the_best_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine measures too little."""
+    monkeypatch.setattr(devices, "list_accelerators", lambda: ())
+    assert pace.known_pace() is None
+    pace.measure_pace()  # of this machine
+    known = pace.known_pace()
+    assert known is not None
+    assert 0 < known.overhead < 60
+    assert all(1e5 < rate < 1e15 for rate in (known.full, known.half, known.updates))
+    file = devices.measurements_file()
+    for value in ([1], {"seconds": 1}, 7):  # as of another version
+        file.write_text(json.dumps({pace._key(): value}))
+        assert pace.known_pace() is None
+    measured = iter([Pace(0.02, 3e9, 9e9), Pace(0.5, 1e9, 10e9), Pace(0.01, 2e9, 1e9)])
+    monkeypatch.setattr(pace, "_measure", lambda kind: next(measured))
+    for expected in (Pace(0.02, 3e9, 9e9), Pace(0.02, 3e9, 10e9), Pace(0.01, 3e9, 10e9)):
+        pace.measure_pace()
+        assert pace.known_pace() == expected
+    monkeypatch.setattr(devices, "_processor", lambda: ("another", set()))
+    assert pace.known_pace() is None
+
+
+def test_a_processor_has_a_share_in_use_and_the_process_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meter = UsageMeter(torch.device("cpu"))
+    sum(range(10**6))
+    first = meter.read()
+    assert first.busy is not None
+    assert 0 <= first.busy <= 1
+    assert first.memory is not None
+    assert 10**7 < first.memory < psutil.virtual_memory().total
+    assert meter.read() is first  # it is measured once a second
+
+    def refused(process: psutil.Process) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "memory_info", refused)
+    measured = UsageMeter(torch.device("cpu")).read()
+    assert measured.memory is None
+    assert measured.busy is not None

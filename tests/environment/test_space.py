@@ -16,8 +16,7 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from finetune.environment import caches, devices
-from finetune.runs import store
+from finetune.environment import devices
 from finetune.runs.store import RunStore
 from finetune.ui import app, auth
 
@@ -44,33 +43,6 @@ def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     hardware, copy = app.notices(RunStore(tmp_path))
     assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', hardware)
     assert '<a href="https://huggingface.co/spaces/ada/finetune?duplicate=true"' in copy
-
-
-def test_without_a_home_the_libraries_write_to_a_temporary_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "mine"))
-    caches.ensure_cache_folder()
-    assert os.environ["HF_HOME"] == str(tmp_path / "mine")
-    monkeypatch.setattr(caches, "is_writable", lambda folder: False)
-    caches.ensure_cache_folder()
-    assert Path(os.environ["HF_HOME"]).parent == Path(tempfile.gettempdir())
-
-
-def test_a_bucket_is_used_where_it_can_be_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SPACE_ID", "ada/finetune")
-    monkeypatch.delenv("FINETUNE_RUNS", raising=False)
-    bucket = tmp_path / "data"
-    bucket.mkdir()
-    monkeypatch.setattr(store, "_BUCKET", bucket)
-    assert store.default_root() != bucket / "runs"  # nothing is mounted there
-    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == bucket)
-    assert store.default_root() == bucket / "runs"
-    monkeypatch.setattr(store, "is_writable", lambda folder: bucket not in folder.parents)
-    monkeypatch.setenv("FINETUNE_RUNS", str(bucket / "mine"))
-    assert bucket not in store.default_root().parents  # it cannot be written
 
 
 def with_spaces(folder: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from finetune.config import RunConfig
 from finetune.data.check_report import CheckReport
 from finetune.disk import write_atomically
-from finetune.evaluation import report, saved_predictions
+from finetune.evaluation import saved_predictions
 from finetune.findings import Example, Finding
 from finetune.hub import model_card
 from finetune.inference import decision_rule
@@ -24,9 +24,7 @@ from finetune.jobs import check
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import JobState
-from finetune.tasks.base import DecisionRule, SureRule
-from finetune.ui import evaluation_view
+from finetune.tasks.base import SureRule
 from tests.support import toys
 
 LABELS = ["not_equivalent", "equivalent"]
@@ -98,6 +96,32 @@ def metadata(text: str) -> dict[str, Any]:
     return dict(yaml.safe_load(text.split("---\n")[1]))
 
 
+def test_what_is_written_after_the_run_is_told(run: Run) -> None:
+    """Its rule, how its answers depend on the order, and each look at the test set."""
+    decision_rule.write_rule(run.best, threshold=0.43, temperature=1.31, positive="equivalent")
+    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 0.97, (), 400, 240))
+    scores, at_threshold = {"accuracy": 0.5, "f1": 0.4}, {"accuracy": 0.6, "f1": 0.45}
+    opened = events.TestSetOpened(step=8, metrics=scores, threshold=0.3, at_threshold=at_threshold)
+    for _ in range(2):
+        run.append(opened)
+    text = written(run)
+    for words in (
+        "The answer is `equivalent` from a probability of 0.43 on", "softmax(logits / 1.31)",
+        "8 of 8 steps in 67 min on CPU (2 threads)", "Opened 2 times",
+        "changes the answer of 5 of 40 validation pairs", "| threshold 0.3 | 0.6000 | 0.4500 |",
+        "| this model at the threshold | 0.7500 (0.",
+        "at most 2% of its answers with a probability above 0.9700 are wrong, with 95% confidence. "
+        "On 400 validation pairs these were 60%",
+    ):  # fmt: skip
+        assert words in text, words
+    matrix = [line for line in text.splitlines() if line.startswith("| `")]
+    cells = [[int(cell) for cell in line.split("|")[2:4]] for line in matrix]
+    assert sum(map(sum, cells)) == 40
+    assert cells[0][0] + cells[1][1] == 30
+    splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
+    assert splits == ["validation", "test"]
+
+
 @pytest.mark.usefixtures("hub")
 def test_the_metadata_is_readable_by_the_hub(
     store: RunStore, toy_checkpoint: Path, run: Run
@@ -126,57 +150,6 @@ def test_the_metadata_is_readable_by_the_hub(
         results = values["model-index"][0]["results"]
         assert results[0]["dataset"] == dataset | {"revision": "abc123"}
         assert f"On 40 validation pairs, {words}" in text
-
-
-def test_a_card_says_that_pairs_were_read_in_either_order(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    words = "Each pair was read in either order, drawn anew each epoch. Energy"
-    for drawn in (True, False):
-        event = prepared()
-        event.data["either_order"] = drawn
-        assert (words in written(begin(store, toy_checkpoint, event))) == drawn
-
-
-def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Run) -> None:
-    baselines = {
-        "always the commonest answer": {"accuracy": 0.6, "f1": 0.75},
-        "TF-IDF": {"accuracy": 0.65},
-    }
-    run.append(events.BaselinesMeasured(baselines=baselines))
-    decision_rule.write_rule(run.best, threshold=0.43, temperature=1.31, positive="equivalent")
-    text = written(run)
-    for words in (
-        "| always the commonest answer | 0.6000 | 0.7500 |", "| TF-IDF | 0.6500 |  |",
-        "The answer is `equivalent` from a probability of 0.43 on", "softmax(logits / 1.31)",
-        "8 of 8 steps in 67 min on CPU (2 threads)", "Energy was not measured", "torch 2.13.0",
-        "changes the answer of 5 of 40 validation pairs", "expected calibration error",
-        "| max_steps | no limit |", "| eval_steps | automatic |",
-        "It reads 32 tokens", f"]({model_card.PICTURE})", "it was never opened",
-        "| this model at the threshold | 0.7500 (0.",
-        "| this model's most probable class | 0.7500 | 0.7000 |",
-        "If the threshold was chosen on these pairs, its scores flatter it.",
-    ):  # fmt: skip
-        assert words in text, words
-    matrix = [line for line in text.splitlines() if line.startswith("| `")]
-    cells = [[int(cell) for cell in line.split("|")[2:4]] for line in matrix]
-    assert sum(map(sum, cells)) == 40
-    assert cells[0][0] + cells[1][1] == 30
-    (run.predictions / "swapped.npz").unlink()
-    scores, at_threshold = {"accuracy": 0.5, "f1": 0.4}, {"accuracy": 0.6, "f1": 0.45}
-    opened = events.TestSetOpened(step=8, metrics=scores, threshold=0.3, at_threshold=at_threshold)
-    for _ in range(2):
-        run.append(opened)
-    text = written(run)
-    assert "swapping the two sentences changes its answers was not measured" in text
-    assert "Opened 2 times" in text
-    assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
-    splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
-    assert splits == ["validation", "test"]
-    picture = model_card.curves_png(run.state())
-    assert picture is not None
-    assert picture.startswith(b"\x89PNG")
-    assert model_card.curves_png(store.create(RunConfig()).state()) is None
 
 
 def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
@@ -217,7 +190,7 @@ EVIL = (
     "![x](https://evil.example/x.png)", "<a href='https://evil.example'>evil</a>",
     "https://evil.example", "www.evil.example", "eve@evil.example", "[evil](//evil.example)",
     "a\\|<img src=evil>", "`\n# evil", "\n---\nevil: 1\n---\n", "```\n<b>evil", "*evil*|\0",
-    "</code><script>evil()</script>", "&lt;evil&gt;",
+    "</code><script>evil()</script>", "&lt;evil&gt;", "evil\u202e", "\u2066evil",
 )  # fmt: skip
 
 
@@ -236,6 +209,7 @@ def test_nothing_from_outside_is_markup(
         evaluate(run, list(names))
         run.append(prepared(labels=list(names), data={**prepared().data, **data}))
         text = written(run)
+        assert not set(text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
         assert metadata(text)["license"] == "apache-2.0"
         body = text.split("\n---\n", 1)[1]
         html = MarkdownIt("commonmark").enable("table").render(body)
@@ -246,37 +220,6 @@ def test_nothing_from_outside_is_markup(
         matrix = html.split("A row is the true class")[1].split("</table>")[0]
         assert matrix.count("<tr>") == len(names) + 1
         assert all(row.count("<td") == len(names) + 2 for row in matrix.split("<tr>")[2:])
-
-
-def test_a_name_reorders_nothing_around_it(store: RunStore, toy_checkpoint: Path) -> None:
-    """Nor does it on the page, whose templates leave out such controls."""
-    names = ["yes\u202e", "\u2066no"]
-    run = begin(store, toy_checkpoint, prepared(labels=names))
-    evaluate(run, names)
-    assert not set(written(run)) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-    study = report.evaluate_run(run, run.state())
-    page = evaluation_view.view(study, run.state(), DecisionRule(), JobState("none"))
-    assert "\u202e" not in page
-    assert ">yes<" in page
-
-
-def test_several_classes_have_a_mean_f1_and_no_positive_one(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    labels = ["entailment", "neutral", "contradiction"]
-    run = begin(store, toy_checkpoint, prepared(labels=labels), dataset="ada/claims")
-    evaluate(run, labels)
-    text = written(run)
-    assert "| answers of | Accuracy | Macro F1 |" in text
-    assert "F1 is the mean over its classes." in text
-    assert "positive class" not in text
-    assert "brought by a person" not in text  # the Hub has it
-    metrics = metadata(text)["model-index"][0]["results"][0]["metrics"]
-    assert [(metric["type"], metric["name"]) for metric in metrics] == [
-        ("accuracy", "Accuracy"), ("f1", "Macro F1"),
-    ]  # fmt: skip
-    own = begin(store, toy_checkpoint, prepared(), dataset="upload/" + "0" * 24)
-    assert "brought by a person" in written(own)
 
 
 def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: Run) -> None:
@@ -307,24 +250,3 @@ def test_a_run_stopped_before_its_evaluation_claims_no_scores(
     assert "model-index" not in metadata(text)
     names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert {name for name, value in run.config().to_dict().items() if value != ""} <= set(names)
-
-
-def test_the_bound_on_the_errors_is_told_and_how_to_keep_it(run: Run) -> None:
-    assert "Where it is not sure" not in written(run)
-    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 0.97, (), 400, 240))
-    text = written(run)
-    assert (
-        "at most 2% of its answers with a probability above 0.9700 are wrong, with 95% confidence. "
-        "On 400 validation pairs these were 60%"
-    ) in text
-    classes = (("equivalent", 0.98),)
-    rule = SureRule(0.05, 0.9, 1.0, classes, 400, 100, "test")
-    decision_rule.write_rule(run.best, sure=rule)
-    text = written(run)
-    assert "above 0.9800 for `equivalent` (other classes are never sure) are wrong" in text
-    assert "with 90% confidence, for each class. On 400 test pairs" in text
-    for line in text.splitlines():
-        assert not line.startswith("{")
-    rendered = MarkdownIt("commonmark").render(text.split("---\n", 2)[2])
-    assert "<p>Where it is not sure" in rendered
-    assert "<h2>Results</h2>" in rendered

@@ -52,14 +52,13 @@ def test_a_family_answers_the_same_as_onnx(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_model_from_a_terminal(
-    toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "out" / "model.onnx"
     best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
     decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, 0.9, (("equivalent", 0.97),), 40, 20))
     arguments = ["--model", str(best), "--to", str(file)]
     assert command_line(["export", *arguments]) == 0
-    assert "its logits differ from PyTorch's by at most" in capsys.readouterr().out
     assert list(file.parent.iterdir()) == [file]
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     assert assert_same_answers(best, file) == inputs
@@ -68,20 +67,7 @@ def test_a_model_from_a_terminal(
     norms = [node.output[0] for node in graph.node if node.op_type == "LayerNormalization"]
     assert shapes[norms[0]][1].dim_param  # the length of the batch
     assert shapes[norms[-1]][1].dim_value == 1  # the last layer is computed for the first token
-    tokenizer, classifier = model.load_saved_model(toy_checkpoint)
-    with torch.no_grad():
-        classifier.classifier.bias += 0.01
-    with pytest.raises(ModelError, match="does not agree with PyTorch: a logit differs"):
-        onnx.max_logit_difference(file, tokenizer, classifier, 16)
-    assert command_line(["export", "--model", str(tmp_path), "--to", "x.onnx"]) == 2
-    assert "error: This run has no saved model." in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_a_model_that_answers_otherwise_is_not_written(
-    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(onnx, "TOLERANCE", -1.0)
-    with pytest.raises(ModelError, match="does not agree with PyTorch"):
-        onnx.export_onnx(toy_checkpoint, tmp_path / "out" / "model.onnx")
-    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(ModelError, match="does not agree with PyTorch: a logit differs"):
+        onnx.export_onnx(toy_checkpoint, tmp_path / "wrong" / "model.onnx")
+    assert list((tmp_path / "wrong").iterdir()) == []

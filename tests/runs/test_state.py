@@ -71,13 +71,3 @@ def test_another_job_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
         job.append(ending)
         assert job.state().error == getattr(ending, "error", "")
     assert job.state().status == "finished"
-
-
-def test_a_deleted_run_leaves_no_state_to_one_of_its_name(run: Run) -> None:
-    begin(run)
-    run.append(events.Finished(step=3, seconds=1.0))
-    assert run.state().count == 2
-    store = RunStore(run.folder.parent)
-    store.delete(run)
-    again = store.create(RunConfig(), run_id=run.id)
-    assert again.state().count == 0

@@ -19,7 +19,7 @@ from finetune.jobs import cost, run_table
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root, named_run
+from finetune.runs.store import RunStore, named_run
 from finetune.tasks.base import DecisionRule
 from finetune.ui import choosers
 from finetune.ui.run_view import table
@@ -28,6 +28,9 @@ from finetune.ui.run_view import table
 def test_a_run_is_its_folder(store: RunStore) -> None:
     run, gone = store.create(RunConfig(name="first")), store.create(RunConfig())
     store.delete(gone)
+    ahead = store.create(RunConfig(), run_id=f"20991231-235959-999999{'x' * 12}")
+    newer = [store.create(RunConfig()).id for _ in range(2)]  # though the clock was set back
+    assert [run.id for run in store.runs()] == [*newer[::-1], ahead.id, run.id]
     with pytest.raises(NoSuchRun):
         store.delete(Run(store.root / ".."))
     unknown: list[Any] = ["", "..", "../x", "/etc", gone.id, None, 7, ["x"], "a" * 10**6]
@@ -39,13 +42,6 @@ def test_a_run_is_its_folder(store: RunStore) -> None:
     again = RunStore(store.root).get(run.id)
     assert again.config() == RunConfig(name="first")
     assert again.title() == "first"
-    assert [run.id for run in store.runs()] == [run.id]
-
-
-def test_a_new_run_is_the_newest_though_the_clock_was_set_back(store: RunStore) -> None:
-    ahead = store.create(RunConfig(), run_id=f"20991231-235959-999999{'x' * 12}")
-    created = [ahead, *(store.create(RunConfig()) for _ in range(3))]
-    assert [run.id for run in store.runs()] == [run.id for run in created[::-1]]
 
 
 def test_runs_of_one_configuration_have_titles_of_their_own(
@@ -91,25 +87,17 @@ def test_events_are_read_while_they_are_written(store: RunStore) -> None:
     assert run.tail(end) == ([], end)
     summary = run.state()
     assert (summary.reached, summary.count) == (3, 3)
-    assert summary == run.state()
-
-
-def test_an_event_after_half_a_line_is_not_lost_with_it(store: RunStore) -> None:
-    run = store.create(RunConfig())
-    for step in (1, 2):
-        with run.events_file.open("ab") as file:
-            file.write(b'{"event": "saved", "st')
-        run.append(events.Saved(step=step))
-    assert [event.step for event in run.tail()[0] if isinstance(event, events.Saved)] == [1, 2]
+    with run.events_file.open("ab") as file:
+        file.write(line[:9])  # of a writer that was killed
+    run.append(events.Saved(step=4))
+    assert run.state().reached == 4
 
 
 DEEP = b"[" * 100_000
 DAMAGE: dict[str, bytes] = {
     "nested deeply": b'{"tags": ' + DEEP + b"]" * 100_000 + b"}",
-    "nested as deeply as can be read": b'{"name": ' + b"[" * 900 + b"]" * 900 + b"}",
     "no text": b"\xff\xfe\x00",
     "no object": b"[1, 2]",
-    "empty": b"",
     "odd values": b'{"pid": {}, "born": [], "devices": 7, "owner": [], "name": {}, "signal": []}',
     "numbers that are none": b'{"created": NaN, "number": Infinity, "pid": NaN}',
     "numbers too large": b'{"created": 1' + b"0" * 400 + b', "pid": 1' + b"0" * 400 + b"}",
@@ -156,14 +144,6 @@ def test_a_write_replaces_whole_or_not_at_all(
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.json"]
-
-
-def test_the_root_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FINETUNE_RUNS", str(tmp_path / "elsewhere"))
-    assert default_root() == tmp_path / "elsewhere"
-    default_root().write_text("")
-    with pytest.raises(StoreError, match="Not a directory"):
-        RunStore(default_root()).create(RunConfig())
 
 
 def test_a_log_is_shown_without_what_is_meant_for_a_terminal(store: RunStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.summary import MAX_POINTS, ColumnNames, RunSummary
+from finetune.runs.summary import MAX_POINTS, RunSummary
 from tests.support import toys
 
 
@@ -73,16 +72,6 @@ def test_the_time_left_has_the_evaluations_in_it() -> None:
     assert resumed.evaluation_seconds == 2.0  # of the two, the second had no pause
 
 
-def test_columns_have_the_names_of_the_file() -> None:
-    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
-    assert RunSummary().columns == ColumnNames("sentence1", "sentence2", "label", "")
-    columns = {"sentence1": "frage", "sentence2": "", "label": "gleich?"}
-    summary = RunSummary().fold([prepared.model_copy(update={"data": {"columns": columns}})])
-    assert summary.columns._asdict() == columns | {"status": ""}
-    assert summary.columns.sentences == ("frage",)
-    assert not summary.paired
-
-
 def test_what_is_done_again_is_forgotten() -> None:
     stream = [stepped(1, 1), stepped(4, 4), evaluated(4, 0.5, best=True), events.Saved(step=4)]
     stream += [stepped(8, 8), evaluated(8, 0.6, best=True), events.Saved(step=8)]
@@ -136,14 +125,3 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(
         assert seconds([*dead, resumed]) == 80.0
         assert seconds([*dead, *again]) == 75.0
         assert seconds([*dead, *again], now=7.0) == 65.0  # the clock was set back
-
-
-def test_events_of_a_process_are_in_order_though_the_clock_is_set_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real, first = time.time, events.Started(device="CPU")
-    monkeypatch.setattr(time, "time", lambda: real() - 3600)
-    second = events.Resumed(step=0)
-    state = RunSummary().fold([first, second])
-    assert first.time <= second.time < first.time + 60
-    assert state.worked_until_now >= state.worked >= 0

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 from tests.support import xet
 from tests.support.answers import Refused, timestamp
@@ -93,28 +92,11 @@ def info(request: Handler, bucket: str) -> None:
     request._json(find(request, bucket).answer())
 
 
-def delete(request: Handler, bucket: str) -> None:
-    find(request, bucket, write=True)
-    del request.hub.buckets[bucket]
-    request._send(204)
-
-
 def tree(request: Handler, bucket: str, prefix: str | None = None) -> None:
-    """The files whose paths start with a prefix, `log` with `log` and `logs/x` alike; folders
-    only where they are not looked into."""
+    """The files, at any depth, whose paths start with a prefix."""
     files = find(request, bucket).files
-    query = parse_qs(urlsplit(request.path).query)
-    recursive = query.get("recursive", ["false"])[0].lower() == "true"
-    start, folders, entries = prefix or "", set(), []
-    depth = start.count("/") + bool(start and not start.endswith("/"))
-    for path in sorted(name for name in files if name.startswith(start)):
-        parts = path.split("/")
-        if recursive or len(parts) <= depth + 1:
-            entries.append(files[path].answer(path))
-        else:
-            folders.add("/".join(parts[: depth + 1]))
-    shown = [{"type": "directory", "path": path} for path in sorted(folders)]
-    request._json([*shown, *entries])
+    paths = sorted(name for name in files if name.startswith(prefix or ""))
+    request._json([files[path].answer(path) for path in paths])
 
 
 def paths_info(request: Handler, bucket: str) -> None:
@@ -162,7 +144,6 @@ def routes() -> Iterator[tuple[str, str, Callable[..., None]]]:
     bucket = r"(?P<bucket>[\w.-]+/[\w.-]+)"
     yield "POST", rf"/api/buckets/{bucket}", create
     yield "GET", rf"/api/buckets/{bucket}", info
-    yield "DELETE", rf"/api/buckets/{bucket}", delete
     yield "GET", rf"/api/buckets/{bucket}/tree(?:/(?P<prefix>.+))?", tree
     yield "POST", rf"/api/buckets/{bucket}/paths-info", paths_info
     yield "POST", rf"/api/buckets/{bucket}/batch", batch

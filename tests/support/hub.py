@@ -177,7 +177,6 @@ class LoopbackHub:
         self.tokens_seen: list[str] = []
         self.provider = Provider()  # of sign-ins
         self.uploads: dict[str, bytes] = {}  # sha256 -> content of every large file sent
-        self.first_commit = False  # whether a new repository has a commit, as on the Hub
         self.faults: list[Fault] = []
 
     def __enter__(self) -> LoopbackHub:
@@ -395,8 +394,6 @@ class Handler(BaseHTTPRequestHandler):
             if not user.pays or (hardware == "cpu-basic" and not user.pro):
                 raise Refused(402, "", "This takes a subscription or a payment method")
             repo.space = Space(body["sdk"], hardware, body.get("sleepTimeSeconds"))
-        if self.hub.first_commit:
-            repo.commit("initial commit", {".gitattributes": b""})
         self.hub.repos[kind, repo_id] = repo
         user.made.add(repo_id)
         self._json(where)

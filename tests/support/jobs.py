@@ -35,7 +35,6 @@ Environment = dict[str, str]
 PATH = "/usr/local/bin:/usr/bin:/bin"
 DEFAULT_TIMEOUT = 1800  # seconds
 ENDED = ("COMPLETED", "ERROR", "CANCELED")
-NO_PYTHON = ["/bin/sh", "-c", "echo 'bash: line 1: python: command not found'; exit 127"]
 
 
 @dataclass
@@ -87,7 +86,6 @@ class Job:
     message: str | None = None
     lines: list[tuple[float, str]] = field(default_factory=list)
     log_ended: bool = False
-    streamed: int = 0  # lines that an answer has held
     process: subprocess.Popen[bytes] | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -130,16 +128,11 @@ class Job:
         assert self.stage in (stages or ENDED), f"{self.stage}, {self.message}: {self.text}"
         return self
 
-    def wait_for_end(self, seconds: float) -> None:
-        """Wait so long for its last stage, and no longer."""
+    def wait_for_lines(self, number: int) -> list[tuple[float, str]]:
+        """The lines of the log after so many; none if it ends."""
         with self.changed:
-            self.changed.wait_for(lambda: self.stage in ENDED, seconds)
-
-    def wait_for_lines(self, number: int, seconds: float) -> list[tuple[float, str]] | None:
-        """The lines of the log after so many; none if none came in time, `None` at its end."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.log_ended or len(self.lines) > number, seconds)
-            return None if self.log_ended and len(self.lines) <= number else self.lines[number:]
+            self.changed.wait_for(lambda: self.log_ended or len(self.lines) > number)
+            return self.lines[number:]
 
     def processes(self) -> list[psutil.Process]:
         """All processes of its container, whatever sessions they made for themselves."""
@@ -192,14 +185,8 @@ class Jobs:
     environment: Environment = field(default_factory=dict)  # that every container has
     all: dict[str, Job] = field(default_factory=dict)  # by id, the latest last
     hardware: dict[str, Flavor] = field(default_factory=_hardware)
-    images_without_python: set[str] = field(default_factory=set)
     prepare: Callable[[Command, Environment], tuple[Command, Environment]] = _as_is
-    scheduling: float = 0.0  # seconds before a container starts
-    stage_lag: float = 0.0  # seconds from the end of a log to the last stage
-    keep_alive: float = 30.0  # seconds between comments in a silent log
-    longest_line: int = 0  # characters after which a line is broken; 0 for any length
     lines_twice: bool = False  # whether logs repeat every line
-    log_continues: bool = False  # whether a further stream begins where the last one ended
     threads: list[threading.Thread] = field(default_factory=list)
 
     @property
@@ -241,11 +228,7 @@ class Jobs:
 
     def _attend(self, job: Job) -> None:
         """From a job's first moment to its last."""
-        job.wait_for_end(self.scheduling)
         stage, message = self._contain(job) if job.start() else (job.stage, job.message)
-        if self.stage_lag:
-            job.end_log()
-            job.wait_for_end(self.stage_lag)
         job.end(stage, message)
         job.end_log()
 
@@ -281,18 +264,13 @@ class Jobs:
         environment = {**base, **self.environment, **job.spec.get("environment", {}), **job.secrets}
         command = [*job.spec["command"], *job.spec.get("arguments", [])]
         command, environment = self.prepare(command, environment)
-        if job.spec.get("dockerImage") in self.images_without_python:
-            command = NO_PYTHON
         return command, {**environment, "JOB_ID": job.id}
 
     def _read(self, job: Job, output: IO[bytes]) -> None:
         """Take a container's lines as they come."""
         with output:
             for raw in output:
-                line = raw.decode(errors="replace").removesuffix("\n")
-                width = self.longest_line or max(1, len(line))
-                for start in range(0, max(1, len(line)), width):
-                    job.write(line[start : start + width])
+                job.write(raw.decode(errors="replace").removesuffix("\n"))
 
 
 # The requests.
@@ -328,10 +306,7 @@ def run(request: Handler, namespace: str) -> None:
     if spec["flavor"] not in jobs.hardware:
         raise Refused(400, "", f"Invalid flavor: {spec['flavor']}")
     for volume in spec.get("volumes") or []:
-        if volume["type"] == "bucket":
-            buckets.find(request, volume["source"], write=not volume.get("readOnly"))
-        else:
-            request.hub.find(volume["type"], volume["source"], user)
+        buckets.find(request, volume["source"], write=not volume.get("readOnly"))
     request._json(jobs.run(namespace, user.name, spec).answer())
 
 
@@ -339,12 +314,11 @@ def listing(request: Handler, namespace: str) -> None:
     """The jobs of a namespace, the latest first."""
     _member(request, namespace)
     query = parse_qs(urlsplit(request.path).query)
-    stages = query.get("stage", [])
     labels = [tuple(label.split("=", 1)) for label in query.get("label", [])]
     request._json(
         [
             job.answer() for job in reversed(list(request.hub.jobs.all.values()))
-            if job.namespace == namespace and (not stages or job.stage in stages)
+            if job.namespace == namespace
             and set(labels) <= set((job.spec.get("labels") or {}).items())
         ]
     )  # fmt: skip
@@ -363,20 +337,13 @@ def cancel(request: Handler, namespace: str, job: str) -> None:
 
 def logs(request: Handler, namespace: str, job: str) -> None:
     """Stream a log as server-sent events, until the job is over or the client has gone."""
-    found, jobs = _find(request, namespace, job), request.hub.jobs
-    tail = parse_qs(urlsplit(request.path).query).get("tail")
-    number = found.streamed if jobs.log_continues else 0
-    if tail:
-        number = max(0, len(found.lines) - int(tail[0]))
+    found, number = _find(request, namespace, job), 0
     request.start_stream("text/event-stream")
-    while (new := found.wait_for_lines(number, jobs.keep_alive)) is not None:
-        if not new:
-            request.stream(b": keep-alive\n\n")
+    while new := found.wait_for_lines(number):
+        number += len(new)
         for moment, line in new:
-            number += 1
-            found.streamed = max(found.streamed, number)
             event = json.dumps({"data": line, "timestamp": timestamp(moment)})
-            request.stream(f"data: {event}\n\n".encode() * (1 + jobs.lines_twice))
+            request.stream(f"data: {event}\n\n".encode() * (1 + request.hub.jobs.lines_twice))
     request.end_stream()
 
 
