@@ -21,7 +21,7 @@ from finetune.messages import message
         ),
         (message("{name}.onnx of {name} and {count}.", name="a.", count=1.5),
          "a..onnx of a. and 1.5."),
-        (Finding("kind", "blocks", "There is one class.", 0, "Do.").sentence, "There is one class."),
+        (Finding("kind", "blocks", "There is one class.", 0, "").sentence, "There is one class."),
         (Finding("kind", "blocks", "Rows without a label", 1200, "Do.").sentence,
          "Rows without a label (1,200 rows)."),
         (Finding("kind", "blocks", "Rows without a label.", 1, "Do.").sentence,

@@ -59,14 +59,6 @@ def test_the_form_has_its_machines_prices_and_consent(engine_form: EngineForm) -
     assert "All 2 runs: at most $0.67" in text
 
 
-def test_what_is_typed_for_one_engine_is_not_sent_to_another(engine_form: EngineForm) -> None:
-    values = engine_values(engine_form, Choice("hub-job", {"minutes": "9", "nodes": "2"}))
-    for name, taken in (("ray", {"address", "nodes"}), ("local", set())):
-        choice = engine_form.read([name, *values[1:]])
-        assert choice.values.keys() == taken
-        assert engine_form.checked(choice).engine == name
-
-
 def parsed(words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     options.add_engine(parser)

@@ -3,71 +3,42 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from huggingface_hub import HfApi
 
 from finetune.__main__ import main as command_line
-from finetune.cli import train
 from finetune.config import RunConfig
-from finetune.engines import hub_jobs, registry, spending, supervisor
+from finetune.engines import registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.registry import check_config, make_spec
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.hub import client
-from finetune.jobs import scheduler, service, workers
+from finetune.jobs import service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from tests.benchmarks.engines import SimulatedJob
-from tests.support.engines import let_jobs_train, resume, steps, wait, weights
+from tests.support.engines import after, resume, steps, wait, weights
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.waiting import until
 
 BUCKET = "ada/finetune-jobs"
-LONG = 400  # epochs of the toys that take longer than a test needs to look
-
-
-@pytest.fixture
-def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> EngineSpec:
-    return let_jobs_train(hub, monkeypatch, TOKEN)
-
-
-@pytest.fixture
-def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
-    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
-    return RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
-        learning_rate=1e-3, per_device_train_batch_size=8, logging_steps=1, num_train_epochs=3,
-        eval_steps=0, save_steps=4, mixed_precision="no",
-    )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def ended_workers(store: RunStore) -> Iterator[None]:
-    yield
-    for run in store.runs():
-        workers.kill_worker(run)
 
 
 @pytest.mark.long
 def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
     hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
-    config = config.changed(num_train_epochs=30)
     hub.jobs.lines_twice = True
     hub.fail(path="/logs", cut=True, after=4000)  # in the middle of a line
     run = service.start_run(store, config, job)
@@ -83,7 +54,7 @@ def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
     lines = run.events_file.read_bytes().splitlines()
     assert len(set(lines)) == len(lines)
     assert [event.event for event in run.tail()[0]].count("finished") == 1  # type: ignore[attr-defined]
-    assert "step 239: loss" in run.log_tail()
+    assert "step 119: loss" in run.log_tail()
     assert "@finetune" not in run.log_tail()
     # Nothing of the token is left anywhere, and its cost is known.
     assert not any(
@@ -103,13 +74,11 @@ def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
 def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
     store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
-    config = config.changed(num_train_epochs=LONG // 2)
     whole = service.start_run(store, config)
     wait(store, whole, "finished")
     run = service.start_run(store, config)
     for place in (job, EngineSpec(), job):
-        last = run.state().step
-        wait(store, run, when=lambda summary: summary.step > last + 20)  # noqa: B023
+        wait(store, run, when=after(run.state().step + 10))
         service.stop_run(store, run)
         stopped = wait(store, run, "stopped")
         assert run.has_model()
@@ -122,59 +91,23 @@ def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
 
 
 @pytest.mark.long
-def test_an_app_that_comes_back_follows_the_job_that_went_on(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    job: EngineSpec,
-    processes: list[psutil.Process],
+def test_a_job_whose_machine_is_lost_leaves_a_run_that_goes_on_from_its_checkpoint(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
-    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
-    wait(store, run, when=lambda summary: summary.step > 8)
-    workers.kill_worker(run)
-    app = subprocess.Popen(
-        [sys.executable, "-c", "import sys, time\nfrom finetune.jobs.scheduler import Scheduler\n"
-         "from finetune.runs.store import RunStore\nScheduler(RunStore(sys.argv[1])).start()\n"
-         "time.sleep(600)", str(store.root)],
-    )  # fmt: skip
-    processes.append(psutil.Process(app.pid))
-    seen = run.state().step
-    while not run.is_alive():  # until the app has looked
-        time.sleep(0.1)
-    wait(store, run, when=lambda summary: summary.step > seen + 8)
-    assert len(hub.jobs.all) == 1
-    service.stop_run(store, run)
-    wait(store, run, "stopped")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        ("Job timeout", "ended after its 10 minutes"),
-        ("The machine was lost", "The machine was lost"),
-    ],
-)
-def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, message: str, said: str
-) -> None:
-    config = config.changed(num_train_epochs=LONG)
-    run = service.start_run(store, config, job)
-    wait(store, run, when=lambda summary: summary.step > 40)
+    run = service.start_run(store, config.changed(max_steps=10_000), job)
     saved = f"{run.id}/attempt-1/saved/checkpoints"
-    while not any(path.startswith(saved) for path in hub.buckets[BUCKET].files):
-        time.sleep(0.1)
-    hub.jobs.kill(hub.jobs.last.id, message=message)
+    wait(store, run, when=after(20))
+    until(lambda: any(path.startswith(saved) for path in hub.buckets[BUCKET].files))
+    hub.jobs.kill(hub.jobs.last.id, message="The machine was lost")
     failed = wait(store, run, "failed")
-    assert said in failed.error
+    assert "The machine was lost" in failed.error
     assert "Resume" in failed.remedy
     step = run.checkpoint_step()
     assert step > 0
     resume(store, run, EngineSpec())
-    wait(store, run, when=lambda summary: summary.step > step + 5)
-    assert events.Resumed(step=step, time=0).step in [
-        event.step for event in run.tail()[0] if isinstance(event, events.Resumed)
-    ]
+    wait(store, run, when=after(step + 5))
+    resumed = [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
+    assert resumed == [step]
     service.stop_run(store, run)
     wait(store, run, "stopped")
 
@@ -183,15 +116,14 @@ def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
 def test_a_hub_that_stumbles_loses_no_event_and_no_model(
     hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
-    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
-    wait(store, run, when=lambda summary: summary.step > 4)
+    run = service.start_run(store, config.changed(max_steps=10_000), job)
+    wait(store, run, when=after(4))
     hub.fail(path=r"/api/jobs/ada/[0-9a-f]+$", status=500, times=2)
     hub.fail(path="/logs", status=500, times=2)
     hub.fail(path="/logs", cut=True, after=3000)
     hub.fail(path="/v1/xorbs", cut=True, after=100)
     hub.fail(path="/batch", status=503, times=2)
-    step = run.state().step
-    wait(store, run, when=lambda summary: summary.step > step + 200)
+    wait(store, run, when=after(run.state().step + 60))
     service.stop_run(store, run)
     stopped = wait(store, run, "stopped")
     assert [number for number, _ in steps(run)] == list(range(1, stopped.step + 1))
@@ -210,10 +142,8 @@ class FormerToo(SimulatedJob):
             yield text
 
 
-def test_what_many_jobs_send_is_all_written_down(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "POLL", 0.2)
+@pytest.mark.usefixtures("quick")
+def test_what_many_jobs_send_is_all_written_down(store: RunStore) -> None:
     jobs = [(store.create(RunConfig()), FormerToo(1.5)) for _ in range(5)]
     for run, _ in jobs:
         write_spec(run, EngineSpec(engine="hub-job"))
@@ -227,22 +157,8 @@ def test_what_many_jobs_send_is_all_written_down(
         assert run.state().error == "The run's process has ended without a word."
 
 
-@pytest.fixture
-def nothing_begins(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that are resumed wait; the test takes the worker's part."""
-
-    def leave(store: RunStore) -> None:
-        for run_id in Queue(store.root).waiting():
-            Queue(store.root).remove(run_id)
-
-    monkeypatch.setattr(scheduler, "dispatch_queue", leave)
-
-
-@pytest.mark.usefixtures("nothing_begins")
-def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "POLL", 0.2)
+@pytest.mark.usefixtures("nothing_begins", "quick")
+def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(store: RunStore) -> None:
     run, remote = store.create(RunConfig()), EngineSpec(engine="hub-job")
     write_spec(run, remote)
     for attempt in (1, 2):
@@ -267,10 +183,8 @@ class LostAfterItsEnd(SimulatedJob):
         return AttemptStatus("ended", lost=True)
 
 
-def test_a_finished_run_is_not_trained_again_when_its_machine_goes(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "POLL", 0.2)
+@pytest.mark.usefixtures("quick")
+def test_a_finished_run_is_not_trained_again_when_its_machine_goes(store: RunStore) -> None:
     run = store.create(RunConfig())
     write_spec(run, EngineSpec(engine="ray"))
     assert supervisor.supervise(run, lambda: LostAfterItsEnd(0.0), restarts=3) == 0
@@ -283,22 +197,6 @@ def stopped_on(store: RunStore, config: RunConfig, spec: EngineSpec) -> Run:
     run.append(events.Stopped(step=1, seconds=1.0))
     write_spec(run, spec)
     return run
-
-
-@pytest.mark.usefixtures("nothing_begins")
-def test_a_run_is_there_with_its_engine_or_not_at_all(
-    store: RunStore, config: RunConfig, job: EngineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = RunStore.create
-
-    def create_and_die(store: RunStore, *values: Any, **named: Any) -> Run:
-        create(store, *values, **named)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunStore, "create", create_and_die)
-    with pytest.raises(KeyboardInterrupt):
-        service.start_run(store, config, job)
-    assert [read_spec(run) for run in store.runs()] == [job]
 
 
 @pytest.mark.usefixtures("nothing_begins")
@@ -348,7 +246,6 @@ def test_a_file_of_accelerates_is_refused_on_another_engine(
     ):
         with pytest.raises(FinetuneError, match="no launcher reads it on another engine"):
             begin()
-    assert "no launcher reads it" in begun_by(run, job).error
 
 
 @pytest.mark.parametrize(
@@ -379,23 +276,6 @@ def test_a_stop_reaches_a_job_that_nobody_follows_just_now(
         assert run.discard_requested() == discard
 
 
-def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_terminal(
-    store: RunStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = store.create(config)
-    run.append(events.Started(device="cpu"))
-    run.request_stop()
-    stopped: list[bool] = []
-
-    def carry_out(run: Run, show: object) -> int:
-        stopped.append(run.stop_requested())
-        return 0
-
-    monkeypatch.setattr(train, "carry_out_run", carry_out)
-    assert command_line(["train", "--run", run.id, "--runs", str(store.root)]) == 0
-    assert stopped == [False]
-
-
 def begun_by(run: Run, spec: EngineSpec) -> RunSummary:
     """What is known of a run whose worker has tried to submit it."""
     write_spec(run, spec)
@@ -404,12 +284,9 @@ def begun_by(run: Run, spec: EngineSpec) -> RunSummary:
 
 
 def test_what_cannot_be_begun_is_refused_before_it_costs(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    job: EngineSpec,
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     def refusal(**options: object) -> str:
         run = store.create(config)
         summary = begun_by(run, job.model_copy(update={"options": job.options | options}))
@@ -448,23 +325,12 @@ def test_a_second_job_of_a_run_is_refused_while_the_first_lives(
     api.cancel_job(job_id=alive.id, namespace="ada")
 
 
-@pytest.fixture
-def sleeping_job(hub: LoopbackHub, job: EngineSpec) -> EngineSpec:
-    """The engine spec of jobs that sleep."""
-    hub.jobs.prepare = lambda _command, variables: (["sleep", "60"], variables)
-    return job
-
-
 @pytest.mark.usefixtures("nothing_begins")
 @pytest.mark.parametrize("started", [True, False])
 def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or_goes(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    sleeping_job: EngineSpec,
-    started: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: EngineSpec,
+    started: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(client, "SILENCE", 0.0)
     most = HubJobOptions(**sleeping_job.options).most
     for move in (True, False):
@@ -485,14 +351,11 @@ def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or
         assert not hub.buckets[BUCKET].files
 
 
-@pytest.mark.usefixtures("nothing_begins")
+@pytest.mark.usefixtures("nothing_begins", "quick")
 def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    sleeping_job: EngineSpec,
+    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: EngineSpec,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     run = store.create(config)
     spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     run.append(events.Resumed(step=0))
@@ -506,7 +369,6 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
             WrongAccount, match=r"is ada's, and this token is eve's\. Sign in as ada"
         ):
             ask(run, spec)
-    monkeypatch.setattr(supervisor, "POLL", 0.1)
     assert "Sign in as ada" in begun_by(run, spec).remedy
     assert read_spec(run).job == name
     assert hub.jobs.last.stage in ("SCHEDULING", "RUNNING")
@@ -517,42 +379,18 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     until(lambda: not any("_read" in thread.name for thread in threading.enumerate()))
 
 
-@pytest.mark.usefixtures("nothing_begins")
+@pytest.mark.usefixtures("nothing_begins", "quick", "hub")
 def test_a_run_whose_bucket_is_gone_can_be_deleted(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    job: EngineSpec,
-    monkeypatch: pytest.MonkeyPatch,
+    store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
-    monkeypatch.setattr(hub_jobs, "PAUSE", 0.01)
     run = store.create(config)
     write_spec(run, job.model_copy(update={"attempt": 1, "submitted": 1.0, "kept_in": ("ada",)}))
     service.delete_run(store, run)
     assert store.runs() == []
 
 
-def test_an_image_without_python_is_named(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    job: EngineSpec,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervisor, "POLL", 0.1)
-    hub.jobs.images_without_python.add("ubuntu:24.04")
-    run = store.create(config)
-    image = {"image": "ubuntu:24.04"}
-    summary = begun_by(run, job.model_copy(update={"options": job.options | image}))
-    assert "exit code: 127" in summary.error
-
-
 def test_a_bucket_brings_only_what_a_job_saves(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    job: EngineSpec,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: LoopbackHub, store: RunStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = store.create(config)
     api = HfApi(endpoint=hub.url, token=TOKEN)
@@ -572,50 +410,12 @@ def test_a_bucket_brings_only_what_a_job_saves(
         box.fetch(run)
 
 
-def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore, config: RunConfig) -> None:
-    runs = [store.create(config) for _ in range(8)]
-
-    def reserve(run: Run) -> bool:
-        try:
-            spending.reserve(run, 1, most=1.0, a_run=2.0, a_day=3.0)
-        except FinetuneError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(reserve, runs)) == 3
-    assert spending.spent_today(store.root, "") == 3.0
-    begun = next(run for run in runs if spending.spent_on(run))
-    spending.reserve(begun, 1, most=1.0, a_run=1.0, a_day=3.0)  # the same attempt once more
-    spending.note(begun, 1, 0.25)
-    assert spending.spent_today(store.root, "") == 2.25
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("ended", [False, True])
-def test_a_job_whose_start_was_not_heard_of_is_taken_up_with_all_its_events(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, ended: bool
-) -> None:
-    hub.fail(method="POST", path=r"/api/jobs/ada$", cut=True, after=20)
-    config = config.changed(num_train_epochs=LONG // 8)
-    run = service.start_run(store, config, job)
-    wait(store, run, "failed")
-    assert len(hub.jobs.all) == 1
-    if ended:
-        until(lambda: hub.jobs.last.stage == "COMPLETED", 240)
-    resume(store, run)
-    wait(store, run, "finished")
-    assert len(hub.jobs.all) == 1
-    assert [step for step, _ in steps(run)] == list(range(1, 8 * config.num_train_epochs + 1))
-    events.from_json(run.events_file.read_bytes().splitlines()[-1])
-
-
 @pytest.mark.long
 def test_a_run_whose_bucket_was_deleted_goes_on_here(
     hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
-    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
-    wait(store, run, when=lambda summary: summary.step > 8)
+    run = service.start_run(store, config.changed(max_steps=10_000), job)
+    wait(store, run, when=after(8))
     workers.kill_worker(run)
     hub.jobs.kill(hub.jobs.last.id)
     del hub.buckets[BUCKET]
@@ -627,29 +427,13 @@ def test_a_run_whose_bucket_was_deleted_goes_on_here(
     wait(store, run, "stopped")
 
 
-def test_frames_are_known_among_other_lines() -> None:
-    content = b'{"a": 1}\n\n{"b": "\xc3\xa9"}\n{"cut'
-    made = supervisor.split(content, 2, 10)
-    assert [(log_line.offset, log_line.line) for log_line in made] == [
-        (10, b'{"a": 1}'), (19, b""), (20, b'{"b": "\xc3\xa9"}'),
-    ]  # fmt: skip
-    assert [supervisor.decode(log_line.encode()) for log_line in made] == made
-    for text in (
-        "step 3: loss 0.5",
-        '@finetune 1 5 {"a": 1',
-        "@finetune 1 {}",
-        "x @finetune 1 5 {}",
-    ):
-        assert supervisor.decode(text) is None
-
-
 def test_options_that_are_wrong_are_all_named() -> None:
     with pytest.raises(FinetuneError, match=r"minutes is 0.*color is"):
         make_spec("hub-job", {"minutes": 0, "color": "red"})
-    for value in (True, False, "1.000", "1,000", 1.5, float("inf"), None):
+    for value in (True, "1.000", 1.5, None):
         with pytest.raises(FinetuneError, match=f"minutes is {value!r}: "):
             make_spec("hub-job", {"minutes": value})
-    for value in (True, float("inf"), float("nan"), "1,5"):
+    for value in (True, float("nan"), "1,5"):
         with pytest.raises(FinetuneError, match=f"dollars_a_run is {value!r}: "):
             make_spec("hub-job", {"dollars_a_run": value})
     with pytest.raises(FinetuneError, match="engine is 'cloud'; choose one of: local, hub-job"):

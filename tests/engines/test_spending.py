@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from finetune.config import RunConfig
 from finetune.engines import spending
 from finetune.errors import JobError, StoreError
 from finetune.owners import Visitor
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
 
@@ -28,6 +30,25 @@ def test_a_torn_line_loses_no_reservation(store: RunStore) -> None:
     with pytest.raises(JobError, match=r"may cost \$2.50; \$5.00 of the \$5.00 for 24 hours are"):
         spending.reserve(runs[2], 1, most=2.5, a_run=5.0, a_day=5.0)
     assert spending.spent_today(store.root, "") == 5.0
+
+
+def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore) -> None:
+    runs = [store.create(RunConfig()) for _ in range(8)]
+
+    def reserve(run: Run) -> bool:
+        try:
+            spending.reserve(run, 1, most=1.0, a_run=2.0, a_day=3.0)
+        except JobError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(reserve, runs)) == 3
+    assert spending.spent_today(store.root, "") == 3.0
+    begun = next(run for run in runs if spending.spent_on(run))
+    spending.reserve(begun, 1, most=1.0, a_run=1.0, a_day=3.0)  # the same attempt once more
+    spending.note(begun, 1, 0.25)
+    assert spending.spent_today(store.root, "") == 2.25
 
 
 def test_a_cost_is_kept_whatever_its_owner_is_called(store: RunStore) -> None:

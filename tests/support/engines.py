@@ -65,6 +65,11 @@ def wait(
         time.sleep(0.05)
 
 
+def after(step: int) -> Callable[[RunSummary], bool]:
+    """Whether a run has come further than this."""
+    return lambda summary: summary.step > step
+
+
 def weights(run: Run) -> str:
     return hashlib.sha256((run.best / "model.safetensors").read_bytes()).hexdigest()
 
