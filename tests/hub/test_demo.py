@@ -128,6 +128,7 @@ def test_it_answers_as_the_kept_rule_does(
             assert told == (f"unsure (it would say {answer})" if unsure else answer)
             ours = Predictor(best, 64, precision="fp32")(*pair)
             assert (ours.label, ours.is_unsure) == (answer, unsure)
+    best = Path(shutil.copytree(toy_checkpoint, tmp_path / "several labels"))
     settings = json.loads((best / "config.json").read_text())
     settings["problem_type"] = "multi_label_classification"
     (best / "config.json").write_text(json.dumps(settings))

@@ -152,12 +152,19 @@ def test_the_metadata_is_readable_by_the_hub(
         assert f"On 40 validation pairs, {words}" in text
 
 
-def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
+def test_what_learned_nothing_or_was_not_evaluated_claims_nothing(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
     run = begin(store, toy_checkpoint, prepared())
     truth = (np.arange(40) < 27).astype(np.int64)
     scores = {"accuracy": 27 / 40, "f1": 54 / 67}
     save(run, np.full((40, 2), [-1, 1], np.float32), truth, scores)
     run.append(events.BaselinesMeasured(baselines={"counting words (TF-IDF)": {"f1": 0.9}}))
+    unseen = begin(store, toy_checkpoint, prepared())  # stopped before its evaluation
+    unseen.append(events.Saved(step=3))
+    unseen.append(events.Stopped(step=3, seconds=1.0))
+    assert "stopped before it was evaluated" in written(unseen)
+    assert "model-index" not in metadata(written(unseen))
     limits = written(run).split("## Limits")[1].split("## Data")[0]
     first, second = [line for line in limits.splitlines() if line.startswith("- ")][:2]
     assert first.startswith(f"- It always answers `{LABELS[1]}`: it has learned nothing")
@@ -176,6 +183,15 @@ def test_nobodys_sentences_files_and_folders_are_named(
         accelerate_config="/home/ada/secret/accelerate.yaml",
     )  # fmt: skip
     evaluate(run)
+    # Findings of the check are told, if it was of the same rows; and none of the rows.
+    title, example = "Pairs stand in both train and validation", Example("train", 1, SECRET)
+    finding = Finding("leakage", "warns", title, 3, "", [example])
+    job = check.check_folder(store, run.config())
+    job.folder.mkdir(parents=True)
+    for fingerprint, told in (("0" * 64, False), ("f" * 64, True)):
+        report = CheckReport(source="x", findings=[finding], fingerprint=fingerprint)
+        write_atomically(job.folder / "report.json", report.to_json())
+        assert (f"- {title} (3 rows)." in written(run)) == told
     text = written(run)
     for private in (SECRET, str(toy_checkpoint.parent), "/home/ada", ".csv", "`toy`"):
         assert private not in text
@@ -220,33 +236,3 @@ def test_nothing_from_outside_is_markup(
         matrix = html.split("A row is the true class")[1].split("</table>")[0]
         assert matrix.count("<tr>") == len(names) + 1
         assert all(row.count("<td") == len(names) + 2 for row in matrix.split("<tr>")[2:])
-
-
-def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: Run) -> None:
-    title, example = "Pairs stand in both train and validation", Example("train", 1, SECRET)
-    finding = Finding("leakage", "warns", title, 3, "", [example])
-    note = Finding("classes", "notes", "Two classes", 64, "")
-    mended = Finding("duplicates", "warns", "Rows that repeat", 5, "", done=True)
-    job = check.check_folder(store, run.config())
-    job.folder.mkdir(parents=True)
-    for fingerprint, expected in (("0" * 64, []), ("f" * 64, [finding])):
-        report = CheckReport(source="x", findings=[finding, note, mended], fingerprint=fingerprint)
-        write_atomically(job.folder / "report.json", report.to_json())
-        assert list(model_card.check_findings(run, run.state())) == expected
-    text = written(run)
-    assert f"- {title} (3 rows)." in text
-    assert SECRET not in text
-
-
-def test_a_run_stopped_before_its_evaluation_claims_no_scores(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    run = begin(store, toy_checkpoint, prepared())
-    run.append(events.Saved(step=3))
-    run.append(events.Stopped(step=3, seconds=1.0))
-    text = written(run)
-    assert "The positive class is `equivalent`." in text
-    assert "stopped before it was evaluated" in text
-    assert "model-index" not in metadata(text)
-    names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
-    assert {name for name, value in run.config().to_dict().items() if value != ""} <= set(names)

@@ -129,7 +129,6 @@ ODD: dict[str, Any] = {
     "swap_augmentation": True, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2,
     "max_steps": 14, "eval_steps": 3, "early_stopping_patience": 2, "learning_rate": 1e-6,
 }  # fmt: skip
-EITHER: dict[str, Any] = {"sentence_order": "random", "group_by_length": False}
 STOPPED: dict[str, Any] = {"logging_steps": 1, "eval_steps": 4, "sentence_order": "random"}
 FILTERED: dict[str, Any] = {
     "drop_duplicates": True, "max_train_samples": 40, "logging_steps": 2, "dropout": -1.0,
@@ -141,12 +140,12 @@ EACH: dict[str, Any] = {"eval_steps": 3, "logging_steps": 1, "metrics": ""}
 @pytest.mark.parametrize(
     ("kind", "values", "stop_at"),
     [
-        ("pairs", {}, 0), ("pairs", ACCUMULATED, 0), ("pairs", LORA, 0), ("pairs", ODD, 0),
-        ("pairs", EITHER, 0), ("pairs", STOPPED, 5), ("pairs", STOPPED, 3), ("scores", EACH, 0),
-        ("labels", EACH, 0), ("kinds", FILTERED, 0), ("reranker", EACH, 0),
+        ("pairs", ACCUMULATED, 0), ("pairs", LORA, 0), ("pairs", ODD, 0), ("pairs", STOPPED, 5),
+        ("pairs", STOPPED, 3), ("scores", EACH, 0), ("labels", EACH, 0), ("kinds", FILTERED, 0),
+        ("reranker", EACH, 0),
     ],
-    ids=["", "course", "LoRA", "odd", "either order", "stopped", "stopped at once", "scores",
-         "labels", "a decoder and three classes", "a reranker"],
+    ids=["course", "LoRA", "odd", "stopped", "stopped at once", "scores", "labels",
+         "a decoder and three classes", "a reranker"],
 )  # fmt: skip
 def test_the_script_repeats_the_run(
     trained: Callable[[RunConfig, int], Run], uploaded: Callable[[str], str], store: RunStore,

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from markupsafe import escape
 
-from finetune.config import PRESETS, RunConfig
-from finetune.data import checks, dataset_cache, splits
+from finetune.config import RunConfig
+from finetune.data import splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
-from finetune.engines.base import HERE, EngineSpec, write_spec
 from finetune.environment import devices, pace
 from finetune.errors import ConfigError
 from finetune.jobs import background, check, cost, memory, pipeline, service
@@ -24,8 +20,6 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import accelerator, model, recipe
-from finetune.ui import train_plan
-from finetune.ui.engine_form import Choice, EngineForm
 from tests.support import bundled_report, training
 
 PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3, per_device_train_batch_size=16)
@@ -125,49 +119,24 @@ def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(
 ) -> None:
     monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.001, 1e10, 4e10))
 
-    def time(place: str = HERE, **values: Any) -> cost.Time:
+    def time(**values: Any) -> cost.Time:
         config = RunConfig(checkpoint="somebody/model", dropout=0.1).changed(**values)
-        (found,) = filter(None, [cost.estimate_cost(store, config, place).time])
+        (found,) = filter(None, [cost.estimate_cost(store, config).time])
         return found
 
     # Three passes of BERT base, 40 tokens a pair, forward, and two times that backward.
     forward = 12 * pace.layer_flops(768, 3072, 40, 40)
     first = time()
     assert first.rate == pytest.approx(4e10 / (3 * forward))
-    assert (first.run, first.same_pairs) == ("", False)
-    assert first.device == devices.processor_name()
     assert first.seconds > 4 * 2038 / first.rate  # the evaluations take time too
     assert time(mixed_precision="no").rate == pytest.approx(first.rate / 4)
     assert time(frozen_layers=12).rate == pytest.approx(3 * first.rate)
     assert time(max_length=20).rate > 1.9 * first.rate
-    assert time(padding="max_length").rate < 0.4 * first.rate
-    assert time(num_processes=2).seconds < first.seconds
-    assert cost.estimate_cost(store, RunConfig(), "elsewhere").time is None
-    text = train_plan.costs(cost.estimate_cost(store, RunConfig()), RunConfig())
-    assert "measured when the app started" in text
-    monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(1.0, 1e10, 4e10))
-    slow = time(checkpoint=RunConfig().checkpoint, per_device_train_batch_size=2)
-    assert slow.rate == pytest.approx(2 / 6)  # six layers take no less than that a batch
     # Without dropout the last layer computes the first token alone: a sixth of it is left.
     monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.0, 1e10, 4e10))
     whole, short = (time(checkpoint=RunConfig().checkpoint, dropout=each) for each in (0.1, 0.0))
     assert short.rate == pytest.approx(whole.rate * 36 / 31)
-    # The optimizer changes the 11 million weights outside the embeddings, once for 16 pairs.
-    monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.0, 1e10, 4e10, 1e6))
-    updated = time(checkpoint=RunConfig().checkpoint, dropout=0.0)
-    assert 1 / updated.rate - 1 / short.rate == pytest.approx(11 / 16, rel=0.01)
-    # One of another size takes another time, though it is not on this disk.
-    monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.0, 1e10, 4e10))
-    names = ("jhu-clsp/ettin-encoder-17m", "FacebookAI/roberta-base", "FacebookAI/roberta-large")
-    small, base, large = (time(checkpoint=name).rate for name in names)
-    assert small > 5 * base > 15 * large
-    # Without a known number of layers, or with nothing to train, none is told.
-    unknown = dataclasses.replace(cost.USUAL["base"], layers=0)
-    with monkeypatch.context() as patched:
-        patched.setattr(memory, "read_shape", lambda name: unknown)
-        assert cost.estimate_cost(store, RunConfig()).time is None
-    timed(store, RunConfig())
-    assert time(checkpoint=RunConfig().checkpoint, dropout=0.0).run == "bundled-1"
+    assert cost.estimate_cost(store, RunConfig(), "elsewhere").time is None
 
 
 def test_the_check_of_the_bundled_pairs_is_known_beforehand(
@@ -180,26 +149,7 @@ def test_the_check_of_the_bundled_pairs_is_known_beforehand(
     assert replace(known, baselines={}) == replace(anew, baselines={})
     for name, scores in anew.baselines.items():
         assert known.baselines[name] == pytest.approx(scores, abs=0.02)
-    rows = dataset_cache.preview_rows(
-        dataset_cache.read_dataset(RunConfig(), tmp_path).folder, "train"
-    )[:3]
-    card = train_plan.bundled_card(store)
-    for row in rows:
-        assert all(escape(text) in card for text in (row.sentence1, row.sentence2, row.label))
     assert check.report_known_beforehand(RunConfig(max_train_samples=9)) is None
-
-
-def test_pairs_are_known_from_the_catalogue(store: RunStore) -> None:
-    def count(config: RunConfig) -> tuple[int, int, bool] | None:
-        steps = cost.estimate_cost(store, config).steps
-        return (steps.pairs, steps.total, steps.about) if steps else None
-
-    assert count(RunConfig(num_train_epochs=3, per_device_train_batch_size=8)) == (2038, 765, False)
-    mrpc = RunConfig(dataset="glue/mrpc", **PRESETS["As the course"])
-    assert count(mrpc) == (3668, 1377, True)  # as the course prints
-    assert count(mrpc.changed(num_train_epochs=0)) == (3668, 1377, True)
-    assert count(RunConfig()) == (2038, 512, False)
-    assert count(PAIRS) is None
 
 
 def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
@@ -230,29 +180,6 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
         {"max_length": 32},
     ):
         assert time(PAIRS.changed(**values)) is None, values
-
-
-def test_the_price_is_told_by_the_speed_of_a_run_on_the_same_machine(store: RunStore) -> None:
-    checked(store, PAIRS, rows=200, held_out=40, bins=[(0, 40, 200)], longest=39)
-    timed(store, PAIRS.changed(name="here"), rate=50.0)
-    place, options = "hub-job t4-small", {"flavor": "t4-small", "minutes": 20, "price": 0.4}
-    choice = Choice("hub-job", {"flavor": "t4-small", "minutes": 20}, prices={"t4-small": 0.4})
-    form = EngineForm(store)
-    form.price, form.agreed = "price", "agreed"  # type: ignore[assignment]
-
-    def told() -> str:
-        estimate = cost.estimate_cost(store, PAIRS.changed(num_train_epochs=300), place)
-        return str(form.priced(store, choice, estimate, 2)["price"])
-
-    assert "how long it takes is known after a run there" in told()
-    timed(store, PAIRS.changed(name="there"), rate=100.0, device="Tesla T4")
-    there = next(run for run in store.runs() if run.title() == "there")
-    write_spec(there, EngineSpec(engine="hub-job", options=options))
-    text = told()
-    assert "About 10 min and $0.07 to train" in text
-    assert "after 20 minutes, at most $0.14" in text
-    assert "All 2 runs: at most $0.27" in text
-    assert cost.estimate_cost(store, PAIRS).time.run == "here"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("place", ["bundled", "folder", "cached"])
@@ -296,70 +223,3 @@ def test_parameters_are_counted_from_the_header_alone(
         adapted = model.apply_config(classifier, config)
         trained = sum(tensor.numel() for tensor in adapted.parameters() if tensor.requires_grad)
         assert memory.trained_parameters(config, shape) == pytest.approx(trained, rel=0.02), values
-
-
-def test_more_memory_is_estimated_for_more(store: RunStore, tmp_path: Path) -> None:
-    def total(**values: Any) -> int:
-        config = RunConfig(mixed_precision="bf16", **values)
-        estimate = cost.estimate_cost(store, config).memory
-        assert estimate is not None
-        return estimate.total
-
-    assert total(per_device_train_batch_size=128) > 2 * total()
-    assert total(gradient_checkpointing=True) < total()
-    assert total(freeze_embeddings=False) > total() > total(optim="adafactor")
-    assert total(dropout=0.1) > total()
-    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
-    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 8)
-    damaged = cost.estimate_cost(store, RunConfig(checkpoint=str(tmp_path)))
-    assert (damaged.memory, damaged.parameters) == (None, None)
-
-
-def test_another_checkpoints_lengths_are_measured_from_a_part_of_the_pairs(
-    store: RunStore, toy: RunConfig, toy_checkpoint: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(toy_checkpoint, other)
-    report = checks.check_pairs(toy, store.root)
-    write_report(store, toy, report)
-    assert not cost.measure_token_lengths(store, toy)  # the check has
-    config = toy.changed(checkpoint=str(other), max_length=report.lengths.longest - 1)
-    assert cost.estimate_cost(store, config).measurable
-    assert cost.measure_token_lengths(store, config)
-    assert not cost.measure_token_lengths(store, config)
-    cut = cost.estimate_cost(store, config).cut
-    assert cut is not None
-    assert (cut.about, cut.longest, cut.share > 0) == (True, report.lengths.longest, True)
-    elsewhere = config.changed(checkpoint="somebody/model")
-    assert not cost.estimate_cost(store, elsewhere).measurable
-
-
-def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> None:
-    def shown(config: RunConfig, **values: Any) -> str:
-        return train_plan.costs(cost.estimate_cost(store, config), config, **values)
-
-    text = shown(PAIRS.changed(checkpoint="somebody/model"))
-    assert "steps and time known once the pairs are read" in text
-    assert "known once the pairs are counted" in text
-    assert "known after the first steps" in shown(RunConfig())
-    timed(store, PAIRS, rate=50.0)
-    others = PAIRS.changed(dataset="somebody/others")
-    checked(store, others, 200)
-    assert "roughly 10 s" in shown(others)
-    assert "on other pairs" in shown(others)
-    bins = [(0, 41, 2038)]
-    checked(store, RunConfig(max_length=16), 2038, bins=bins, longest=40, max_length=16, cut=0.031)
-    timed(store, RunConfig(name="<b>first", max_length=16), rate=87.3)
-    config = RunConfig(max_length=16, num_train_epochs=2)
-    text = shown(config, runs=4, seconds=480.0)
-    for words in (
-        "<b>256</b>",
-        "2,038 pairs, 128 steps an epoch, 2 epochs",
-        "“Maximum length” 16 cuts 3% of the pairs",
-        "87 samples/s of &lt;b&gt;first, on the same pairs",
-        "all 4 runs 8 min 00 s",
-    ):
-        assert words in text
-    assert "ft-warn" not in text
-    rare = shown(RunConfig(learning_rate=0.5))
-    assert "Learning rate is 0.5; 1e-06 to 0.001 is usual." in rare

@@ -121,20 +121,6 @@ def test_a_push_that_was_killed_says_how_far_it_came(
     assert "ush again" in state.remedy
 
 
-@pytest.mark.usefixtures("hub")
-def test_a_run_whose_worker_died_is_pushed(
-    store: RunStore, toy_checkpoint: Path, pushed: Callable[..., PushState]
-) -> None:
-    run = store.create(RunConfig(max_length=32))
-    for event in toys.story()[:-1]:  # all but its end
-        run.append(event)
-    toys.copy_model(toy_checkpoint, run.best)
-    assert run.state().status == "interrupted"
-    state = pushed(run, PushRequest("ada/pairs"), Approvals())
-    assert (state.error, state.status) == ("", "finished")
-    assert state.pushed is not None
-
-
 def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, pushed: Callable[..., PushState]
 ) -> None:

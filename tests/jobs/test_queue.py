@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -22,7 +23,6 @@ import pytest
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import dataset_cache
-from finetune.engines.base import read_spec, write_spec
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
@@ -137,6 +137,9 @@ def test_the_queue_goes_on_after_every_kind_of_end(
 ) -> None:
     """Cancelled while it waits, killed, deleted by hand, damaged, finished; and what is no run."""
     Queue(stand_in.root).add("etc")
+    done = stand_in.create(brief())
+    done.begin_checkpoint()
+    done.append(events.Finished(step=5, seconds=1.0))  # and then it was killed
     killed, cancelled, deleted, damaged, last = service.start_runs(
         stand_in, [*map(PlannedRun, [*[brief(ENDLESS)] * 3, brief(5), brief(20)])]
     )
@@ -156,16 +159,7 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     assert last.has_model()
     assert service.active_run(stand_in) is None
     until(lambda: Queue(stand_in.root).waiting() == [])
-
-
-def test_checkpoints_that_a_killed_worker_left_are_removed(
-    stand_in: RunStore, scheduling: scheduler.Scheduler
-) -> None:
-    run = stand_in.create(brief())
-    run.begin_checkpoint()
-    run.append(events.Finished(step=5, seconds=1.0))  # and then it was killed
-    scheduling.start()
-    until(lambda: not run.checkpoints_folder.exists())
+    assert not done.checkpoints_folder.exists()
 
 
 def test_a_stopped_run_takes_its_turn_when_it_goes_on(
@@ -194,15 +188,31 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(
     assert run_table.training_seconds(first.state()) == pytest.approx(0.6)
 
 
-def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
-    run = begun(stand_in)
-    service.stop_run(stand_in, run, discard=True)
-    until(lambda: status(stand_in, run) == "stopped")
-    until(lambda: not run.has_model() and not run.checkpoints_folder.exists())
-    assert run.state().discarded
-    until(lambda: workers.worker_process(run) is None)
-    service.resume_run(stand_in, run)
-    until(lambda: not run.state().discarded)
+def test_a_run_that_is_stopped_before_its_first_step_ends(
+    stand_in: RunStore, hold: Callable[[int], None]
+) -> None:
+    hold(0)
+    run = service.start_run(stand_in, brief(20))
+    worker = worker_of(run)
+    service.stop_run(stand_in, run)
+    until(lambda: not worker.is_running())
+    assert status(stand_in, run) == "stopped"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": -5, "started": 1.0}', "reused"])
+def test_a_process_that_is_not_the_worker_gets_no_signal(
+    store: RunStore, adopt: Callable[[Run], None], text: str
+) -> None:
+    run = store.create(RunConfig())
+    run.append(events.Finished(step=1, seconds=1.0))
+    adopt(run)
+    assert workers.worker_process(run) == psutil.Process()
+    assert run.state().status == "finished"  # even while a process bears it
+    if text == "reused":  # the pid of this process, of one that began a minute before
+        record = json.loads(run.process_file.read_text())
+        text = json.dumps({**record, "started": record["started"] - 60})
+    run.process_file.write_text(text)
+    assert workers.worker_process(run) is None
 
 
 @pytest.mark.long
@@ -502,15 +512,6 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     assert ended.error in run_view.verdict(run, ended)
     with pytest.raises(JobError, match="This run was worked on for 0 minutes"):
         service.resume_run(ada, run)
-    # One whose job is at work elsewhere is only followed, which no limit forbids.
-    write_spec(run, read_spec(run).model_copy(update={"engine": "ray", "job": "1"}))
-    with monkeypatch.context() as patch:
-        patch.setattr(scheduler, "dispatch_queue", lambda store: None)
-        patch.setattr(scheduling, "_tick", lambda: None)
-        scheduling.tick_now()  # the last one is over
-        service.resume_run(ada, run)
-        assert Queue(stand_in.root).waiting() == [run.id]
-        Queue(stand_in.root).remove(run.id)
     own = service.start_run(stand_in, brief())
     hold(ENDLESS)
     until(lambda: status(stand_in, own) == "finished")  # whose is nobody's has no limit
