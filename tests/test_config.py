@@ -1,16 +1,23 @@
+"""Configurations, whose machine the app is on, and the texts of both."""
+
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
+from dataclasses import astuple
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from finetune import arguments, config
+from finetune import arguments, config, owners
 from finetune.config import RunConfig
-from finetune.errors import ConfigError
+from finetune.errors import ConfigError, DataError
+from finetune.findings import Finding
+from finetune.messages import message
+from finetune.owners import LOCAL_USER, Policy, SharedApp, Visitor
 
 
 @pytest.mark.parametrize("name", config.hyperparameters())
@@ -111,3 +118,67 @@ def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None
     command = arguments.command(own_files, {"train": "my tickets.csv"})
     assert "--train_file 'my tickets.csv'" in command
     assert "--dataset" not in command
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind"),
+    [
+        ({}, Policy),
+        ({"FINETUNE_VISITORS": "0"}, Policy),
+        ({"FINETUNE_VISITORS": "1"}, SharedApp),
+        ({"SPACE_ID": "ada/app"}, SharedApp),
+    ],
+)
+def test_the_environment_says_whose_machine_it_is(
+    variables: dict[str, str], kind: type[Policy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SPACE_ID", "FINETUNE_VISITORS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    assert type(owners.policy()) is kind
+
+
+def test_nothing_is_limited_on_ones_own_machine() -> None:
+    assert set(astuple(LOCAL_USER.policy.limits)) == {math.inf}
+    assert LOCAL_USER.policy.worker_environment() == {}
+    assert Policy().identify("ada", "browser:a") == LOCAL_USER
+
+
+def test_a_visitor_is_limited_whatever_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(owners.ANY_CHECKPOINT, raising=False)
+    monkeypatch.setenv("FINETUNE_MAX_RUNS", "3")
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+    policy = Visitor(("user:ada",)).policy
+    assert policy.limits.runs == 3
+    assert [policy.owner_asks, policy.any_checkpoint, policy.stored_token] == [False] * 3
+    assert policy.worker_environment() == {
+        "FINETUNE_MAX_RUNS": "3", "FINETUNE_VISITORS": "1", "HF_TOKEN": "",
+        "HUGGING_FACE_HUB_TOKEN": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+    }  # fmt: skip
+    monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
+    assert Visitor().policy.any_checkpoint  # and so in the workers
+    assert SharedApp().worker_environment()[owners.ANY_CHECKPOINT] == "1"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        *(
+            (DataError("{name} cannot be read: {reason}.", name="a.", reason=reason), told)
+            for reason, told in (
+                ("broken", "a. cannot be read: broken."),
+                (ValueError("more of it..."), "a. cannot be read: more of it."),
+            )
+        ),
+        (message("{name}.onnx of {name} and {count}.", name="a.", count=1.5),
+         "a..onnx of a. and 1.5."),
+        (Finding("kind", "blocks", "There is one class.", 0, "").sentence, "There is one class."),
+        (Finding("kind", "blocks", "Rows without a label", 1200, "Do.").sentence,
+         "Rows without a label (1,200 rows)."),
+        (Finding("kind", "blocks", "Rows without a label.", 1, "Do.").sentence,
+         "Rows without a label (1 row)."),
+    ],
+)  # fmt: skip
+def test_a_sentence_ends_in_one_stop_whatever_its_parts_end_in(said: object, expected: str) -> None:
+    assert str(said) == expected

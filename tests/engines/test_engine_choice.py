@@ -1,21 +1,24 @@
-"""An engine is chosen in the form and by flags, with its options, prices and consent."""
+"""An engine is chosen with its options, its price and consent; what jobs may cost and have cost."""
 
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 import pytest
 
-from finetune import owners
+from finetune import disk
 from finetune.cli import options
 from finetune.config import RunConfig
-from finetune.engines import registry
-from finetune.engines.base import EngineSpec, write_spec
-from finetune.errors import ConfigError, JobError
+from finetune.engines import registry, spending
+from finetune.errors import ConfigError, FinetuneError, JobError, StoreError
 from finetune.jobs import cost
+from finetune.owners import Visitor
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import run_view
 from finetune.ui.engine_form import Choice, EngineForm
 from tests.support.engines import engine_values
 from tests.support.hub import TOKEN, LoopbackHub
@@ -81,15 +84,24 @@ def test_the_command_line_has_its_flags(capsys: pytest.CaptureFixture[str]) -> N
         options.engine_spec(unknown)
 
 
-def test_a_run_shows_its_engine_and_machine_also_where_the_engine_is_gone(store: RunStore) -> None:
-    run = store.create(RunConfig())
-    write_spec(run, registry.make_spec("hub-job", {"flavor": "t4-small", "price": 0.4}))
-    assert "Hugging Face Job t4-small" in run_view.bar(run, run.state())
-    write_spec(run, EngineSpec(engine="gone", options={"flavor": "huge"}))
-    assert "gone huge" in run_view.bar(run, run.state())
-    assert registry.is_remote(run)
-    with pytest.raises(JobError, match=r"no engine 'gone'\. Choose one of: local, .*ray"):
-        registry.open_engine(EngineSpec(engine="gone"))
+@pytest.mark.parametrize(
+    ("engine", "values", "said"),
+    [
+        ("hub-job", {"minutes": 0, "color": "red"}, r"minutes is 0.*color is"),
+        ("hub-job", {"minutes": True}, "minutes is True: "),
+        ("hub-job", {"minutes": "1.000"}, r"minutes is '1\.000': "),
+        ("hub-job", {"dollars_a_run": float("nan")}, "dollars_a_run is nan: "),
+        ("hub-job", {"dollars_a_run": "1,5"}, "dollars_a_run is '1,5': "),
+        ("cloud", {}, "engine is 'cloud'; choose one of: local, hub-job"),
+        ("local", {"minutes": 5}, "minutes is of another engine"),
+    ],
+    ids=str,
+)
+def test_options_that_are_wrong_are_all_named(
+    engine: str, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(FinetuneError, match=said):
+        registry.make_spec(engine, values)
 
 
 @pytest.mark.parametrize("named", ["", "10.0.0.2:6379"])
@@ -101,7 +113,6 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
     form = EngineForm(store)
     with gr.Blocks():
         form.draw()
-    assert owners.policy().several_people
     assert [name for _, name in form.engine.choices] == [
         "local", "hub-job", *(["ray"] if named else [])
     ]  # fmt: skip
@@ -110,3 +121,72 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
     with pytest.raises(ConfigError, match="address cannot be named here"):
         registry.check_visitors_options(registry.make_spec("ray", {"address": "10.0.0.1:1"}))
     registry.check_visitors_options(registry.make_spec("ray", {"nodes": 2}))
+
+
+def tear(file: Path) -> None:
+    """Leave half a line, as a process does that is killed while it writes."""
+    with file.open("ab") as torn:
+        torn.write(b'{"time": 1.0, "owner": "", "ru')
+
+
+def test_a_torn_line_loses_no_reservation(store: RunStore) -> None:
+    runs = [store.create(RunConfig()) for _ in range(3)]
+    spending.reserve(runs[0], 1, most=2.5, a_run=5.0, a_day=5.0)
+    tear(store.root / ".spending.jsonl")
+    spending.reserve(runs[1], 1, most=2.5, a_run=5.0, a_day=5.0)
+    with pytest.raises(JobError, match=r"may cost \$2.50; \$5.00 of the \$5.00 for 24 hours are"):
+        spending.reserve(runs[2], 1, most=2.5, a_run=5.0, a_day=5.0)
+    assert spending.spent_today(store.root, "") == 5.0
+
+
+def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore) -> None:
+    runs = [store.create(RunConfig()) for _ in range(8)]
+
+    def reserve(run: Run) -> bool:
+        try:
+            spending.reserve(run, 1, most=1.0, a_run=2.0, a_day=3.0)
+        except JobError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(reserve, runs)) == 3
+    assert spending.spent_today(store.root, "") == 3.0
+    begun = next(run for run in runs if spending.spent_on(run))
+    spending.reserve(begun, 1, most=1.0, a_run=1.0, a_day=3.0)  # the same attempt once more
+    spending.note(begun, 1, 0.25)
+    assert spending.spent_today(store.root, "") == 2.25
+
+
+def test_a_cost_is_kept_whatever_its_owner_is_called(store: RunStore) -> None:
+    visitor = store.for_visitor(Visitor(("a\u2028b\x85c",)))
+    run = visitor.create(RunConfig())
+    spending.reserve(run, 1, most=2.5, a_run=5.0, a_day=5.0)
+    assert spending.spent_today(store.root, run.owner) == 2.5
+
+
+def test_without_a_note_of_its_cost_no_job_begins(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_half(path: Path, line: bytes) -> None:
+        path.write_bytes(line[: len(line) // 2])
+
+    run = store.create(RunConfig())
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "append_line", write_half)
+        with pytest.raises(StoreError, match=r"spending.jsonl does not keep what the job may cost"):
+            spending.reserve(run, 1, most=2.5, a_run=5.0, a_day=5.0)
+    spending.reserve(run, 1, most=2.5, a_run=5.0, a_day=5.0)
+    assert spending.spent_on(run) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("dollars", "most", "left"),
+    [(0.015, 0.02, 0.01), (0.0001, 0.01, 0.0), (0.29, 0.29, 0.29), (1.1, 1.1, 1.1), (0.0, 0.0, 0.0),
+     (0.1 + 0.2, 0.3, 0.3), (12.341, 12.35, 12.34)],
+)  # fmt: skip
+def test_bounds_are_rounded_to_the_side_on_which_they_hold(
+    dollars: float, most: float, left: float
+) -> None:
+    assert spending.rounded_up(dollars) == most
+    assert spending.rounded_down(dollars) == left

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,11 @@ from finetune.config import RunConfig
 from finetune.engines import registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
-from finetune.engines.registry import check_config, make_spec
+from finetune.engines.registry import check_config
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.hub import client
-from finetune.jobs import service, workers
+from finetune.jobs import service
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
@@ -221,33 +220,6 @@ def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     service.resume_run(store, run)
 
 
-@pytest.mark.usefixtures("nothing_begins")
-def test_a_run_that_moves_to_a_job_writes_checkpoints_that_can_be_sent(
-    store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
-    run = stopped_on(store, config.changed(save_steps=0), EngineSpec())
-    service.resume_run(store, run, EngineSpec())
-    assert run.config().save_steps == 0
-    run.append(events.Stopped(step=1, seconds=1.0))
-    service.resume_run(store, run, job)
-    assert run.config().save_steps == 100  # the number of its steps is not known
-
-
-@pytest.mark.usefixtures("nothing_begins")
-def test_a_file_of_accelerates_is_refused_on_another_engine(
-    store: RunStore, config: RunConfig, job: EngineSpec, tmp_path: Path
-) -> None:
-    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
-    config = config.changed(accelerate_config=str(tmp_path / "fsdp.yaml"))
-    run = stopped_on(store, config, EngineSpec())
-    for begin in (
-        lambda: service.start_run(store, config, job),
-        lambda: service.resume_run(store, run, job),
-    ):
-        with pytest.raises(FinetuneError, match="no launcher reads it on another engine"):
-            begin()
-
-
 @pytest.mark.parametrize(
     "values",
     [{"report_to": "wandb"}, {"optim": "adamw_bnb_8bit"},
@@ -379,16 +351,6 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     until(lambda: not any("_read" in thread.name for thread in threading.enumerate()))
 
 
-@pytest.mark.usefixtures("nothing_begins", "quick", "hub")
-def test_a_run_whose_bucket_is_gone_can_be_deleted(
-    store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
-    run = store.create(config)
-    write_spec(run, job.model_copy(update={"attempt": 1, "submitted": 1.0, "kept_in": ("ada",)}))
-    service.delete_run(store, run)
-    assert store.runs() == []
-
-
 def test_a_bucket_brings_only_what_a_job_saves(
     hub: LoopbackHub, store: RunStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,35 +370,3 @@ def test_a_bucket_brings_only_what_a_job_saves(
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
     with pytest.raises(FinetuneError, match="0 MB may be fetched here"):
         box.fetch(run)
-
-
-@pytest.mark.long
-def test_a_run_whose_bucket_was_deleted_goes_on_here(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
-    run = service.start_run(store, config.changed(max_steps=10_000), job)
-    wait(store, run, when=after(8))
-    workers.kill_worker(run)
-    hub.jobs.kill(hub.jobs.last.id)
-    del hub.buckets[BUCKET]
-    resume(store, run)
-    wait(store, run, "failed")
-    resume(store, run, EngineSpec())
-    wait(store, run, when=lambda summary: summary.step > 8 and not read_spec(run).job)
-    service.stop_run(store, run)
-    wait(store, run, "stopped")
-
-
-def test_options_that_are_wrong_are_all_named() -> None:
-    with pytest.raises(FinetuneError, match=r"minutes is 0.*color is"):
-        make_spec("hub-job", {"minutes": 0, "color": "red"})
-    for value in (True, "1.000", 1.5, None):
-        with pytest.raises(FinetuneError, match=f"minutes is {value!r}: "):
-            make_spec("hub-job", {"minutes": value})
-    for value in (True, float("nan"), "1,5"):
-        with pytest.raises(FinetuneError, match=f"dollars_a_run is {value!r}: "):
-            make_spec("hub-job", {"dollars_a_run": value})
-    with pytest.raises(FinetuneError, match="engine is 'cloud'; choose one of: local, hub-job"):
-        make_spec("cloud", {})
-    with pytest.raises(FinetuneError, match="minutes is of another engine"):
-        make_spec("local", {"minutes": 5})

@@ -16,33 +16,9 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from finetune.environment import devices
-from finetune.runs.store import RunStore
-from finetune.ui import app, auth
+from finetune.ui import auth
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def notices() -> str:
-        return " ".join(app.notices(RunStore(tmp_path)))
-
-    for name in ("SPACE_ID", "SPACES_ZERO_GPU", "ACCELERATOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(devices, "list_accelerators", lambda: ())
-    assert notices() == ""  # this is no Space
-    monkeypatch.setenv("SPACE_ID", "ada/finetune")
-    assert "no GPU" in notices()
-    assert "lost when this Space restarts" in notices()
-    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
-    assert "Training needs ordinary GPU hardware" in notices()
-    monkeypatch.delenv("SPACES_ZERO_GPU")
-    monkeypatch.setattr(devices, "list_accelerators", lambda: ("0",))
-    monkeypatch.setenv("ACCELERATOR", "t4-small")
-    monkeypatch.setattr(app, "is_mounted", lambda path: True)
-    hardware, copy = app.notices(RunStore(tmp_path))
-    assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', hardware)
-    assert '<a href="https://huggingface.co/spaces/ada/finetune?duplicate=true"' in copy
 
 
 def with_spaces(folder: Path) -> dict[str, str]:

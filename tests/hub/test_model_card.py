@@ -134,6 +134,11 @@ def test_the_metadata_is_readable_by_the_hub(
     index = values["model-index"][0]
     assert index["name"] == "pairs"
     assert [metric["value"] for metric in index["results"][0]["metrics"]] == [0.75, 0.7]
+    unseen = begin(store, toy_checkpoint, prepared())  # stopped before its evaluation
+    unseen.append(events.Saved(step=3))
+    unseen.append(events.Stopped(step=3, seconds=1.0))
+    assert "stopped before it was evaluated" in written(unseen)
+    assert "model-index" not in metadata(written(unseen))
     # Scores stand beside the rows that they are of.
     for splits, name, split, words in (
         ({"train": "train"}, "GLUE MRPC (cut from train)", "train", "cut from the source's split"),
@@ -150,26 +155,6 @@ def test_the_metadata_is_readable_by_the_hub(
         results = values["model-index"][0]["results"]
         assert results[0]["dataset"] == dataset | {"revision": "abc123"}
         assert f"On 40 validation pairs, {words}" in text
-
-
-def test_what_learned_nothing_or_was_not_evaluated_claims_nothing(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    run = begin(store, toy_checkpoint, prepared())
-    truth = (np.arange(40) < 27).astype(np.int64)
-    scores = {"accuracy": 27 / 40, "f1": 54 / 67}
-    save(run, np.full((40, 2), [-1, 1], np.float32), truth, scores)
-    run.append(events.BaselinesMeasured(baselines={"counting words (TF-IDF)": {"f1": 0.9}}))
-    unseen = begin(store, toy_checkpoint, prepared())  # stopped before its evaluation
-    unseen.append(events.Saved(step=3))
-    unseen.append(events.Stopped(step=3, seconds=1.0))
-    assert "stopped before it was evaluated" in written(unseen)
-    assert "model-index" not in metadata(written(unseen))
-    limits = written(run).split("## Limits")[1].split("## Data")[0]
-    first, second = [line for line in limits.splitlines() if line.startswith("- ")][:2]
-    assert first.startswith(f"- It always answers `{LABELS[1]}`: it has learned nothing")
-    assert "0.8060, is not above that of the baseline counting words" in second
-    assert "No kind of example was found" not in limits
 
 
 def test_nobodys_sentences_files_and_folders_are_named(

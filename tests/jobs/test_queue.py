@@ -26,7 +26,7 @@ from finetune.data import dataset_cache
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
-from finetune.runs import events, grids
+from finetune.runs import events
 from finetune.runs.grids import PlannedRun
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
@@ -103,18 +103,6 @@ def start_app(store: RunStore, processes: list[psutil.Process]) -> subprocess.Po
     assert app.stdout is not None
     assert app.stdout.readline() == "there\n"
     return app
-
-
-def test_the_order_is_kept_on_disk(tmp_path: Path) -> None:
-    queue = Queue(tmp_path)
-    for name in "abcd":
-        queue.add(name)
-    queue.add("a")  # again: it goes to the end
-    (tmp_path / ".queue" / "notes-x.txt").write_text("")  # no place in the queue
-    assert Queue(tmp_path).waiting() == ["b", "c", "d", "a"]
-    queue.remove("b")
-    queue.remove("b")
-    assert Queue(tmp_path).waiting() == ["c", "d", "a"]
 
 
 def test_one_trains_and_the_others_wait_in_order(
@@ -394,22 +382,6 @@ def test_kills_lose_nothing_and_leave_nobody(
         assert best is not None
         assert best.step == steps
     assert Queue(stand_in.root).waiting() == []
-
-
-def test_repeated_with_seeds_and_over_a_grid() -> None:
-    base = RunConfig(seed=7, name="pairs")
-    assert [plan.config for plan in grids.plan_runs(base)] == [base]
-    planned = grids.plan_runs(base, 2, {"learning_rate": "1e-5, 3e-5", "num_train_epochs": "3"})
-    values = [(plan.config.learning_rate, plan.config.seed) for plan in planned]
-    assert values == [(1e-5, 7), (1e-5, 8), (3e-5, 7), (3e-5, 8)]
-    assert [(plan.stem, plan.member) for plan in planned[1:3]] == [
-        ("grid", ("run 1", "seed 8")), ("grid", ("run 2", "seed 7"))
-    ]  # fmt: skip
-    assert len({plan.group for plan in planned}) == 2
-    with pytest.raises(ConfigError, match="learning_rate must be a number, got 'high'"):
-        grids.plan_runs(base, 1, {"learning_rate": "1e-5, high"})
-    with pytest.raises(ConfigError, match="makes 150 runs; at most 100"):
-        grids.plan_runs(base, 50, {"learning_rate": "1e-5,2e-5,3e-5"})
 
 
 def visitors(

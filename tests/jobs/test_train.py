@@ -1,28 +1,43 @@
-"""`python -m finetune train`, alone and under `accelerate launch`, as real processes."""
+"""Runs as real processes: alone, under a launcher, in folds and from a warm worker; their news."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from finetune import owners
+from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
-from finetune.hub import downloads
-from finetune.jobs.train import carry_out_run
+from finetune.evaluation import corrections, report
+from finetune.hub import downloads, model_card
+from finetune.jobs import scheduler, service, webhook, worker, workers
+from finetune.jobs.scheduler import Scheduler
 from finetune.runs import events, pair_index
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.queue import Queue
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED, RunSummary
+from tests.support import stand_in, toys
 from tests.support.hub import SIGNED, LoopbackHub
 from tests.support.running import ROOT, command, losses
-from tests.support.training import work_in_this_process
 from tests.support.waiting import until
 
 
@@ -47,25 +62,6 @@ def test_no_signed_address_stands_in_the_log(
     assert "Error while downloading from http" in text
     assert SIGNED not in text
     assert any(SIGNED in target for target in hub.targets)
-
-
-def test_an_old_run_with_a_teacher_opens_and_does_not_go_on_without(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work_in_this_process(monkeypatch)
-    run = store.create(RunConfig(name="pupil"))
-    saved = json.loads((run.folder / "config.json").read_text())
-    (run.folder / "config.json").write_text(json.dumps(saved | {"teacher": "big"}))
-    nothing = dict.fromkeys(("lengths", "positions", "tokens", "ids", "attention_mask"), ())
-    shapes = {"input_ids": [8, 9], "teacher": [8, 2]}
-    events_before = [
-        {"event": "phase_started", "phase": "teach", "time": 1.0},
-        {"event": "first_batch", "time": 2.0, "shapes": shapes, "padded": 0.0, **nothing},
-    ]
-    run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events_before))
-    assert (run.config(), run.state().taught) == (RunConfig(name="pupil"), True)
-    assert carry_out_run(run, print) == 1
-    assert run.state().error == "This run has a teacher, and this version has none."
 
 
 @pytest.mark.long
@@ -139,3 +135,227 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
         assert ended.status == status, run.log_tail()
         assert ended.step == (6 if status == "finished" else 0)
         assert ("makes 6 steps, and a run may take 5 here" in ended.error) is (status == "failed")
+
+
+COUNTS = {"train": 48, "validation": 12, "test": 12}
+ROWS = {
+    name: [(f"{first} {n}", f"{second} {n}", ("no", "yes")[same])
+           for n, (first, second, same) in enumerate(toys.rows(count, seed))]
+    for seed, (name, count) in enumerate(COUNTS.items())
+}  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    paths = {name: tmp_path / f"{name}.csv" for name in ROWS}
+    for name, path in paths.items():
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["sentence1", "sentence2", "label"], *ROWS[name]])
+    return paths
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_terminal_cross_validates_and_its_last_model_is_known_by_it(
+    store: RunStore, toy_checkpoint: Path, files: dict[str, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    command = ["train", "--runs", str(store.root), "--folds", "3", "--num_train_epochs", "2"]
+    command += ["--checkpoint", str(toy_checkpoint), "--max_length", "48", "--positive_label"]
+    command += ["yes", "--learning_rate", "1e-3"]
+    command += [f"--{name}_file={path}" for name, path in files.items()]
+    assert command_line(command) == 0
+    printed = re.findall(r"cross-validated (\w+) (-?[0-9.]+)", capsys.readouterr().out)
+    whole, *folds = store.runs()
+    assert [run.config().fold for run in (whole, *folds)] == [0, 3, 2, 1]
+    summary = whole.state()
+    evaluation = report.evaluate_run(whole, summary)
+    assert evaluation.analysis.examples == 60
+    for name, value in printed:
+        assert whole.metrics[name] == pytest.approx(float(value), abs=1e-4)
+    # By the last models of the folds, each asked about its own.
+    assert summary.prepared is not None
+    assert summary.prepared.train_examples == 60
+    assert [scored.step for scored in summary.validation] == [summary.total_steps]
+    for fold in folds:
+        last = fold.state()
+        assert last.prepared is not None
+        assert last.prepared.train_examples + last.prepared.validation_examples == 60
+        assert last.saved_step == last.total_steps
+    texts = evaluation.table.column("sentence1").to_pylist()  # type: ignore[union-attr]
+    assert sorted(texts) == sorted(row[0] for row in ROWS["train"] + ROWS["validation"])
+    assert "3-fold cross-validation" in model_card.card_text(whole, summary, "ada/pairs")
+    # Corrected pairs are one file again, cut into as many folds.
+    names = ["no", "yes"]
+    corrections.correct_label(whole, 7, names[1 - evaluation.truth[7]], names)
+    config = corrections.corrections_upload(store, whole)
+    assert (config.folds, config.fold) == (3, 0)
+    before, after = (
+        {*zip(*splits.load_pairs(each, store.root).splits["validation"][:].values(), strict=True)}
+        for each in (whole.config(), config)
+    )
+    assert len(before ^ after) == 2
+    assert len({row[:2] for row in before ^ after}) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_stopped_fold_is_resumed_and_then_the_run_on_all_rows(
+    store: RunStore, toy_checkpoint: Path, files: dict[str, Path]
+) -> None:
+    config = RunConfig(
+        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=48,
+        num_train_epochs=1, folds=2,
+    )  # fmt: skip
+    whole = service.start_run(store, config)
+    second = next(run for run in store.runs() if run.config().fold == 2)
+    service.stop_run(store, second)
+    assert "have not finished: 2" in _ended(store, whole).error
+    service.resume_run(store, second)
+    service.resume_run(store, whole)
+    assert _ended(store, whole).status == "finished"
+    assert report.evaluate_run(whole, whole.state()).analysis.folds == 2
+
+
+def _ended(store: RunStore, run: Run) -> RunSummary:
+    """Wait for a run's end; no app is here to start what waits."""
+
+    def ended() -> bool:
+        scheduler.dispatch_queue(store)
+        return run.id not in Queue(store.root).waiting() and run.state().status in ENDED
+
+    until(ended)
+    return run.state()
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it import nothing, for it will not train."""
+    stand_in.use(monkeypatch)
+
+
+@pytest.fixture
+def waiting(store: RunStore, processes: list[psutil.Process]) -> psutil.Process:
+    """A warm worker of the store, ready."""
+    workers.start_warm_worker(store)
+    folder = JobFolder(store.root / ".warm")
+    process = workers.worker_process(folder)
+    assert process is not None
+    processes.append(process)
+    until(lambda: (folder.folder / workers.READY).exists())
+    return process
+
+
+@pytest.mark.long
+def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
+    store: RunStore, toy_checkpoint: Path, waiting: psutil.Process
+) -> None:
+    workers.start_warm_worker(store)  # there is one already
+    folder = store.root / ".warm"
+    children = [child.cmdline() for child in psutil.Process().children()]
+    assert len([command for command in children if str(folder.resolve()) in command]) == 1
+    config = RunConfig(checkpoint=str(toy_checkpoint), max_steps=3, max_length=32)
+    for values in ({"num_processes": 2}, {"dataset": "glue/mrpc"}):  # which needs the Hub
+        assert not workers.give_to_warm_worker(store, store.create(config.changed(**values)))
+    run = service.start_run(store, config)
+    assert workers.worker_process(run) == waiting
+    until(lambda: run.state().status == "finished")
+    assert "finished 3 steps" in run.log_tail()
+    assert run.has_model()
+    assert not folder.exists()
+    until(lambda: not psutil.pid_exists(waiting.pid))
+
+
+def test_one_that_hangs_is_ended_not_waited_for(
+    light: None, store: RunStore, waiting: psutil.Process
+) -> None:
+    waiting.suspend()
+    run = store.create(RunConfig())
+    assert not workers.give_to_warm_worker(store, run, patience=0.2)
+    assert not run.process_file.exists()
+    until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_it_ends_when_nobody_comes_or_its_folder_or_app_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker.wait_for_run(tmp_path / "gone", os.getppid()) is None
+    # The app ended while it imported: its parent is another process by now.
+    assert worker.wait_for_run(tmp_path, os.getppid() + 1) is None
+    monkeypatch.setattr(worker, "LIFETIME", 0.1)
+    assert worker.wait_for_run(tmp_path, os.getppid()) is None
+
+
+@pytest.fixture
+def run(store: RunStore) -> Run:
+    run = store.create(RunConfig(name="<!channel> mine"))
+    for event in toys.story():
+        run.append(event)
+    return run
+
+
+@pytest.fixture
+def chat() -> Iterator[ThreadingHTTPServer]:
+    """A chat server on the owner's network, and what it was sent; it redirects `/secret`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(302 if self.path == "/secret" else 204)
+            self.send_header("Location", "/")
+            self.end_headers()
+
+        do_GET = do_POST
+
+    sent: list[bytes] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.sent = sent  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("{chat}/secret", "HTTP Error 302: Found"),
+        ("http://127.0.0.1:9/secret", "Connection refused"),
+        ("file:///secret", "it is no address of https:// or http://"),
+    ],
+)
+def test_what_could_not_be_sent_is_logged_without_the_address(
+    store: RunStore, run: Run, chat: Any, address: str, reason: str,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    address = address.format(chat=f"http://127.0.0.1:{chat.server_port}")
+    monkeypatch.setenv(webhook.VARIABLE, address)
+    webhook.announce(run, run.state()).join()
+    assert reason in caplog.text
+    assert "secret" not in caplog.text
+    chat.sent.clear()
+    webhook.send(f"http://127.0.0.1:{chat.server_port}/hook", run, run.state())
+    assert [json.loads(sent)["status"] for sent in chat.sent] == ["finished"]
+    for host, field, name in (
+        ("hooks.slack.com", "text", "&lt;!channel&gt; mine"),
+        ("discord.com", "content", "<!channel> mine"),
+    ):
+        message = webhook.message(host, run, run.state())
+        assert message[field] == f"{name}: finished, F1 0.800, accuracy 0.700"
+        assert "sentence" not in json.dumps(message)
+
+
+def test_the_scheduler_announces_each_run_that_was_at_work_and_ended_once(
+    store: RunStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, str]] = []
+    monkeypatch.setenv(webhook.VARIABLE, "https://example.org/x")
+    monkeypatch.setattr(webhook, "announce", lambda run, state: sent.append((run.id, state.status)))
+    alive: dict[str, Any] = {run.id: True}
+    monkeypatch.setattr(Run, "is_alive", lambda self: alive.get(self.id, False))
+    scheduler = Scheduler(store)
+    scheduler._tick()
+    assert sent == []
+    alive.clear()
+    scheduler._tick()
+    scheduler._tick()
+    assert sent == [(run.id, "finished")]

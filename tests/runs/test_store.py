@@ -1,7 +1,8 @@
-"""Runs are folders: created complete, read while they are written, isolated from damaged ones."""
+"""Runs are folders: named once, read while they are written, isolated from damaged ones."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -18,6 +19,7 @@ from finetune.inference import decision_rule
 from finetune.jobs import cost, run_table
 from finetune.owners import Visitor
 from finetune.runs import events
+from finetune.runs.grids import data_name
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, named_run
 from finetune.tasks.base import DecisionRule
@@ -150,3 +152,29 @@ def test_a_log_is_shown_without_what_is_meant_for_a_terminal(store: RunStore) ->
     run = store.create(RunConfig())
     run.log_file.write_text("\x1b[33mwarning\x1b[0m: slow\n  0%|\r 50%|\r100%|\r\ndone\r\n")
     assert run.log_tail() == "warning: slow\n100%|\r\ndone\r\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "files", "expected"),
+    [
+        ({}, "", "bundled"),
+        ({"dataset": "glue/mrpc"}, "", "mrpc"),
+        ({"dataset": "nyu-mll/glue", "dataset_config_name": "sst2"}, "", "sst2"),
+        ({"dataset": "upload/x"}, "Support tickets (2026).xlsx, check.csv", "Support-tickets-2026"),
+        ({"dataset": "upload/x"}, "\ubb38\uc758.csv", "\ubb38\uc758"),
+        ({"dataset": "upload/x"}, f"{'long' * 30}.csv", "long" * 6),
+        ({"dataset": "upload/x"}, "", "own-files"),
+        ({"dataset": "upload/x"}, "!.csv", "own-files"),
+    ],
+)
+def test_a_run_is_named_by_its_data(values: dict[str, Any], files: str, expected: str) -> None:
+    assert data_name(RunConfig(**values), files) == expected
+
+
+def test_a_run_of_an_older_version_has_a_name(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    about = json.loads((run.folder / "about.json").read_text())
+    del about["title"]
+    (run.folder / "about.json").write_text(json.dumps(about | {"number": 2}))
+    assert run.title() == f"bundled-{run.id[:15]}"
+    assert store.create(RunConfig()).title() == "bundled-1"

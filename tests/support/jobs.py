@@ -157,20 +157,16 @@ class Job:
 
     def answer(self) -> dict[str, Any]:
         """As the Hub describes it, without the values of its secrets."""
-        spec, until = self.spec, self.finished or time.time()
+        spec = self.spec
         times = {"createdAt": self.created, "startedAt": self.started, "finishedAt": self.finished}
         return {
             "id": self.id, "owner": {"id": f"id-{self.namespace}", "name": self.namespace,
                                      "type": "user" if self.namespace == self.user else "org"},
-            "initiator": {"type": "user", "id": f"id-{self.user}", "name": self.user},
             "status": {"stage": self.stage, "message": self.message},
             "command": spec["command"], "arguments": spec.get("arguments", []),
             "environment": spec.get("environment", {}), "secrets": {}, "flavor": spec["flavor"],
-            "dockerImage": spec.get("dockerImage"), "spaceId": spec.get("spaceId"),
-            "labels": spec.get("labels"), "volumes": spec.get("volumes"),
-            "retry": spec.get("attempts", 1) - 1,
-            "durations": {"totalSecs": int(until - self.created),
-                          "runningSecs": int(until - self.started) if self.started else None},
+            "dockerImage": spec.get("dockerImage"), "labels": spec.get("labels"),
+            "volumes": spec.get("volumes"),
         } | {name: moment and timestamp(moment) for name, moment in times.items()}  # fmt: skip
 
 

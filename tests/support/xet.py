@@ -8,7 +8,6 @@ xorbs a file consists. Sources: https://huggingface.co/docs/xet/xorb, .../shard 
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import struct
 import time
@@ -141,9 +140,9 @@ class Storage:
             parts += [xorb.unpack(chunk) for chunk in xorb.chunks[term.first : term.last]]
         return b"".join(parts)
 
-    def reconstruction(self, file: str, first: int, last: int, url: str) -> dict[str, Any]:
-        """How to fetch a file's bytes `first` to `last`, both included, from an address."""
-        skipped, terms = self._within(file, first, last)
+    def reconstruction(self, file: str, url: str) -> dict[str, Any]:
+        """How to fetch a file from an address."""
+        terms = self.files[file]
         fetches: dict[str, list[dict[str, Any]]] = {}
         for term in terms:
             chunks = self.xorbs[term.xorb].chunks
@@ -160,25 +159,7 @@ class Storage:
              "range": {"start": term.first, "end": term.last}}
             for term in terms
         ]  # fmt: skip
-        return {"offset_into_first_range": skipped, "terms": shown, "fetch_info": fetches}
-
-    def _within(self, file: str, first: int, last: int) -> tuple[int, list[Term]]:
-        """The terms that hold these bytes, without chunks that do not; and how many bytes of the
-        first chunk come before."""
-        terms: list[Term] = []
-        skipped = start = 0
-        for term in self.files[file]:
-            held: list[int] = []
-            for number in range(term.first, term.last):
-                size = self.xorbs[term.xorb].chunks[number].size
-                if start <= last and start + size > first:
-                    skipped = skipped if terms or held else first - start
-                    held.append(number)
-                start += size
-            if held:
-                sizes = (self.xorbs[term.xorb].chunks[number].size for number in held)
-                terms.append(Term(term.xorb, held[0], held[-1] + 1, sum(sizes)))
-        return skipped, terms
+        return {"offset_into_first_range": 0, "terms": shown, "fetch_info": fetches}
 
 
 # The requests.
@@ -208,11 +189,7 @@ def reconstruct(request: Handler, file: str) -> None:
     storage = _allow(request, "read", "write")
     if file not in storage.files:
         raise Refused(404, "", "there is no such file")
-    size = storage.size(file)
-    limits = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
-    first = int(limits[1]) if limits else 0
-    last = int(limits[2] or size - 1) if limits else size - 1
-    request._json(storage.reconstruction(file, first, min(last, size - 1), request.hub.url))
+    request._json(storage.reconstruction(file, request.hub.url))
 
 
 def get_xorb(request: Handler, xorb: str) -> None:

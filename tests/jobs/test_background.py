@@ -1,32 +1,200 @@
-"""Push jobs: they survive their page, are approved by a Check, and keep the token to themselves."""
+"""Checks, exports and pushes as processes of their own: they take turns, end in time and survive
+their page."""
 
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.errors import Cancelled, PublishError
+from finetune.data import checks, hub_access
+from finetune.errors import Cancelled, DataError, JobError, PublishError, StoreError
 from finetune.hub import publish, push_plan
 from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.jobs import workers
+from finetune.inference import decision_rule
+from finetune.jobs import background, check, service, workers
+from finetune.jobs.export import ExportJob
 from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.owners import Visitor
+from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.job_folder import JobFolder
+from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks.base import SureRule
 from tests.support import toys
 from tests.support.hub import TOKEN, LoopbackHub, Space
 from tests.support.waiting import until
+
+
+def wait(job: check.CheckJob) -> check.CheckState:
+    until(lambda: not job.state().running)
+    return job.state()
+
+
+def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Process]:
+    job = check.start_check(store, config)
+    worker = workers.worker_process(job)
+    assert worker is not None
+    return job, worker
+
+
+def test_the_newest_jobs_of_a_folder_stay(tmp_path: Path) -> None:
+    jobs = [JobFolder(tmp_path / str(number)) for number in range(4)]
+    for job in jobs:
+        job.folder.mkdir()
+        job.describe_job("probe", "", {})
+    (tmp_path / "other").mkdir()
+    handle = hold_lock(jobs[0].lock_file)  # it is at work
+    assert handle is not None
+    for job in jobs:
+        os.utime(job.folder / "job.json", (int(job.id), int(job.id)))
+    background.keep_newest(tmp_path, 2)
+    os.close(handle)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3", "other"]
+
+
+@pytest.mark.long
+def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(
+    store: RunStore, processes: list[psutil.Process]
+) -> None:
+    config = RunConfig()
+    job, worker = start(store, config)
+    worker.kill()
+    worker.wait(10)
+    assert wait(job).status == "interrupted"
+    assert wait(job).error
+    half_read = hub_access.pairs_folder(store.root, config) / ".of-the-killed"
+    half_read.mkdir(parents=True)
+    again, worker = start(store, config)
+    processes.append(worker)
+    assert again.folder == job.folder
+    check.start_check(store, config)
+    assert workers.worker_process(job) in (None, worker)
+    report = wait(job).report
+    assert report is not None
+    assert report.read == {"train": 2038, "validation": 434, "test": 456}
+    assert report.lengths.rows == 2038
+    assert not half_read.exists()
+    psutil.wait_procs([worker], timeout=10)
+    check.start_check(store, config)
+    assert workers.worker_process(job) is None
+
+
+@pytest.fixture
+def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Path, int]]:
+    """Folders of jobs whose workers do nothing; each ends once its handle is closed."""
+    handles: dict[Path, int] = {}
+
+    def spawn(job: JobFolder, **_options: object) -> None:
+        handle = hold_lock(job.lock_file)
+        assert handle is not None
+        handles[job.folder] = handle
+        job.process_file.write_text("{}")
+
+    monkeypatch.setattr(workers, "spawn_worker", spawn)
+    yield handles
+    for handle in handles.values():
+        os.close(handle)
+
+
+def test_visitors_take_turns(
+    store: RunStore, at_work: dict[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has one place of a kind; the next is for whoever had none for the longest time."""
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    ada, bob, cy, dan = (store.for_visitor(Visitor(names=(name,))) for name in "abcd")
+    seeds = count()
+
+    def begin(visitor: RunStore) -> check.CheckJob:
+        return check.start_check(visitor, RunConfig(data_seed=next(seeds)))
+
+    hers, second, third = begin(ada), begin(ada), begin(ada)
+    his, theirs, last = begin(bob), begin(cy), begin(dan)
+    assert set(at_work) == {job.folder for job in (hers, his, theirs)}
+    for ended, begun in ((hers, last), (last, second), (second, third)):
+        os.close(at_work.pop(ended.folder))
+        background.start_waiting(store)
+        assert begun.folder in at_work
+        assert len(at_work) == 3
+    waiting = [begin(ada) for _ in range(4)]
+    with pytest.raises(JobError, match="4 jobs wait already, 4 of them yours"):
+        begin(ada)
+    for job in waiting:
+        check.abandon_check(job)
+
+
+@pytest.mark.parametrize("minutes", [0, 1])
+def test_a_job_ends_in_time(store: RunStore, monkeypatch: pytest.MonkeyPatch, minutes: int) -> None:
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_JOB_MINUTES", str(minutes))
+    job = check.start_check(store, RunConfig())
+    job.end_in_time()
+    assert signal.alarm(0) == pytest.approx(60 * minutes + 30, abs=1)
+    if not minutes:
+        until(job.stop_requested, 10)
+        job.process_file.write_text("{}")  # its worker was killed then
+        assert job.state().status == "stopped"
+        assert job.state().error == "It was worked on for 0 minutes, as long as a job may be."
+
+
+def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("sentence1,sentence2,label\na,b,1\nc,d,1\n")
+    config = RunConfig(dataset=store.uploads.add({"train": path}))
+    folder = check.check_folder(store, config).folder
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_text(checks.check_pairs(config, store.root).to_json())
+    with pytest.raises(DataError, match="one class"):
+        service.start_run(store, config)
+    assert store.runs() == []
+
+
+def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    run = toys.finished_run(store, toy_checkpoint)
+    assert ExportJob.of(run).state().status == "none"
+    job = JobFolder(run.folder / "exports" / "onnx")
+    job.folder.mkdir(parents=True)
+    job.append(events.PhaseStarted(phase=Phase.EXPORT))
+    assert "ended unexpectedly" in ExportJob.of(run).state().error
+    whole = (run.best / "model.safetensors").read_bytes()
+    (run.best / "model.safetensors").write_bytes(b"damaged")
+    assert ExportJob(job.folder).carry_out() == 1
+    state = ExportJob.of(run).state()
+    assert (state.status, state.file) == ("failed", None)
+    assert state.error
+    (run.best / "model.safetensors").write_bytes(whole)
+    assert ExportJob(job.folder).carry_out() == 0
+    zipped = b"".join(ExportJob.of(run).zipped())
+    names = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
+    assert {f"{run.id}/model.onnx", f"{run.id}/tokenizer.json"} <= set(names)
+    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 0.9))  # the file has no such bound
+    assert ExportJob.of(run).state().file is None
+    decision_rule.write_rule(run.best, sure=None)
+    assert ExportJob.of(run).state().file is not None
+    run.append(events.Saved(step=9))  # a newer model: the file is of another one
+    assert ExportJob.of(run).state().file is None
+    with pytest.raises(StoreError, match="no ONNX file"):
+        ExportJob.of(run).zipped()
+    blank = store.create(RunConfig())
+    with pytest.raises(JobError, match="no model"):
+        ExportJob.of(blank).start(store)
 
 
 @pytest.fixture
