@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
 
 from finetune.config import RunConfig
-from finetune.engines import registry, spending, supervisor
+from finetune.engines import registry, spending
 from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, resume, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.run_bucket import SAVED, RunBucket
-from finetune.engines.supervisor import LogLine
 from finetune.errors import PublishError
 from finetune.hub import client
 from finetune.hub.client import Absent
@@ -25,7 +23,6 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.benchmarks.engines import SimulatedJob
 from tests.support.engines import steps
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.waiting import until
@@ -95,18 +92,6 @@ def test_a_job_whose_start_was_not_answered_is_followed(
     assert len(hub.jobs.all) == 1
     assert read_spec(run).attempt == 1
     assert spending.spent_on(run) < most(run)
-
-
-@pytest.mark.parametrize("fault", [{"status": 404}, {"status": 200, "body": b"<html>"}], ids=str)
-def test_looking_goes_on_where_the_hub_fails_meanwhile(
-    hub: LoopbackHub, run: Run, fault: dict[str, Any]
-) -> None:
-    hub.fail(*LIST, body=b"[]", status=200)  # before the job is begun
-    hub.fail(*LIST, times=3, **fault)
-    hub.fail(*START, status=504, done=True)
-    assert registry.carry_out(run) == 1
-    assert FOLLOWED in run.state().error
-    assert len(hub.jobs.all) == 1
 
 
 @pytest.mark.parametrize("began", [True, False])
@@ -261,58 +246,6 @@ def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
     denied.times = 0
     del hub.buckets[BUCKET]
     assert engine.fetch(run, spec) == b""
-
-
-class Forgetful(SimulatedJob):
-    """A job of twenty steps that its engine does not know after the fifth, until it `remembers`."""
-
-    remembers = False
-
-    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
-        if len(self.lines) >= 5 and not self.remembers:
-            return AttemptStatus("ended", reason="There is no such job.", missing=True)
-        return AttemptStatus("ended" if len(self.lines) == 20 else "running", 0)
-
-    def knows(self, run: Run, spec: EngineSpec) -> bool:
-        return self.remembers
-
-    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
-        offset = spec.sent
-        for step in range(1, 21 if self.remembers else 6):
-            if step > len(self.lines):
-                event = events.Stepped(
-                    step=step, epoch=0.0, loss=1 / step, learning_rate=0.1, samples_per_second=1.0
-                )
-                self.lines.append(event.model_dump_json().encode())
-            log_line = LogLine(spec.attempt, offset, self.lines[step - 1])
-            offset = log_line.end
-            yield log_line.encode()
-
-
-def test_a_missing_job_is_followed_again_once_it_is_known(store: RunStore) -> None:
-    run, job = store.create(RunConfig()), Forgetful(60)
-    write_spec(run, EngineSpec(engine="hub-job"))
-    assert supervisor.supervise(run, lambda: job) == 1
-    assert run.state().error == "There is no such job."
-    assert (read_spec(run).job, read_spec(run).missing) == ("", "simulated")
-    resume(run)
-    assert run.state().status == "failed"  # nothing is known of it yet
-    job.remembers = True
-    supervisor.supervise(run, lambda: job)
-    assert [step for step, _ in steps(run)] == list(range(1, 21))
-    assert len(run.state().train) == 20
-    assert (read_spec(run).attempt, read_spec(run).missing) == (1, "")
-
-
-def test_a_missing_job_that_stays_unknown_is_followed_by_another_one(store: RunStore) -> None:
-    run = store.create(RunConfig())
-    write_spec(run, EngineSpec(engine="hub-job"))
-    supervisor.supervise(run, lambda: Forgetful(60))
-    resume(run)
-    supervisor.supervise(run, lambda: Forgetful(60))
-    assert (read_spec(run).attempt, read_spec(run).missing) == (2, "simulated")
-    assert [step for step, _ in steps(run)] == [1, 2, 3, 4, 5] * 2
-    assert len(run.state().train) == 5
 
 
 @pytest.mark.long

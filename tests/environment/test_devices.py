@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from finetune.config import PRESETS, RunConfig
 from finetune.environment import devices, pace
-from finetune.environment.devices import UsageMeter
 from finetune.environment.pace import Pace
 from finetune.training import accelerator
 
@@ -71,16 +68,6 @@ def test_products_in_fp32_are_exact_only_if_the_courses_loop_is_asked_for_exactl
     assert accelerator.choose_tf32(RunConfig(mixed_precision="no")) == "high"
 
 
-@pytest.mark.parametrize(("gpus", "parallel"), [("0", "true"), ("", "false")])
-def test_tokenizers_use_all_cores_beside_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, gpus: str, parallel: str
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    devices.choose_tokenizer_threads()
-    assert os.environ["TOKENIZERS_PARALLELISM"] == parallel
-
-
 def test_the_best_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine measures too little."""
     monkeypatch.setattr(devices, "list_accelerators", lambda: ())
@@ -101,24 +88,3 @@ def test_the_best_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pace.known_pace() == expected
     monkeypatch.setattr(devices, "_processor", lambda: ("another", set()))
     assert pace.known_pace() is None
-
-
-def test_a_processor_has_a_share_in_use_and_the_process_its_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    meter = UsageMeter(torch.device("cpu"))
-    sum(range(10**6))
-    first = meter.read()
-    assert first.busy is not None
-    assert 0 <= first.busy <= 1
-    assert first.memory is not None
-    assert 10**7 < first.memory < psutil.virtual_memory().total
-    assert meter.read() is first  # it is measured once a second
-
-    def refused(process: psutil.Process) -> None:
-        raise psutil.AccessDenied(process.pid)
-
-    monkeypatch.setattr(psutil.Process, "memory_info", refused)
-    measured = UsageMeter(torch.device("cpu")).read()
-    assert measured.memory is None
-    assert measured.busy is not None

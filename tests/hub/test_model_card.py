@@ -140,21 +140,16 @@ def test_the_metadata_is_readable_by_the_hub(
     assert "stopped before it was evaluated" in written(unseen)
     assert "model-index" not in metadata(written(unseen))
     # Scores stand beside the rows that they are of.
-    for splits, name, split, words in (
-        ({"train": "train"}, "GLUE MRPC (cut from train)", "train", "cut from the source's split"),
-        ({"validation": "matched"}, "GLUE MRPC", "matched", "of the source's split `matched`"),
-    ):
-        event = prepared()
-        event.data.update(splits=splits, revision="abc123")
-        run = begin(store, toy_checkpoint, event, dataset="glue/mrpc", checkpoint="roberta-base")
-        evaluate(run)
-        text = written(run)
-        values = metadata(text)
-        assert (values["datasets"], values["license"]) == (["nyu-mll/glue"], "mit")
-        dataset = {"name": name, "type": "nyu-mll/glue", "split": split}
-        results = values["model-index"][0]["results"]
-        assert results[0]["dataset"] == dataset | {"revision": "abc123"}
-        assert f"On 40 validation pairs, {words}" in text
+    event = prepared()
+    event.data.update(splits={"train": "train"}, revision="abc123")
+    run = begin(store, toy_checkpoint, event, dataset="glue/mrpc", checkpoint="roberta-base")
+    evaluate(run)
+    values = metadata(written(run))
+    assert (values["datasets"], values["license"]) == (["nyu-mll/glue"], "mit")
+    assert values["model-index"][0]["results"][0]["dataset"] == {
+        "name": "GLUE MRPC (cut from train)", "type": "nyu-mll/glue", "split": "train",
+        "revision": "abc123",
+    }  # fmt: skip
 
 
 def test_nobodys_sentences_files_and_folders_are_named(

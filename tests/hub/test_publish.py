@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import random
+import runpy
+import shutil
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -23,12 +28,15 @@ from finetune.errors import Cancelled, ModelError, PublishError
 from finetune.hub import client, model_card, publish, push_plan
 from finetune.hub.publish import PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
+from finetune.inference import decision_rule
+from finetune.inference.predictor import Predictor
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.tasks.base import SureRule
 from tests.support import toys
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.hub import TOKEN, LoopbackHub, Space
 
 ALWAYS = 99
 WHO, PREUPLOAD = "/whoami", "/preupload/"
@@ -41,6 +49,7 @@ LOST: tuple[dict[str, Any], ...] = (
     {"status": 200, "body": b"<html>", "done": True},
     {"gate": threading.Event(), "done": True},
 )
+DEMO = PushRequest("pairs", demo=True)
 PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 
 
@@ -236,19 +245,6 @@ def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
     assert len(hub.repos["model", "ada/pairs"].commits) == 1
 
 
-def test_a_hub_that_falls_silent_is_given_up(
-    run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "PATIENCE", 0.3)
-    gate = hub.hold(BATCH)
-    with pytest.raises(PublishError, match=r"for 0.3 seconds the Hub has not "):
-        push(run)
-    gate.set()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(PublishError, match=r"The sign-in failed: .* Check the network"):
-        push(run)
-
-
 def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) -> None:
     def report(progress: PushProgress) -> None:
         if progress.phase == Phase.VERIFY:
@@ -314,3 +310,91 @@ def test_the_token_is_nowhere_afterwards(
             assert not file.is_file() or marked.encode() not in file.read_bytes(), file
     for repo in hub.repos.values():
         assert not any(marked.encode() in content for content in repo.files.values())
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (replace(DEMO, name="other"), "ada/other-demo exists and holds something else"),
+        (replace(DEMO, private=True), "could not read it: the repository is private"),
+        (replace(DEMO, hardware="t9"), r"no hardware 't9'.*cpu-basic, t4-small"),
+    ],
+)
+def test_an_impossible_demo_is_refused_before_the_push(
+    run: Run, hub: LoopbackHub, request_: PushRequest, words: str
+) -> None:
+    hub.add_repo("ada/other-demo", "space", {"app.py": b"print('mine')"})
+    with pytest.raises(PublishError, match=words):
+        push(run, request_)
+    assert list(hub.repos) == [("space", "ada/other-demo")]
+
+
+def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_before(
+    run: Run, hub: LoopbackHub
+) -> None:
+    billed = replace(DEMO, hardware="t4-small")
+    assert not plan(run, DEMO).billed
+    price = "0.40 USD an hour while it is awake; it sleeps after 60 minutes without a visitor"
+    approved = plan(run, billed).to_approve
+    assert approved == {f"ada/pairs-demo: Nvidia T4 - small, {price}"}
+    with pytest.raises(PublishError, match=r"would be billed: Nvidia T4 - small"):
+        push(run, billed)
+    assert hub.repos == {}
+    pushed = push(run, DEMO)  # the Hub runs it for nobody without a subscription
+    assert "status 402. It has to be paid for" in pushed.demo_problem
+    assert hub.repos["model", "ada/pairs"].head == pushed.commit
+    assert ("space", "ada/pairs-demo") not in hub.repos
+    update = replace(billed, update=True)
+    assert push(run, update, approved=approved).demo == f"{hub.url}/spaces/ada/pairs-demo"
+    space = hub.repos["space", "ada/pairs-demo"]
+    assert set(space.files) == {"app.py", "finetune.json", "requirements.txt", "README.md"}
+    assert space.space == Space("gradio", "t4-small", sleep_time=3600)
+    again = plan(run, DEMO)
+    assert (again.demo, again.demo_exists) == ("ada/pairs-demo", True)
+    assert push(run, replace(update, hardware="cpu-basic")).demo_problem == ""
+    assert (space.space.hardware, len(space.commits)) == ("t4-small", 1)  # nothing differed
+
+
+def app_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of the app, loaded with a model's folder; nothing is served."""
+    texts = publish.demo_files(str(folder), True)
+    (folder / "finetune.json").write_text(texts["finetune.json"])
+    (folder / "app.py").write_text(texts["app.py"])
+    monkeypatch.setattr(gr.Blocks, "launch", lambda self: None)
+    return runpy.run_path(str(folder / "app.py"))
+
+
+def test_a_demo_answers_as_the_kept_rule_does(
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
+    pair = ("the cat sees a dog .", "a cat misses the dog .")
+    plain = app_of(best, monkeypatch)["classify"](*pair)
+    assert set(plain) == {"not_equivalent", "equivalent"}
+    top, rest = sorted(plain, key=plain.get, reverse=True)
+    turned = plain["equivalent"] + (0.1 if top == "equivalent" else -0.1)  # the other is the answer
+    choice = {"threshold": turned, "positive": "equivalent"}
+    rules: list[tuple[dict[str, Any], str, bool]] = [({}, top, True), (choice, rest, False)]
+    for rule, answer, by_class in rules:
+        decision_rule.write_rule(best, **rule)
+        for above in (plain[answer] - 0.01, plain[answer] + 0.01):
+            classes = ((answer, above),) if by_class else ()
+            sure = SureRule(0.02, 0.95, 1.0 if by_class else above, classes)
+            decision_rule.write_rule(best, sure=sure)
+            shares, told = app_of(best, monkeypatch)["classify"](*pair)
+            assert shares == plain
+            unsure = above > plain[answer]
+            assert told == (f"unsure (it would say {answer})" if unsure else answer)
+            ours = Predictor(best, 64, precision="fp32")(*pair)
+            assert (ours.label, ours.is_unsure) == (answer, unsure)
+    best = Path(shutil.copytree(toy_checkpoint, tmp_path / "several labels"))
+    settings = json.loads((best / "config.json").read_text())
+    settings["problem_type"] = "multi_label_classification"
+    (best / "config.json").write_text(json.dumps(settings))
+    for above in (0.01, 0.99):
+        decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, above))
+        _, told = app_of(best, monkeypatch)["classify"](*pair)
+        ours = Predictor(best, 64, precision="fp32")(*pair)
+        answer = ours.label or "none"
+        assert told == (f"unsure (it would say {answer})" if ours.is_unsure else answer)
+        assert ours.is_unsure == (above > 0.5)

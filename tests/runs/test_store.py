@@ -148,12 +148,6 @@ def test_a_write_replaces_whole_or_not_at_all(
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_a_log_is_shown_without_what_is_meant_for_a_terminal(store: RunStore) -> None:
-    run = store.create(RunConfig())
-    run.log_file.write_text("\x1b[33mwarning\x1b[0m: slow\n  0%|\r 50%|\r100%|\r\ndone\r\n")
-    assert run.log_tail() == "warning: slow\n100%|\r\ndone\r\n"
-
-
 @pytest.mark.parametrize(
     ("values", "files", "expected"),
     [
