@@ -29,9 +29,9 @@ from tests.support.waiting import until
 
 START = ("POST", r"/api/jobs/ada$")
 LIST = ("GET", r"/api/jobs/ada$")
+INSPECT = r"/api/jobs/ada/[0-9a-f]+$"
+BUCKET = "ada/finetune-jobs"
 FOLLOWED = "Job failed with exit code: 3"  # is told only of a job that was followed to its end
-
-
 pytestmark = pytest.mark.usefixtures("quick")
 
 
@@ -157,10 +157,6 @@ def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twic
     assert registry.carry_out(run) == 1
     assert "is ada's, and this token is eve's" in run.state().error
     assert len(hub.jobs.all) == 1
-
-
-INSPECT = r"/api/jobs/ada/[0-9a-f]+$"
-BUCKET = "ada/finetune-jobs"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+import finetune.data.table_formats  # noqa: F401 - as a child does that reads a table
 from finetune.errors import DataError
 
 
