@@ -9,7 +9,7 @@ import pytest
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog
-from finetune.data.checkpoint_catalog import CHECKPOINTS, find_checkpoint, matching
+from finetune.data.checkpoint_catalog import CHECKPOINTS, matching
 
 
 def test_each_entry_says_what_a_person_chooses_by() -> None:
@@ -27,18 +27,6 @@ def test_each_entry_says_what_a_person_chooses_by() -> None:
         assert most == 1, values
 
 
-def test_it_holds_the_sizes_of_each_family() -> None:
-    for family, sizes in {
-        "ModernBERT": {"base", "large"},
-        "Ettin": {"small", "base", "large"},
-        "DeBERTa-v3": {"small", "base", "large"},
-        "RoBERTa": {"base", "large"},
-        "mmBERT": {"small", "base"},
-        "XLM-RoBERTa": {"base", "large"},
-    }.items():
-        assert {entry.size for entry in CHECKPOINTS if entry.title.startswith(family)} == sizes
-
-
 @pytest.mark.parametrize("size", ["small", "base", "large"])
 def test_the_filters_part_it(size: str) -> None:
     english, other = (set(matching(size, languages)) for languages in ("english", "other"))
@@ -48,11 +36,3 @@ def test_the_filters_part_it(size: str) -> None:
     assert english | other == set(matching(size))
     assert {*matching()} == {*CHECKPOINTS}
     assert not any(entry.multilingual for entry in english)
-
-
-def test_a_checkpoint_is_found_by_its_name() -> None:
-    found = find_checkpoint("bert-base-uncased")
-    assert found is not None
-    assert (found.repo, found.licence) == ("google-bert/bert-base-uncased", "apache-2.0")
-    assert found.weight_bytes == 440_000_000
-    assert find_checkpoint("nobody/nothing") is None

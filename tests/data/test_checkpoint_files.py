@@ -246,16 +246,6 @@ def watched(toy: Path, tmp_path: Path, *kinds: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_no_entry_opens_a_file(toy: Path, tmp_path: Path) -> None:
-    """No entry opens a file, however it names one; transformers itself would open it."""
-    found = watched(toy, tmp_path, "BertTokenizer")
-    assert found["opened"] == []
-    assert found["watch_works"]
-    assert found["loaded"] > 20
-    assert found["refused"] > 200
-
-
-@pytest.mark.long
 def test_no_entry_of_any_tokenizer_opens_a_file(toy: Path, tmp_path: Path) -> None:
     found = watched(toy, tmp_path)
     assert found["opened"] == []

@@ -11,15 +11,11 @@ import pytest
 from datasets import ClassLabel
 
 from finetune import text_hashes
-from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import checks, dataset_cache, sources, splits
+from finetune.config import RunConfig
+from finetune.data import checks, sources, splits
 from finetune.errors import DataError
-from finetune.jobs import terminal
-from finetune.runs import events
-from finetune.tasks.classes import LabelEncoder
-from finetune.tasks.single_label import SingleLabel
 from finetune.uploads import Uploads
-from tests.support.uploads import Row, pairs, some, texts, upload
+from tests.support.uploads import Row, pairs, some, texts
 
 
 def test_the_bundled_pairs_have_one_shape_and_come_from_the_cache_the_second_time(
@@ -53,56 +49,6 @@ def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
         fingerprint(row, max_train_samples=29), fingerprint(row, positive_label="0"),
     ]  # fmt: skip
     assert len({first, *others}) == 5
-
-
-def test_labels_are_kept_in_any_type_and_shape(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Numbers(LabelEncoder):
-        no_labels = np.zeros((0, 2), np.float32)
-
-        def code(self, cell: Any) -> Any:
-            return np.array([cell, 0.5], np.float32)
-
-    monkeypatch.setattr(SingleLabel, "encoder", lambda self, *arguments: Numbers(*arguments))
-    config = RunConfig(dataset=upload(tmp_path, "a,b,label", some(2500), some(3), ()))
-    keys = dataset_cache.read_dataset(config, tmp_path).hashes("train")
-    assert keys.label.dtype == np.float32
-    np.testing.assert_array_equal(keys.label, [(n % 2, 0.5) for n in range(2500)])
-    rows = keys[np.array([2499, 0])]
-    assert rows.label.tolist() == [[1, 0.5], [0, 0.5]]
-    assert rows.line.tolist() == [2501, 2]
-
-
-def test_columns_can_be_chosen(tmp_path: Path) -> None:
-    rows = [(n % 2, f"x {n}", f"y {n}", f"z {n}") for n in range(20)]
-    values: dict[str, Any] = {"sentence1_column": "r", "label_column": "w"}
-
-    def train(sentence2_column: str) -> Any:
-        values["sentence2_column"] = sentence2_column
-        return pairs(tmp_path, "w,p,q,r", train=rows, **values).splits["train"]
-
-    assert set(texts(train("p"))) < {(row[3], row[1]) for row in rows}
-    assert train(NO_COLUMN).column_names == ["sentence1", "label"]
-    for column, message in (("v", "train.* has no column 'v'; it has w, p, q, r"),
-                            ("r", "chosen twice: r, r")):  # fmt: skip
-        with pytest.raises(DataError, match=message):
-            train(column)
-
-
-def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> None:
-    rows = some(20)
-    first, second, label = rows[0]
-    loaded = pairs(
-        tmp_path,
-        train=rows,
-        validation=[(second, f"{first}!".upper(), label), *some(24)[20:]],
-    )
-    event = events.Prepared(
-        train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
-        labels=["0", "1"], parameters=1, precision="no", data=loaded.facts,
-    )  # fmt: skip
-    assert "warning: 1 training pairs stand in validation too" in terminal.describe_event(event)
 
 
 def test_what_is_incomplete_doubled_or_leaked_is_left_out(tmp_path: Path) -> None:

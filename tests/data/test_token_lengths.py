@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import Dataset
 
 from finetune.config import RunConfig
-from finetune.data import catalog, checkpoints, dataset_cache, token_lengths
+from finetune.data import catalog, dataset_cache, token_lengths
 from tests.support.uploads import upload
 
 
@@ -48,21 +47,3 @@ def test_a_part_of_many_rows_is_measured_and_its_shape_is_theirs(
         assert fewest <= lengths.rows <= most
         longer = sum(count for low, _, count in lengths.bins if low >= 10) / lengths.rows
         assert longer == pytest.approx(0.5, abs=0.15)
-
-
-def test_what_cannot_be_read_is_noted(tmp_path: Path) -> None:
-    tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.write_text("[]")
-    for path in (catalog.BUNDLED_PAIRS / "train.csv", tmp_path / "gone.arrow"):
-        lengths = token_lengths.measure_lengths(path, tokenizer)
-        assert lengths.note
-        assert lengths.longest == 0
-    assert token_lengths.tokenizer_file("somebody/nothing") is None
-
-
-def test_rows_of_long_sentences_go_to_the_tokenizer_a_few_at_a_time() -> None:
-    short = Dataset.from_dict({"sentence1": ["a b"] * 5, "sentence2": ["c"] * 5, "label": [0] * 5})
-    long = Dataset.from_dict({"sentence1": ["a " * 10**6, "b"]})
-    assert checkpoints.rows_at_once(short, 20_000) == 1000
-    assert checkpoints.rows_at_once(long, 20_000) == 2**22 // 20_000
-    assert checkpoints.rows_at_once(long, 10**7) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import finetune
-from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.data import checkpoints, checks, token_lengths
+from finetune.data import checkpoints
 from finetune.data.catalog import BUNDLED_PAIRS
-from finetune.data.token_lengths import TokenizerFit, measure_fit
-from finetune.uploads import Uploads
+from finetune.data.token_lengths import measure_fit
 
 TEXTS = {
     "German": "Die Krankenschwester bedankte sich beim Fahrer, weil der Wagen schnell kam.",
@@ -92,31 +89,3 @@ def test_a_tokenizer_that_knows_a_language_by_characters_or_words_is_not_accused
     fit = measure_fit(known, [" ".join(words)] * 2)
     assert fit is not None
     assert not fit.is_poor
-
-
-@pytest.mark.parametrize(
-    ("fit", "words"),
-    [
-        (TokenizerFit("LATIN", 3.94, 0.5, 0), "splits your words into 3.9 pieces"),
-        (TokenizerFit("THAI", 40, 2.5, 0), "splits your characters into 2.5 pieces"),
-        (TokenizerFit("CJK", 9, 1.0, 0.8), "does not know 80% of your text"),
-    ],
-)
-def test_the_finding_says_how_and_offers_a_multilingual_one(fit: TokenizerFit, words: str) -> None:
-    (finding,) = token_lengths.findings(fit, BUNDLED_CHECKPOINT)
-    assert words in finding.title
-    assert [remedy.field for remedy in finding.remedies] == ["checkpoint"]
-    (other,) = token_lengths.findings(fit, "bert-base-uncased")
-    assert other.remedies[0].value != finding.remedies[0].value  # of the same size
-    assert not [*token_lengths.findings(None, BUNDLED_CHECKPOINT)]
-
-
-def test_a_check_warns_of_a_file_in_another_language(tmp_path: Path) -> None:
-    words = TEXTS["German"].split()
-    with (tmp_path / "train.csv").open("w", encoding="utf-8", newline="") as file:
-        rows = [(" ".join(words[n % 5 :]), " ".join(words[n % 7 :]), n % 2) for n in range(60)]
-        csv.writer(file).writerows([("a", "b", "label"), *rows])
-    dataset = Uploads(tmp_path / "uploads").add({"train": tmp_path / "train.csv"})
-    report = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
-    assert "language" in {finding.kind for finding in report.findings}
-    assert not report.blocked

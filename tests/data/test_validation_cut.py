@@ -15,8 +15,6 @@ from finetune.data.dataset_cache import RowHashes
 from finetune.data.validation_cut import cut_validation
 from tests.support.uploads import Row, pairs, texts, upload
 
-CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
-
 
 def hashes(rows: list[tuple[int, int, int]]) -> RowHashes:
     """Make hashes from rows of first sentence, second sentence and class, each a number."""
@@ -55,14 +53,6 @@ def test_rows_of_one_sentence_in_many_pairs_are_cut_by_class_and_it_is_said(tmp_
     name = upload(tmp_path, "sentence1,sentence2,label", rows, (), ())
     report = checks.check_pairs(RunConfig(dataset=name, checkpoint=str(tmp_path)), tmp_path)
     assert next(f for f in report.findings if f.kind == "shared").count == 54
-
-
-@pytest.mark.skipif(not CASES.is_dir(), reason="the shared cases are not here")
-def test_the_shared_file_of_hubs_is_cut_by_class(tmp_path: Path) -> None:
-    lines = (CASES / "33" / "hub.csv").read_text(encoding="utf-8").splitlines()[1:]
-    loaded = pairs(tmp_path, train=[line.split(",") for line in lines])  # type: ignore[misc]
-    assert loaded.counts == {"train": [486, 54], "validation": [54, 6]}
-    assert not set(texts(loaded.splits["train"])) & set(texts(loaded.splits["validation"]))
 
 
 def test_groups_of_one_class_and_of_two_meet_both_shares() -> None:

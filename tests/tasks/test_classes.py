@@ -83,10 +83,6 @@ def test_labels_are_changed(changes: dict[str, str], names: list[str], numbers: 
     assert classify(["spam", "Spam", "spamm", "ham"], changes) == (names, numbers)
 
 
-def test_labels_that_mean_no_agreement_can_be_kept() -> None:
-    assert classify(["a", "b", "-"], {"-": "-"}) == (["-", "a", "b"], [1, 2, 0])
-
-
 def test_changes_of_labels_are_written_as_words() -> None:
     config = RunConfig(label_map="spamm=spam 'very bad=bad' n/a= a=b=c")
     assert config.changed_labels == {"spamm": "spam", "very bad": "bad", "n/a": "", "a=b": "c"}
@@ -186,79 +182,9 @@ def test_a_rare_class_holds_training_back_until_it_is_answered(tmp_path: Path) -
         assert sum(len(split) for split in pairs.splits.values()) == rows
 
 
-@pytest.mark.parametrize("answer", [{"rare_classes": "leave_out"}, {"label_map": "eggs="}])
-def test_an_answer_is_told_and_can_be_taken_back(tmp_path: Path, answer: dict[str, str]) -> None:
-    report = check(tmp_path, [*SPAM, "eggs"], validation=SPAM, **answer)
-    assert report.labels == ["ham", "spam"]
-    assert report.splits[0].left_out == {"the label is no class": 1}
-    kind = next(iter(answer)).replace("_", "-")
-    told = found(report, kind)
-    assert told.done
-    assert told.remedies[0].field == next(iter(answer))
-    assert told.remedies[0].value == getattr(RunConfig(), told.remedies[0].field)
-
-
 def test_a_class_of_validation_only_is_asked_about(tmp_path: Path) -> None:
     report = check(tmp_path, SPAM, validation=[*SPAM, "eggs"])
     assert "'eggs' (0)" in report.blocked[0].title
     assert report.blocked[0].rows == {"validation": [122]}
     report = check(tmp_path, SPAM, validation=[*SPAM, "eggs"], rare_classes="leave_out")
     assert [split.rows for split in report.splits] == [120, 120]
-
-
-def test_a_change_of_a_label_that_is_not_there_is_said(tmp_path: Path) -> None:
-    report = check(tmp_path, SPAM, validation=SPAM, label_map="spamm=spam")
-    assert report.blocked[0].kind == "label-map"
-    assert "spamm" in report.blocked[0].title
-
-
-def test_labels_that_look_alike_are_one_class_and_it_is_told(tmp_path: Path) -> None:
-    labels = [COMPOSED, DECOMPOSED, COMPOSED, "nicht"] * 30
-    report = check(tmp_path, labels, validation=labels)
-    assert report.labels == [COMPOSED, "nicht"]
-    told = found(report, "spellings")
-    assert (told.severity, told.count) == ("notes", 60)
-    assert told.rows["train"] == [3 + 4 * n for n in range(30)]
-
-
-def test_labels_that_differ_in_case_only_are_a_question(tmp_path: Path) -> None:
-    labels = ["spam", "ham", "spam", "Spam"] * 30
-    report = check(tmp_path, labels, validation=labels)
-    asked = found(report, "case")
-    assert (asked.severity, asked.count) == ("warns", 60)
-    one, two = (str(remedy.value) for remedy in asked.remedies)
-    report = check(tmp_path, labels, validation=labels, label_map=one)
-    assert report.labels == ["ham", "spam"]
-    assert "case" not in {finding.kind for finding in report.findings}
-    assert check(tmp_path, labels, validation=labels, label_map=two).labels == [
-        "ham", "spam", "Spam",
-    ]  # fmt: skip
-    words = ["yes", "No", "YES", "no"] * 30
-    report = check(tmp_path, words, validation=words)
-    assert "case" not in {finding.kind for finding in report.findings}
-
-
-def test_rows_without_agreement_are_told_and_can_be_a_class(tmp_path: Path) -> None:
-    labels = ["entailment", "neutral", "entailment", "-"] * 30
-    report = check(tmp_path, labels, validation=labels)
-    told = found(report, "no-agreement")
-    assert (told.count, report.labels) == (60, ["neutral", "entailment"])
-    assert report.splits[0].left_out == {"the label is no class": 30}
-    kept = check(tmp_path, labels, validation=labels, label_map=str(told.remedies[0].value))
-    assert kept.labels == ["-", "entailment", "neutral"]
-
-
-def test_several_labels_in_a_row_are_told(tmp_path: Path) -> None:
-    labels = ["a;b", "a", "b;c", "c"] * 30
-    assert "'a;b'" in found(check(tmp_path, labels, validation=labels), "several-labels").title
-
-
-def test_texts_in_place_of_classes_are_no_classes(tmp_path: Path) -> None:
-    labels = [f"text {n // 3 * 2 + n % 3 // 2} in place of a class" for n in range(90)]
-    report = check(tmp_path, labels, sentence1_column="text", label_column="label")
-    assert report.blocked[0].kind == "too-many-classes"
-    assert "'label' has 60 different values" in report.blocked[0].title
-    config = RunConfig(dataset=upload(tmp_path, "text,label", [
-        (f"text {n}", label) for n, label in enumerate(labels)], (), ()))  # fmt: skip
-    with pytest.raises(DataError, match="texts or ids rather than classes"):
-        splits.load_pairs(config.changed(label_column="label"), tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,35 +12,22 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.stats
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from finetune.cli.judge import evaluate
 from finetune.config import RunConfig
 from finetune.data import catalog, checks, splits
 from finetune.data.check_report import CheckReport
 from finetune.errors import ConfigError, DataError
-from finetune.evaluation import baselines, report
 from finetune.findings import Finding
-from finetune.inference import decision_rule
-from finetune.inference.scorer import Scorer
-from finetune.jobs import train
-from finetune.metrics.example_metrics import conformal_margin
-from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
 from finetune.tasks import cells
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
 from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import model
-from finetune.ui.html import render
 from tests.support import trainer, uploads
 from tests.support.graded import graded_rows
 from tests.support.hub import LoopbackHub
-from tests.support.judging import SIDES, judged, write_csv
-from tests.support.training import evaluations, fit, losses, work_in_this_process
+from tests.support.training import evaluations, fit, losses
 
 HEAD = "sentence1,sentence2,score"
 TARGET = Target((), task=REGRESSION, low=0.0, high=5.0)
@@ -63,9 +49,6 @@ def found(checked: CheckReport, kind: str) -> Finding | None:
     return next((finding for finding in checked.findings if finding.kind == kind), None)
 
 
-# 1. Reading
-
-
 @pytest.mark.parametrize(
     ("text", "number"),
     [
@@ -81,20 +64,6 @@ def found(checked: CheckReport, kind: str) -> Finding | None:
 )  # fmt: skip
 def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None) -> None:
     assert cells.to_number(text) == number
-
-
-@pytest.mark.parametrize(
-    ("numbers", "decimal"),
-    [
-        ("250 981 1,022 12,400", "."), ("250 981 1.022 12.400", ","), ("1,022 1500", ","),
-        ("1.022 1500", "."), ("1,125 3 4,875", ""), ("1.125 3 4.875", "."), ("1,125 2,250", ""),
-        ("1,022 2.5", "."), ("1.022 2,5", ","), ("1,022 0,5 2.5", ""), ("1,022 1.022", ""),
-        ("4 5", "."), ("2,5", ","), ("1'022 5", "."),
-    ],
-)  # fmt: skip
-def test_the_whole_column_says_what_precedes_decimals(numbers: str, decimal: str) -> None:
-    read = [cells.read_number(number) for number in numbers.split()]
-    assert cells.find_decimal(np.array([number[:3] for number in read if number])) == decimal
 
 
 @pytest.mark.parametrize(
@@ -119,67 +88,6 @@ def test_the_whole_column_says_what_precedes_decimals(numbers: str, decimal: str
 )
 def test_scores_are_recognised(cells: list[Any], task: str) -> None:
     assert recognise(cells).name == task
-
-
-def test_what_is_no_number_is_named_and_left_out(tmp_path: Path) -> None:
-    labels = ["3,8", "4,2", "n/a", "unclear", "0,6", "", "1,9", "2,2"] * 8
-    checked = check(tmp_path, labels, task=REGRESSION)
-    assert not checked.blocked
-    finding = found(checked, "no-number")
-    assert finding is not None
-    assert finding.count == 8 + 4
-    assert {example.label for example in finding.examples} == {"unclear"}
-    assert finding.rows["train"][:2] == [5, 13]
-    left_out = checked.splits[0].left_out
-    assert left_out == {"the label is missing": 16, "the label is no number": 8}
-    assert checked.labels == []
-
-
-@pytest.mark.parametrize("values", [{"task": REGRESSION}, {"score_cut": "3"}])
-def test_texts_are_no_scores(tmp_path: Path, values: dict[str, Any]) -> None:
-    checked = check(tmp_path, ["billing", "login"] * 20, **values)
-    (blocked,) = checked.blocked
-    assert "No cell of the column 'score' is a number: billing, login." in blocked.title
-
-
-def test_a_metric_of_another_task_is_told(tmp_path: Path) -> None:
-    labels = [f"{n % 50 / 10:.1f}" for n in range(100)]
-    note = found(check(tmp_path, labels, metric_for_best_model="f1"), "other-metric")
-    assert note is not None
-    assert "is f1, which is not measured here: pearson chooses" in note.title
-    for name in ("auto", "loss", "rmse"):
-        assert found(check(tmp_path, labels, metric_for_best_model=name), "other-metric") is None
-
-
-def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
-    stars = [n % 5 + 1 for n in range(60)]
-    asked = check(tmp_path, stars, "stars")
-    question = found(asked, "score")
-    assert asked.task == "single_label_classification"
-    assert question is not None
-    assert "1 to 5" in question.title
-    assert not question.done
-    values = {remedy.field: remedy.value for remedy in question.remedies}
-    assert [remedy.value for remedy in question.remedies] == [REGRESSION, asked.task]
-    assert set(values) == {"task"}
-    for chosen in (REGRESSION, asked.task):
-        checked = check(tmp_path, stars, "stars", task=chosen)
-        answered = found(checked, "score")
-        assert checked.task == chosen
-        assert answered is not None
-        assert answered.done
-        assert [remedy.value for remedy in answered.remedies] == [""]
-
-
-def test_many_numbers_that_repeat_are_asked_about(tmp_path: Path) -> None:
-    asked = check(tmp_path, [101 + 13 * (n % 30) for n in range(600)], "label")
-    assert len(asked.labels) == 30
-    assert found(asked, "score") is not None
-
-
-@pytest.mark.parametrize("labels", [[n % 3 for n in range(60)], ["a", "b", "c"] * 20])
-def test_plain_classes_are_not_asked_about(tmp_path: Path, labels: list[Any]) -> None:
-    assert found(check(tmp_path, labels, "label"), "score") is None
 
 
 def test_scores_are_no_classes_unless_they_are_cut(tmp_path: Path) -> None:
@@ -258,9 +166,6 @@ def test_stsb_is_offered_and_read(hub: LoopbackHub, tmp_path: Path) -> None:
     assert (loaded.target.task, loaded.target.low, loaded.target.high) == (REGRESSION, 0.0, 5.0)
 
 
-# 2. Training
-
-
 def test_it_trains_as_the_trainer_does(
     toy_config: RunConfig, still_checkpoint: Path, pairs: splits.Pairs, tmp_path: Path
 ) -> None:
@@ -290,77 +195,6 @@ def test_it_trains_as_the_trainer_does(
     )
 
 
-@pytest.fixture
-def run(
-    store: RunStore, toy_config: RunConfig, pairs: splits.Pairs, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Run:  # fmt: skip
-    """A finished run of scores."""
-    work_in_this_process(monkeypatch)
-    store.root.mkdir()
-    dataset = uploads.upload(store.root, HEAD, graded_rows(64), graded_rows(24, 1), ())
-    config = toy_config.changed(dataset=dataset, eval_steps=8, mixed_precision="no")
-    made = store.create(config)
-    train.carry_out_run(made, lambda event: None)
-    return made
-
-
-def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(
-    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = run.state()
-    assert state.status == "finished", state
-    assert state.prepared is not None
-    target = state.prepared.target
-    assert (target.names, target.task, target.low, target.high) == ((), REGRESSION, 0.0, 5.0)
-    # 1. The evaluation
-    study = report.evaluate_run(run, state)
-    best = state.best
-    assert best is not None
-    measured_of = study.analysis.scores
-    assert {name: score.value for name, score in measured_of.items()} == pytest.approx(
-        {name: value for name, value in best.metrics.items() if name != "loss"}, abs=1e-6
-    )
-    details = study.analysis.details
-    assert details.density.sum() == details.error_counts.sum() == len(study.truth) == 24
-    off = np.abs(study.answers - study.truth)
-    assert details.worst[0] == off.argmax()
-    margin = conformal_margin(study.answers - study.truth)
-    assert decision_rule.read_rule(run.best).margin == pytest.approx(margin, rel=1e-5)
-    # 2. The baselines: a constant, and words
-    assert state.baselines["always the mean"]["pearson"] == 0
-    assert state.baselines[baselines.TFIDF]["mae"] > 0
-    # 3. Both orders, and a file of scores
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the command sets them
-        monkeypatch.setenv(name, "1")
-    assert evaluate(["--run", str(run.folder)]) == 0
-    said = json.loads(capsys.readouterr().out)
-    order = report.evaluate_run(run, state).analysis.order
-    assert order is not None
-    assert said == {"pairs": 24, "mean change": pytest.approx(order.difference)}
-    rows = [(one, other, str(score)) for one, other, score in graded_rows(30, 2)]
-    file = write_csv(run.folder / "more.csv", [(*SIDES, "label"), *rows])
-    predicted = judged(run, file, run.folder / "out.csv")
-    assert predicted["scores"].keys() == measured_of.keys()
-    assert "confusion" not in predicted
-    # 4. The model by itself, as transformers loads it
-    saved = AutoModelForSequenceClassification.from_pretrained(run.best)
-    ask = pipeline(
-        "text-classification",
-        model=saved,
-        tokenizer=AutoTokenizer.from_pretrained(run.best),
-        function_to_apply="none",
-    )
-    assert study.table is not None
-    rows = study.table.select(["sentence1", "sentence2"]).to_pylist()
-    answered = [ask({"text": row["sentence1"], "text_pair": row["sentence2"]}) for row in rows]
-    assert [one["score"] for one in answered] == pytest.approx(study.answers.tolist(), abs=1e-4)
-    assert Scorer(run.best, 32).target == target
-    # A CrossEncoder, which reads this, puts no sigmoid behind the only output.
-    activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    assert saved.config.sentence_transformers == activation
-
-
 def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(
     toy_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -371,9 +205,6 @@ def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(
     for name in ("classifier.weight", "classifier.bias"):
         assert torch.equal(again.state_dict()[name], scored.state_dict()[name])
     assert "its output layer is kept" in kept.text
-
-
-# 3. Answers
 
 
 def test_an_answer_is_a_score_with_its_interval() -> None:
@@ -408,12 +239,6 @@ def test_cells_of_another_file_are_on_a_side_of_the_cut() -> None:
     assert known.tolist() == [True] * 6 + [False] * 2
 
 
-def test_every_answer_is_counted() -> None:
-    values = np.array([-1, -0.5, 0.01, 0.2, 3, 5, 6], np.float32)
-    target = Target((), task=REGRESSION, low=0.01, high=5.0)
-    assert sum(Regression().counted(values, target).values()) == len(values)
-
-
 def test_details_are_of_every_example() -> None:
     draw = np.random.default_rng(0)
     truth = draw.uniform(0, 5, 400).astype(np.float32)
@@ -437,18 +262,3 @@ def test_similarity_is_scaled_to_the_scores() -> None:
     similarity = np.linspace(0.2, 1, 30).astype(np.float32)
     answers = Regression().by_similarity(similarity, 5 * similarity - 1, similarity[:3], TARGET)
     assert answers == pytest.approx(5 * similarity[:3] - 1, abs=1e-5)
-
-
-def test_the_best_baseline_of_an_error_is_the_smallest() -> None:
-    measured = {"mae": 0.5, "pearson": 0.9, "spearmanr": 0.9, "rmse": 0.6, "loss": 0.4}
-    summary = RunSummary().fold([
-        events.Prepared(
-            train_examples=9, validation_examples=9, steps_per_epoch=3, total_steps=3, labels=[],
-            parameters=1, precision="no", task=REGRESSION,
-        ),
-        events.Evaluated(step=3, epoch=1, metrics=measured, seconds=1, best=True),
-        events.BaselinesMeasured(baselines={"a": {"mae": 0.7}, "b": {"mae": 1.4}}),
-    ])  # fmt: skip
-    cards = str(render("run_cards.html", summary=summary, remark=None, kept=None, config=None))
-    assert "best baseline 0.700" in cards
-    assert "1.400" not in cards
