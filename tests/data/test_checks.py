@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,18 +52,6 @@ def test_leakage_is_found_in_either_order_with_a_remedy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "severity", "points"), [(40, "warns", "15"), (92, "warns", "10"), (100, "notes", "10")]
-)
-def test_a_validation_split_too_small_to_tell_anything_is_said(
-    tmp_path: Path, rows: int, severity: str, points: str
-) -> None:
-    finding = by_kind(check(tmp_path, some(120), held_out(rows)))["few-validation"]
-    assert finding.severity == severity
-    assert f"Only {rows} validation rows" in finding.title
-    assert f"\u00b1{points} points" in finding.title
-
-
-@pytest.mark.parametrize(
     ("counts", "severity"), [((32, 68), "notes"), ((95, 5), "warns"), ((20, 20, 60), "notes")]
 )
 def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
@@ -81,16 +68,6 @@ def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
     assert f"F1 {report.majority['f1']:.3f} and MCC 0" in finding.action
     assert ("class_weights" in finding.action) == (severity == "warns")
     assert "Macro F1 and MCC" in finding.action
-
-
-def test_which_class_is_positive_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
-    train: list[Any] = [(a, b, ("other", "dup")[int(label)]) for a, b, label in some(120)]
-    asked = check(tmp_path, train, train).question
-    assert asked is not None
-    assert [remedy.value for remedy in asked.remedies] == ["dup", "other"]
-    report = check(tmp_path, train, train, positive_label="dup")
-    assert (report.question, report.positive_label) == (None, "dup")
-    assert by_kind(report)["positive"].remedies[0].value == ""
 
 
 def test_lengths_are_those_of_the_tokenizer(tmp_path: Path, toy_checkpoint: Path) -> None:

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import scipy.stats
 import torch
 
 from finetune.config import RunConfig
-from finetune.data import catalog, checks, splits
-from finetune.data.check_report import CheckReport
-from finetune.errors import ConfigError, DataError
-from finetune.findings import Finding
+from finetune.data import splits
 from finetune.tasks import cells
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
-from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import model
 from tests.support import trainer, uploads
 from tests.support.graded import graded_rows
-from tests.support.hub import LoopbackHub
 from tests.support.training import evaluations, fit, losses
 
 HEAD = "sentence1,sentence2,score"
@@ -36,17 +28,6 @@ TARGET = Target((), task=REGRESSION, low=0.0, high=5.0)
 @pytest.fixture
 def pairs(tmp_path: Path) -> splits.Pairs:
     return uploads.pairs(tmp_path, HEAD, train=graded_rows(64), validation=graded_rows(24, 1))
-
-
-def check(folder: Path, labels: list[Any], name: str = "score", **values: Any) -> CheckReport:
-    rows = [(f"text {n} of many", label) for n, label in enumerate(labels)]
-    validation = rows[: len(rows) // 2]
-    dataset = uploads.upload(folder, f"text,{name}", rows, validation, ())
-    return checks.check_pairs(RunConfig(dataset=dataset).changed(**values), folder)
-
-
-def found(checked: CheckReport, kind: str) -> Finding | None:
-    return next((finding for finding in checked.findings if finding.kind == kind), None)
 
 
 @pytest.mark.parametrize(
@@ -66,104 +47,12 @@ def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None)
     assert cells.to_number(text) == number
 
 
-@pytest.mark.parametrize(
-    ("cells", "task"),
-    [
-        (["3.8", "4.2", "0.6", "5.0", "1.25"], REGRESSION),
-        (["3,8", "4,2", "0,6", ""], REGRESSION),
-        (["0%", "50%", "100%"], REGRESSION),
-        (["50%", "100%"], "single_label_classification"),
-        (["1,000", "5,000", "250"], REGRESSION),
-        ([3.8, 4.2, 0.6, None], REGRESSION),
-        ([n * 7 + 3 for n in range(60)], REGRESSION),  # prices
-        (["1", "2", "3", "4", "5"], "single_label_classification"),  # stars
-        ([1.0, 2.0, 3.0, 4.0, 5.0], "single_label_classification"),
-        ([0.0, 0.5, 1.0], "single_label_classification"),
-        (list(range(77)), "single_label_classification"),  # numbers of classes
-        ([n for n in range(150) if n % 7], "single_label_classification"),
-        ([101 + 13 * (n % 30) for n in range(600)], "single_label_classification"),  # codes
-        (["3.8", "4.2", "bad", "0.6"], "single_label_classification"),
-        ([], "single_label_classification"),
-    ],
-)
-def test_scores_are_recognised(cells: list[Any], task: str) -> None:
-    assert recognise(cells).name == task
-
-
-def test_scores_are_no_classes_unless_they_are_cut(tmp_path: Path) -> None:
-    rows = [(f"text {n}", f"{n % 50 / 10:.1f}".replace(".", ",")) for n in range(200)]
-    dataset = uploads.upload(tmp_path, "text,score", rows, (), ())
-    config = RunConfig(dataset=dataset, task="single_label_classification")
-    with pytest.raises(DataError, match=r"fractions.*scores, not classes"):
-        splits.load_pairs(config, tmp_path)
-    plain = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
-    offered = found(plain, "cut")
-    assert offered is not None
-    assert [(remedy.field, remedy.value) for remedy in offered.remedies] == [("score_cut", "2.45")]
-    cut = RunConfig(dataset=dataset, score_cut="4,0")
-    checked = checks.check_pairs(cut, tmp_path)
-    assert checked.labels == ["below 4", "from 4"]
-    assert np.sum([split.classes for split in checked.splits], axis=0).tolist() == [160, 40]
-    loaded = splits.load_pairs(cut, tmp_path)
-    assert loaded.target == Target(("below 4", "from 4"), 1, decimal=",")
-    with pytest.raises(ConfigError, match="score_cut must be a number"):
-        RunConfig(score_cut="high")
-
-
-def test_doubtful_scores_are_reported(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    labels = [*draw.normal(3, 0.5, 79).round(3), 400.0]
-    outliers = found(check(tmp_path, labels), "outliers")
-    assert outliers is not None
-    assert outliers.rows == {"train": [81]}
-    constant = check(tmp_path, [2.5] * 20, task=REGRESSION)
-    assert "one score, 2.5" in constant.blocked[0].title
-    with pytest.raises(DataError, match=r"one score, 2\.5"):
-        uploads.pairs(tmp_path, HEAD, train=[("a", "b", 2.5)] * 9, task=REGRESSION)
-    low, high = ([(f"t{n}", value) for n, value in enumerate(draw.normal(at, 1, 60))]
-                 for at in (0, 9))  # fmt: skip
-    dataset = uploads.upload(tmp_path, "text,score", low, high, ())
-    checked = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
-    beyond = found(checked, "range")
-    assert beyond is not None
-    assert beyond.count == 60
-    assert found(checked, "distribution") is not None
-    twice = [("same text", 3.1), ("same text", 3.4), *((f"text {n}", n / 7) for n in range(40))]
-    dataset = uploads.upload(tmp_path, "text,score", twice, low, ())
-    rated = found(checks.check_pairs(RunConfig(dataset=dataset), tmp_path), "conflicts")
-    assert rated is not None
-    assert (rated.title, rated.count) == ("The same pair has different scores", 2)
-
-
 def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> None:
     rows = [(f"text {n}", n / 1000) for n in range(1000)]
     cut = uploads.pairs(tmp_path, "text,score", train=rows).splits["validation"]
     found = np.histogram(cut["label"], np.linspace(0, 1, 11))[0]
     assert found.sum() == 100
     assert set(found) <= {9, 10, 11}
-
-
-def test_stsb_is_offered_and_read(hub: LoopbackHub, tmp_path: Path) -> None:
-    assert "GLUE STS-B (Hub)" in [entry.label for entry in catalog.DATASETS]
-    paths = "".join(
-        f"  - split: {split}\n    path: stsb/{split}.parquet\n"
-        for split in ("train", "validation", "test")
-    )
-    card = f"---\nconfigs:\n- config_name: stsb\n  data_files:\n{paths}---\n"
-    files = {"README.md": card.encode()}
-    for split, rows in {"train": 40, "validation": 12, "test": 6}.items():
-        first, second, labels = zip(*graded_rows(rows, rows), strict=True)
-        scores = pa.array([-1.0] * rows if split == "test" else labels, pa.float32())
-        columns = {"sentence1": first, "sentence2": second, "label": scores, "idx": range(rows)}
-        out = pa.BufferOutputStream()
-        pq.write_table(pa.table({name: pa.array(cells) for name, cells in columns.items()}), out)
-        files[f"stsb/{split}.parquet"] = out.getvalue().to_pybytes()
-    hub.add_repo("nyu-mll/glue", "dataset", files)
-    loaded = splits.load_pairs(RunConfig(dataset="glue/stsb"), tmp_path)
-    assert {name: len(split) for name, split in loaded.splits.items()} == {
-        "train": 40, "validation": 12,
-    }  # fmt: skip
-    assert (loaded.target.task, loaded.target.low, loaded.target.high) == (REGRESSION, 0.0, 5.0)
 
 
 def test_it_trains_as_the_trainer_does(

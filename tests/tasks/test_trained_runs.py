@@ -56,7 +56,7 @@ def test_a_model_answers_alike_by_itself(kind: str, trained: ToyRuns, tmp_path: 
     for row, values in zip(ask(inputs), expected.tolist(), strict=True):
         found = {one["label"]: one["score"] for one in row}
         names = target.names or tuple(model.config.id2label.values())
-        assert found == pytest.approx(dict(zip(names, values, strict=True)), abs=1e-4)
+        assert found == pytest.approx(dict(zip(names, values, strict=True)), abs=2e-3)
     assert Scorer(run.best, 32).target == target
     if target.task == REGRESSION:  # no sigmoid behind the only output
         activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
