@@ -96,32 +96,3 @@ def test_what_is_written_comes_back_or_is_told(
             assert (found, bad) == (rows, [])
 
     comes_back()
-
-
-@pytest.mark.parametrize(
-    "texts", [[('"soup', "x"), ("a", 'x"')], [('"soup x"', "x"), ("a", '"x"')], [('"soup', 'x"')]]
-)
-def test_quotes_that_only_look_like_pairs_are_read_or_told(
-    texts: list[tuple[str, str]], tmp_path: Path
-) -> None:
-    rows = plain_rows(30)
-    for n, pair in enumerate(texts):
-        rows[(7 * n + 3) % 30][:2] = pair
-    write(tmp_path / "a.tsv", rows, "joined", "\t", {})
-    found, bad, told = read(tmp_path / "a.tsv")
-    assert found == rows or bad or "quotes" in told
-    assert read(tmp_path / "a.tsv", quote="none")[:2] == (rows, [])
-
-
-@pytest.mark.parametrize("broken", ['"un" ', '"un""closed,"'])
-def test_one_broken_line_does_not_make_quotation_marks_of_all_the_others_text(
-    tmp_path: Path, broken: str
-) -> None:
-    rows = plain_rows(60)
-    lines = [f'"{first}","{second}",{label}' for first, second, label in rows]
-    lines[30] = broken + lines[30][1:]
-    path = tmp_path / "a.csv"
-    path.write_text("\n".join([",".join(NAMES), *lines]))
-    found, bad, told = read(path)
-    assert [row for row in found if row in rows] == rows[:30] + rows[31:]
-    assert bad == [32] or "quotes" in told

@@ -1,93 +1,22 @@
-"""Files that are made here because they are large or odd: each is read or refused, none hangs."""
+"""Lines and rows as editors and spreadsheets count them; what no file of `test_files` can show."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import openpyxl  # type: ignore[import-untyped]
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data import csv_cells, quoting, splits, table_formats
+from finetune.data import csv_cells, quoting, table_formats
 from finetune.data.table import ReadOptions
 from finetune.errors import DataError
-from tests.support.uploads import upload_file
 
 GOOD = "sentence1,sentence2,label\n" + "the cat,a cat,1\nthe cat,no cat,0\n" * 20
-
-
-def far_cell() -> bytes:
-    """Make a small workbook with a cell at the far corner of its sheet."""
-    book, buffer = openpyxl.Workbook(), io.BytesIO()
-    book.active.append(["a", "b"])
-    book.active["XFD1048576"] = "x"
-    book.save(buffer)
-    return buffer.getvalue()
-
-
-def open_document(manifest: str, **files: str) -> bytes:
-    """Make an OpenDocument sheet of parts of its XML, without their namespaces."""
-    buffer = io.BytesIO()
-    urn = "urn:oasis:names:tc:opendocument:xmlns"
-    spaces = " ".join(
-        f'xmlns:{name}="{urn}:{name}:1.0"' for name in ("manifest", "office", "table", "text")
-    )
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
-        whole = f"<manifest:manifest {spaces}>{manifest}</manifest:manifest>"
-        packed.writestr("META-INF/manifest.xml", whole)
-        for name, body in files.items():
-            root = "office:document-content"
-            packed.writestr(f"{name}.xml", f"<{root} {spaces}>{body}</{root}>")
-    return buffer.getvalue()
-
-
-def repeated(rows: int = 1, cells: int = 1) -> bytes:
-    """A sheet that stores a row, or a cell of each row, with the number of its repeats."""
-
-    def row(texts: tuple[str, ...], repeats: int) -> str:
-        columns = [f"<text:p>{text}</text:p></table:table-cell>" for text in texts]
-        start = '<table:table-cell office:value-type="string"'
-        last = f'{start} table:number-columns-repeated="{cells}">{columns.pop()}'
-        body = "".join(f"{start}>{column}" for column in columns) + last
-        return f'<table:table-row table:number-rows-repeated="{repeats}">{body}</table:table-row>'
-
-    body = row(("sentence1", "label"), 1) + row(("the cat", "1"), rows)
-    sheet = f'<table:table table:name="A">{body}</table:table>'
-    spreadsheet = f"<office:spreadsheet>{sheet}</office:spreadsheet>"
-    return open_document("", content=f"<office:body>{spreadsheet}</office:body>")
-
-
-LOCKED = "<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>"
-BOMB = gzip.compress(b"a" * (80 * 2**20))
-
-
-@pytest.mark.parametrize(
-    ("name", "contents", "message"),
-    [
-        ("a.ods", open_document(LOCKED), "protected by a password"),
-        ("a.ods", repeated(rows=1_048_575), "1,048,576 rows in a file of"),
-        ("a.ods", repeated(cells=5000), "has 5,001 columns; at most 4,096"),
-        ("a.csv", f"{'a,' * 5000}\n".encode() * 3, "5,001 columns; at most 4,096"),
-        ("a.xlsx", far_cell(), "could not be read with 1,024 MiB"),
-        ("a.csv.gz", BOMB, "unpacks to more than"),
-        ("a.json", b"[" * 100_000, "is not JSON"),
-    ],
-    ids=["locked", "a row repeated", "a cell repeated", "wide", "far cell", "bomb", "deep"],
-)
-def test_what_would_take_too_much_is_refused(
-    tmp_path: Path, name: str, contents: bytes, message: str
-) -> None:
-    with pytest.raises(DataError, match=message) as caught:
-        splits.load_pairs(upload_file(tmp_path, name, contents), tmp_path)
-    assert caught.value.remedy
 
 
 def test_a_visitor_brings_no_more_by_packing_it(

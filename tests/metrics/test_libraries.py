@@ -162,8 +162,8 @@ def metrics_of_labels_and_scores() -> Pairs:
     """A label that neither occurs nor is given does not count; resamples are ranked anew."""
     truth, answers = labels_of(90)
     yield "labels", catalog.example_scores(answers, truth, OF_LABELS), of_labels(truth, answers)
-    wider = [np.column_stack([part, np.zeros(90)]) for part in (answers, truth)]
-    macro = catalog.example_scores(*wider, OF_LABELS)["macro_f1"]
+    wide_answers, wide_truth = (np.column_stack([part, np.zeros(90)]) for part in (answers, truth))
+    macro = catalog.example_scores(wide_answers, wide_truth, OF_LABELS)["macro_f1"]
     yield "five of six labels", macro, of_labels(truth, answers)["macro_f1"]
     zeros = np.zeros((4, 2))
     nothing = {"micro_f1": 0, "macro_f1": 0, "subset_accuracy": 1, "hamming_loss": 0}
@@ -230,7 +230,7 @@ def curves_and_thresholds() -> Pairs:
 def calibrations() -> Pairs:
     for kind in (np.float16, np.float64):
         for temperature in (0.1, 7.0):
-            logits = logits_of(40, 5)[1].astype(kind)
+            logits: NDArray[np.floating] = logits_of(40, 5)[1].astype(kind)
             shares = calibration.probabilities(logits, temperature)
             yield "softmax", shares, softmax(logits.astype(np.float64) / temperature, axis=1)
     draw = np.random.default_rng(0)
@@ -274,14 +274,14 @@ def intervals_and_tests() -> Pairs:
         yield "McNemar", p, min(1.0, mcnemar(table, exact=True).pvalue)
     draw = np.random.default_rng(0)
     first, second = draw.integers(0, 30, 200), draw.integers(5, 33, 150)
-    counts = [np.bincount(values, minlength=33) for values in (first, second)]
-    found = label_free.counts_test(*counts, ordered=True).distance
+    one, other = (np.bincount(values, minlength=33) for values in (first, second))
+    found = label_free.counts_test(one, other, ordered=True).distance
     yield "Kolmogorov and Smirnov", found, scipy.stats.ks_2samp(first, second).statistic
     for seed in range(5):
         ps = np.random.default_rng(seed).random(6) ** 3 / 4
         yield "Holm", label_free.holm(list(ps)), multipletests(ps, method="holm")[0]
-    sure, right = draw.random(80), draw.random(80) < 0.8
-    curve = abstention.abstention_curve(sure, right, 0.05)
+    sure, hits = draw.random(80), draw.random(80) < 0.8
+    curve = abstention.abstention_curve(sure, hits, 0.05)
     for point in (0, 9, 79):
         wrong = round(curve.error[point] * (point + 1))
         exact = scipy.stats.binomtest(wrong, point + 1).proportion_ci(0.90, "exact")
