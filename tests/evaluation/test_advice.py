@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,29 +110,3 @@ def test_a_run_limited_by_steps_is_changed_by_steps() -> None:
 def test_a_run_that_did_not_reach_its_end_is_to_be_resumed(end: events.Event) -> None:
     advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
     assert (advice.kind, advice.changes) == ("resume", {})
-
-
-LEVEL = [0.6, 0.9, 0.9, 0.9]
-
-
-def prepared(data: dict[str, Any]) -> RunSummary:
-    """A level run without errors whose pairs have these facts."""
-    summary = summary_of(LEVEL)
-    assert summary.prepared is not None
-    summary.prepared = summary.prepared.model_copy(update={"data": data})
-    return summary
-
-
-def test_a_rough_score_of_pairs_cut_from_train_wants_a_cross_validation() -> None:
-    rough = replace(verdict(), score=Interval(0.7, 0.6, 0.8))
-    cut, own = prepared({"splits": {"train": "train"}}), prepared({"splits": {"validation": "dev"}})
-    assert advise(cut, RunConfig(), rough).changes == {"folds": 5}
-    few = replace(rough, errors=3)
-    assert advise(cut, RunConfig(), few).changes == {"folds": 5}
-    patient = RunConfig(early_stopping_patience=4)
-    changes = advise(cut, patient, rough).changes
-    assert patient.changed(**changes).folds == 5
-    follows = RunConfig(lr_scheduler_type="reduce_lr_on_plateau")
-    assert advise(cut, follows, rough).changes == SEED
-    assert advise(own, RunConfig(), rough).changes == SEED
-    assert advise(cut, RunConfig(folds=5, fold=1), rough).changes == SEED

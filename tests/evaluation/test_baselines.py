@@ -49,15 +49,6 @@ def test_words_in_common_are_learned_and_of_many_pairs_the_same_are_drawn(
     assert first[TFIDF]["examples"] == 50
 
 
-def test_single_sentences_and_many_classes_have_a_baseline(tmp_path: Path) -> None:
-    words = ["apple", "sky", "leaf"]
-    lines = [f"the {words[n % 3]} number {n},{n % 3}\n" for n in range(120)]
-    (tmp_path / "train.csv").write_text("text,label\n" + "".join(lines))
-    scores = baselines.measure_baselines(toys.load(tmp_path), BUNDLED_CHECKPOINT, 32)
-    assert set(scores) == {TFIDF}  # similarity is of two sentences
-    assert scores[TFIDF]["accuracy"] == 1.0
-
-
 @pytest.mark.slow
 def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path: Path) -> None:
     pairs = toys.load(toys.write_pairs(tmp_path, train=40, validation=16))

@@ -23,8 +23,6 @@ from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from tests.support import graded, toys
 
-SCORE = Interval(0.8, 0.7, 0.9)
-
 
 @pytest.fixture(scope="module")
 def sentence_encoder(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -70,19 +70,3 @@ def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
         assert [part.weak for part in parts] == judgements.tolist()
         weak += judgements.any()
     assert 0 < weak < 4
-
-
-def test_of_scores_a_slice_is_weak_whose_errors_are_greater() -> None:
-    random, traits = np.random.default_rng(3), drawn(400)
-    truth = random.uniform(0, 5, 400)
-    errors = random.exponential(np.where(traits.negation, 2.0, 0.5))
-    parts = slices.score_slices(traits, truth, errors, (), has_right=False)
-    assert {part.trait for part in parts} == {
-        "words", "overlap", "number", "number differs", "negation", "negation differs", "score",
-    }  # fmt: skip
-    negated = next(part for part in parts if (part.trait, part.value) == ("negation", "yes"))
-    assert negated.weak
-    assert negated.result.value == pytest.approx(errors[traits.negation].mean())
-    assert negated.result.low < negated.result.value < negated.result.high
-    assert not any(part.weak for part in parts if part.trait in ("score", "number"))
-    assert sum(part.count for part in parts if part.trait == "score") == 400

@@ -88,17 +88,6 @@ def test_rows_needed_suffice_where_the_errors_stay_as_frequent() -> None:
     assert abstention.rows_needed(sure, right, 0.02, 0.05) is None
 
 
-def test_equal_confidences_are_answered_together_or_not_at_all() -> None:
-    sure = np.repeat([0.9, 0.6], [300, 100])
-    right = np.repeat([True, False], [300, 100])
-    found = abstention.sure_threshold(sure, right, 0.05, 0.05)
-    assert found is not None
-    assert (found.above, found.answered, found.errors) == (0.6, 300, 0)
-    curve = abstention.abstention_curve(sure, right, 0.05)
-    np.testing.assert_allclose(curve.coverage, [0.75, 1.0])
-    np.testing.assert_allclose(curve.error, [0.0, 0.25])
-
-
 def test_the_bound_holds_where_rows_share_sentences() -> None:
     """A model that is wrong a little too often, however sure, and is as sure and as often wrong on
     all rows of a sentence. Counted one by one the rows break the bound too often."""

@@ -91,15 +91,6 @@ def test_a_module_of_the_hub_is_fetched(hub: LoopbackHub) -> None:
     assert not datasets_offered.needs_hub("bundled", BUNDLED_CHECKPOINT, [str(modules.FOLDER)])
 
 
-def test_what_is_measured_is_the_standard_and_what_is_asked_for() -> None:
-    config = RunConfig(metrics="roc_auc f1", metric_for_best_model="recall")
-    names = [metric.name for metric in measured(config, Target(("no", "yes")))]
-    assert names == ["accuracy", "f1", "roc_auc", "recall"]
-    assert [
-        m.name for m in measured(RunConfig(metric_for_best_model="loss"), Target(("no", "yes")))
-    ] == ["accuracy", "f1"]
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=12),

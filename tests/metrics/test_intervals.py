@@ -216,14 +216,3 @@ def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: N
         assert gain.value == f1.value - other
         wrongly += not gain.low <= 0 <= gain.high
     assert wrongly / sets < 0.08
-
-
-def test_where_all_are_right_the_interval_is_wilsons() -> None:
-    labels = np.array([1] * 6 + [0] * 4)
-    all_right = bootstrap(labels, labels, 2)
-    assert all_right["accuracy"] == intervals.wilson_interval(10, 10)
-    share = intervals.wilson_interval(6, 6).low  # of the six that are positive or called so
-    assert (all_right["f1"].low, all_right["f1"].high) == (2 * share / (1 + share), 1.0)
-    never = bootstrap(labels, np.zeros(10, np.int64), 2)["f1"]
-    share = intervals.wilson_interval(0, 6).high
-    assert (never.low, never.high) == (0.0, 2 * share / (1 + share))

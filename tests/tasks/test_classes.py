@@ -11,7 +11,6 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport
 from finetune.errors import ConfigError, DataError
-from finetune.findings import Finding
 from finetune.tasks.classes import (
     is_positive_plain,
     positive_class,
@@ -51,10 +50,6 @@ def check(
     name = upload(folder, "text,label", rows, held, ())
     config = RunConfig(dataset=name, checkpoint=str(folder / "none")).changed(**values)
     return checks.check_pairs(config, folder)
-
-
-def found(report: CheckReport, kind: str) -> Finding:
-    return next(finding for finding in report.findings if finding.kind == kind)
 
 
 SPAM = ["spam", "ham"] * 60

@@ -1,4 +1,4 @@
-"""Several labels: read, cut, trained as `Trainer` does, measured, and loaded elsewhere."""
+"""Several labels: splits are cut, answers have thresholds, other files are read."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-import torch
 
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.tasks.base import MULTI_LABEL, DecisionRule, PredictOptions, Target
 from finetune.tasks.multi_label import MultiLabel
-from tests.support import trainer, uploads
+from tests.support import uploads
 from tests.support.graded import LABELS, labelled_rows
 from tests.support.hub import LoopbackHub
-from tests.support.training import evaluations, fit, losses
 
 HEAD = "text,labels"
 TARGET = Target(("a", "b"), task=MULTI_LABEL)
-
-
-@pytest.fixture
-def pairs(tmp_path: Path) -> splits.Pairs:
-    return uploads.pairs(tmp_path, HEAD, train=labelled_rows(64), validation=labelled_rows(24, 1))
 
 
 def test_a_cut_split_keeps_each_labels_share(tmp_path: Path) -> None:
@@ -40,31 +33,6 @@ def test_a_cut_split_keeps_each_labels_share(tmp_path: Path) -> None:
     expected = counts.sum(axis=0) / 10
     assert np.abs(counts[1] - expected).max() <= 3
     assert counts[1][3] >= 1
-
-
-def test_it_trains_as_the_trainer_does(
-    toy_config: RunConfig, still_checkpoint: Path, pairs: splits.Pairs, tmp_path: Path
-) -> None:
-    config = toy_config.changed(
-        checkpoint=str(still_checkpoint),
-        metric_for_best_model="micro_f1",
-        decay_biases_and_norms=False,
-    )
-    happened, model = fit(config, pairs)
-    expected, logits, weights = trainer.train(
-        str(still_checkpoint), pairs.splits, tmp_path, outputs=3, problem_type=MULTI_LABEL,
-        epochs=2, batch_size=8, rate=1e-3, seed=7,
-    )  # fmt: skip
-    assert losses(happened) == pytest.approx(expected, abs=1e-5)
-    for name, value in model.state_dict().items():
-        assert torch.allclose(value, weights[name], atol=1e-5), name
-    truth = torch.tensor(pairs.splits["validation"]["label"])
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(torch.tensor(logits), truth)
-    final = evaluations(happened)[-1].metrics
-    assert final["loss"] == pytest.approx(float(loss), abs=1e-5)
-    off = (logits > 0) != (truth.numpy() > 0)
-    assert final["hamming_loss"] == pytest.approx(off.mean())
-    assert final["subset_accuracy"] == pytest.approx((~off).all(axis=1).mean())
 
 
 def test_each_label_has_its_threshold() -> None:
@@ -83,20 +51,6 @@ def test_each_label_has_its_threshold() -> None:
     assert chance == pytest.approx(
         [0.8808 * 0.7311, 0.8808 * 0.9526], abs=1e-4
     )  # of both labels, given and not given
-
-
-def test_cells_of_another_file_are_read_and_written_alike() -> None:
-    task, target = MultiLabel(), Target(("a", "B c", "d"), task=MULTI_LABEL)
-    cells = ["a; b C", "", None, "d", "a;x"]
-    targets, known = task.parse(cells, target)
-    assert known.tolist() == [True, True, True, True, False]
-    assert targets[:4].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
-    answers = task.answers(targets[:4] * 2 - 1, target)
-    rows = task.cells(answers, target, DecisionRule())
-    assert [row[0] for row in rows] == ["a;B c", "", "", "d"]
-    assert len(rows[0]) == len(task.columns(target, DecisionRule())) == 4
-    assert task.counted(answers.values, target) == {"a": 1, "B c": 1, "d": 1}
-    assert task.errors(answers.values, targets[:4]).tolist() == [0, 0, 0, 0]
 
 
 def test_cells_of_another_file_may_have_other_marks() -> None:
