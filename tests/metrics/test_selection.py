@@ -59,7 +59,12 @@ def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, 
 
 
 @pytest.mark.parametrize(
-    ("models", "spread", "flattered"), [(10, 0.0, True), (30, 0.05, True), (10, 0.3, False)]
+    ("models", "spread", "flattered"),
+    [
+        (10, 0.0, True),
+        pytest.param(30, 0.05, True, marks=pytest.mark.long),
+        (10, 0.3, False),
+    ],
 )
 def test_the_interval_holds_what_new_examples_show(
     models: int, spread: float, flattered: bool, monkeypatch: pytest.MonkeyPatch
