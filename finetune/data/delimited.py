@@ -59,6 +59,8 @@ class CsvTable(TextTable):
             lambda: self._lines_below(lambda line, reason: None), self._shape, options.quote
         )
         found = self._quoting
+        if found.quote == quoting.SINGLE:  # the names were read with double ones
+            self._name_columns([name.strip(quoting.SINGLE) for name in self.columns])
         self.remarks += headers.repeat_remarks(found.repeats)
         self.remarks += quoting.remarks(found, bool(options.quote))
         if found.extra:
@@ -101,7 +103,7 @@ class CsvTable(TextTable):
         skipped = [
             line for line in body if line[0] <= self._last_above and line[0] not in {start, *named}
         ]
-        self.remarks += headers.skipped_remarks(skipped, start)
+        self.remarks += headers.skipped_remarks(skipped, start, header, rows)
         required = max((i for i, name in enumerate(names, 1) if name), default=width)
         self._shape = replace(
             shape,

@@ -217,10 +217,15 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Finding]
     return [remark("header", title, action, answers=[answer])]
 
 
-def skipped_remarks(rows: Sequence[tuple[int, str]], names: int) -> list[Finding]:
+def skipped_remarks(
+    rows: Sequence[tuple[int, str]], names: int, header: Header, table: Sequence[Cells]
+) -> list[Finding]:
     """Remark on lines before the first row of data. `names` is the line with the names of the
-    columns; others stand above it, or describe the columns."""
+    columns; others stand above it, or describe the columns. A line that could not be the names of
+    the columns of the table is not offered as that."""
     answers = [Remedy("header", "yes", _("The first line has the names of the columns"))]
+    if header.rows == find_header(table, "yes").rows:
+        answers = []
     above, below = [row for row in rows if row[0] < names], [row for row in rows if row[0] > names]
     return [
         remark(

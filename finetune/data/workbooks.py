@@ -65,7 +65,7 @@ class WorkbookTable(Table):
             self.remarks += headers.remarks(name, header.above + 1, header, self.columns)
         above = [(line, "; ".join(filter(None, cells))) for line, cells in enumerate(first, 1)]
         filled = [(line, text) for line, text in above[: header.rows] if text]
-        self.remarks += headers.skipped_remarks(filled, header.above + 1)
+        self.remarks += headers.skipped_remarks(filled, header.above + 1, header, first)
         self.remarks += headers.repeat_remarks(layout["repeats"])
         if merged := layout["merged"]:
             title = _("Merged cells: line {lines}", lines=some(merged, 3))

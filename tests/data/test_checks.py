@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from finetune.config import NO_COLUMN, RunConfig
+from finetune.config import RunConfig
 from finetune.data import checks
 from finetune.data.check_report import CheckReport
-from finetune.findings import Example, Finding, Remedy
+from finetune.findings import Finding, Remedy
 from tests.support.uploads import Row, some, upload
 
 HEAD = "sentence1,sentence2,label"
@@ -30,34 +28,6 @@ def by_kind(report: CheckReport) -> dict[str, Finding]:
 
 def held_out(rows: int = 20) -> list[Row]:
     return [(f"held {n}", f"out {n}", n % 2) for n in range(rows)]
-
-
-def test_clean_pairs_have_no_finding(tmp_path: Path, toy_checkpoint: Path) -> None:
-    report = check(tmp_path, some(120), held_out(300))
-    assert report.findings == []
-    assert [(split.name, split.rows, split.classes) for split in report.splits] == [
-        ("train", 120, [60, 60]),
-        ("validation", 300, [150, 150]),
-    ]
-    assert report.majority == {"accuracy": 0.5, "f1": 2 / 3}
-    assert len(report.fingerprint) == 64
-    faulty = check(tmp_path, [*some(99), ("", "b", 1)], [], checkpoint=str(toy_checkpoint))
-    assert by_kind(faulty)["empty"].count == 1
-    assert by_kind(faulty)["few"].count == 89  # a tenth was cut for validation
-    assert CheckReport(**json.loads(faulty.to_json())) == faulty
-
-
-def test_one_of_two_sentence_columns_is_said_to_be_alone(tmp_path: Path) -> None:
-    rows: list[Any] = [(f"left {n}", f"right {n}", n % 2, f"x {n}") for n in range(300)]
-    name = upload(tmp_path, "p,q,w,r", rows, rows[:280], ())
-    config = RunConfig(dataset=name, checkpoint=str(tmp_path / "none")).changed(
-        sentence1_column="p", label_column="w"
-    )
-    alone = by_kind(checks.check_pairs(config, tmp_path))["single"]
-    assert (alone.severity, alone.title) == ("notes", "Single sentences: only 'p' is read.")
-    assert alone.action.startswith("Not read: q, r.")
-    report = checks.check_pairs(config.changed(sentence2_column=NO_COLUMN), tmp_path)
-    assert "single" not in by_kind(report)
 
 
 MIXED = [
@@ -81,38 +51,6 @@ def test_leakage_is_found_in_either_order_with_a_remedy(tmp_path: Path) -> None:
     assert leakage.remedies == [Remedy("drop_leaked", True, "Leave out 3 leaked rows")]
 
 
-def test_duplicates_and_contradicting_labels_are_counted(tmp_path: Path) -> None:
-    findings = by_kind(check(tmp_path, MIXED, held_out()))
-    assert findings["duplicates"].count == 3
-    assert findings["conflicts"].count == 4
-    examples = findings["conflicts"].examples
-    assert {(row.split, row.sentence1, row.label) for row in examples} == {
-        ("train", "left 8", "0"), ("train", "left 8", "1"), ("train", "Held 4.", "1"),
-        ("validation", "held 4", "0"),
-    }  # fmt: skip
-
-
-def test_leaked_rows_are_left_out_until_that_is_undone(tmp_path: Path) -> None:
-    report = check(tmp_path, MIXED, held_out(), drop_leaked=True)
-    assert by_kind(report)["leakage"].done
-    assert by_kind(report)["leakage"].remedies == [Remedy("drop_leaked", False, "Undo")]
-    assert "left out of train" in by_kind(report)["leakage"].action
-    assert report.splits[0].rows == 123
-    assert report.splits[0].left_out == {"leaked": 3}
-
-
-@pytest.mark.parametrize(
-    ("rows", "severity", "points"), [(40, "warns", "15"), (92, "warns", "10"), (100, "notes", "10")]
-)
-def test_a_validation_split_too_small_to_tell_anything_is_said(
-    tmp_path: Path, rows: int, severity: str, points: str
-) -> None:
-    finding = by_kind(check(tmp_path, some(120), held_out(rows)))["few-validation"]
-    assert finding.severity == severity
-    assert f"Only {rows} validation rows" in finding.title
-    assert f"\u00b1{points} points" in finding.title
-
-
 @pytest.mark.parametrize(
     ("counts", "severity"), [((32, 68), "notes"), ((95, 5), "warns"), ((20, 20, 60), "notes")]
 )
@@ -130,40 +68,6 @@ def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
     assert f"F1 {report.majority['f1']:.3f} and MCC 0" in finding.action
     assert ("class_weights" in finding.action) == (severity == "warns")
     assert "Macro F1 and MCC" in finding.action
-
-
-def test_validation_rows_that_share_a_sentence_with_training_rows_are_counted(
-    tmp_path: Path,
-) -> None:
-    rows: list[Row] = [(f"left {n}", f"right {n % 5}", n % 2) for n in range(400)]
-    found = by_kind(check(tmp_path, rows, []))["shared"]
-    assert (found.severity, found.count) == ("notes", 40)
-    assert "shared" not in by_kind(check(tmp_path, some(400), []))
-
-
-def test_which_class_is_positive_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
-    train: list[Any] = [(a, b, ("other", "dup")[int(label)]) for a, b, label in some(120)]
-    asked = check(tmp_path, train, train).question
-    assert asked is not None
-    assert [remedy.value for remedy in asked.remedies] == ["dup", "other"]
-    report = check(tmp_path, train, train, positive_label="dup")
-    assert (report.question, report.positive_label) == (None, "dup")
-    assert by_kind(report)["positive"].remedies[0].value == ""
-
-
-def test_what_blocks_stands_first(tmp_path: Path) -> None:
-    report = check(tmp_path, [("a", "b", 1), ("c", "d", 1), ("", "e", 1)], held_out())
-    assert report.findings[0].severity == "blocks"
-    assert "one class, '1'" in report.blocked[0].title
-    assert report.fingerprint == ""
-    unknown = check(tmp_path, some(120), held_out(), positive_label="maybe")
-    assert "'maybe', but the classes are 0, 1" in unknown.blocked[0].title
-    name = upload(tmp_path, "p,q,r,s", [("a", "b", "c", 1)] * 30, (), ())
-    unclear = checks.check_pairs(RunConfig(dataset=name), tmp_path)
-    assert list(unclear.choices) == ["p", "q", "r", "s"]
-    assert unclear.blocked[0].kind == "columns"
-    assert unclear.blocked[0].remedies[1].field == "sentence1_column"
-    assert unclear.blocked[0].examples[0] == Example("train", 2, note="p: a; q: b; r: c; s: 1")
 
 
 def test_lengths_are_those_of_the_tokenizer(tmp_path: Path, toy_checkpoint: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,15 +31,13 @@ def rows(
     count: int,
     seed: int = 0,
     names: tuple[str, str, str] = ("sentence1", "sentence2", "label"),
-    unlabelled: bool = False,
     classes: tuple[str, ...] = ("no", "yes"),
 ) -> bytes:
-    """Make a split of toy sentences as `datasets` writes Parquet, with class names in its metadata.
-    A column without a name is left out."""
+    """Make a split of toy sentences as `datasets` writes Parquet, with class names in its
+    metadata."""
     first, second, _ = map(list, zip(*toys.rows(count, seed), strict=True))
-    labels = [-1] * count if unlabelled else [n % len(classes) for n in range(count)]
+    labels = [n % len(classes) for n in range(count)]
     columns = dict(zip(names, (first, second, labels), strict=True))
-    columns.pop("", None)
     features: dict[str, object] = {
         name: {"_type": "Value", "dtype": "string"} for name in columns if name != names[2]
     }
@@ -83,32 +80,17 @@ def sizes(pairs: splits.Pairs) -> dict[str, int]:
     return {name: len(split) for name, split in pairs.splits.items()}
 
 
-def test_glue_tasks_have_their_shapes(hub: LoopbackHub, tmp_path: Path) -> None:
-    shapes = {
-        "mrpc": ("sentence1", "sentence2"), "qqp": ("question1", "question2"),
-        "qnli": ("question", "sentence"), "sst2": ("sentence", ""),
-    }  # fmt: skip
-    mnli = ["train", "validation_matched", "validation_mismatched", "test_matched"]
-    card = {task: ["train", "validation", "test"] for task in shapes} | {"mnli": mnli}
-    files = {"README.md": readme(**card)}
-    for task, (first, second) in shapes.items():
-        for split, count in (("train", 30), ("validation", 10), ("test", 5)):
-            cells = rows(count, count, (first, second, "label"), split == "test")
-            files[f"{task}/{split}.parquet"] = cells
+def test_of_several_validation_splits_one_is_chosen(hub: LoopbackHub, tmp_path: Path) -> None:
+    names = ["train", "validation_matched", "validation_mismatched", "test_matched"]
     columns, classes = ("premise", "hypothesis", "label"), ("entailment", "neutral", "other")
-    for n, split in enumerate(mnli):
+    files = {"README.md": readme(mnli=names)}
+    for n, split in enumerate(names):
         files[f"mnli/{split}.parquet"] = rows(12 + n, n, columns, classes=classes)
     hub.add_repo("nyu-mll/glue", "dataset", files)
-    for task, (_, second) in shapes.items():
-        pairs = load(tmp_path, f"glue/{task}")
-        texts = ["sentence1", "sentence2"] if second else ["sentence1"]
-        assert pairs.splits["train"].column_names == [*texts, "label"]
-        assert sizes(pairs) == {"train": 30, "validation": 10}
-        assert [*pairs.target.names] == ["no", "yes"]
-        assert pairs.facts["source"] == f"nyu-mll/glue ({task})"
     pairs = load(tmp_path, "glue/mnli")
     assert sizes(pairs) == {"train": 12, "validation": 13, "test": 14}
     assert [*pairs.target.names] == list(classes)
+    assert pairs.facts["source"] == "nyu-mll/glue (mnli)"
     other = load(tmp_path, "glue/mnli", validation_split="validation_mismatched")
     assert sizes(other)["validation"] == 14
     with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):
@@ -345,30 +327,3 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
         check.get_check(visitor, public.id)
     with pytest.raises(DataError, match=message):
         check.start_check(visitor, config)
-
-
-@pytest.mark.parametrize(
-    ("path", "fault", "message", "remedy"),
-    [
-        (".", (401, {"X-Error-Message": "Invalid credentials in Authorization header"}),
-         "does not accept this machine's token", "auth"),
-        (".", (429, {"Retry-After": "600"}), "asks for a pause of 600 seconds", "after it"),
-        ("/train.csv", (503, {}), "refused with status 503", "again later"),
-        ("/train.csv", (403, {}), "this machine's token may not", "read access"),
-        ("/train.csv", "cut", "does not answer", "Check the network"),
-    ],
-)  # fmt: skip
-def test_why_a_dataset_is_not_to_be_had(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    path: str, fault: Any, message: str, remedy: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    rows = csv_file(40) + f"{path},{message},yes\n".encode()  # which lie in no cache
-    hub.add_repo("ada/faulty", "dataset", {"train.csv": rows})
-    if fault == "cut":
-        hub.fail("GET", path, 0, times=99, cut=True, after=100)
-    else:
-        hub.fail("", f"^/(api|datasets)/.*{path}", fault[0], times=999, headers=fault[1])
-    with pytest.raises(DataError, match=message) as caught:
-        load(tmp_path, "ada/faulty")
-    assert remedy in caught.value.remedy

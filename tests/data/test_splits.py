@@ -1,23 +1,24 @@
-"""Splits of rows from any source: labels, omitted rows, and the validation cut."""
+"""Splits of rows from any source: labels, omitted rows, the validation cut, and folds."""
 
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import ClassLabel
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from finetune import text_hashes
-from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import checks, dataset_cache, sources, splits
+from finetune.config import RunConfig
+from finetune.data import checks, sources, splits
+from finetune.data.dataset_cache import RowHashes
+from finetune.data.validation_cut import cut_folds, cut_validation
 from finetune.errors import DataError
-from finetune.jobs import terminal
-from finetune.runs import events
-from finetune.tasks.classes import LabelEncoder
-from finetune.tasks.single_label import SingleLabel
 from finetune.uploads import Uploads
 from tests.support.uploads import Row, pairs, some, texts, upload
 
@@ -53,56 +54,6 @@ def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
         fingerprint(row, max_train_samples=29), fingerprint(row, positive_label="0"),
     ]  # fmt: skip
     assert len({first, *others}) == 5
-
-
-def test_labels_are_kept_in_any_type_and_shape(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Numbers(LabelEncoder):
-        no_labels = np.zeros((0, 2), np.float32)
-
-        def code(self, cell: Any) -> Any:
-            return np.array([cell, 0.5], np.float32)
-
-    monkeypatch.setattr(SingleLabel, "encoder", lambda self, *arguments: Numbers(*arguments))
-    config = RunConfig(dataset=upload(tmp_path, "a,b,label", some(2500), some(3), ()))
-    keys = dataset_cache.read_dataset(config, tmp_path).hashes("train")
-    assert keys.label.dtype == np.float32
-    np.testing.assert_array_equal(keys.label, [(n % 2, 0.5) for n in range(2500)])
-    rows = keys[np.array([2499, 0])]
-    assert rows.label.tolist() == [[1, 0.5], [0, 0.5]]
-    assert rows.line.tolist() == [2501, 2]
-
-
-def test_columns_can_be_chosen(tmp_path: Path) -> None:
-    rows = [(n % 2, f"x {n}", f"y {n}", f"z {n}") for n in range(20)]
-    values: dict[str, Any] = {"sentence1_column": "r", "label_column": "w"}
-
-    def train(sentence2_column: str) -> Any:
-        values["sentence2_column"] = sentence2_column
-        return pairs(tmp_path, "w,p,q,r", train=rows, **values).splits["train"]
-
-    assert set(texts(train("p"))) < {(row[3], row[1]) for row in rows}
-    assert train(NO_COLUMN).column_names == ["sentence1", "label"]
-    for column, message in (("v", "train.* has no column 'v'; it has w, p, q, r"),
-                            ("r", "chosen twice: r, r")):  # fmt: skip
-        with pytest.raises(DataError, match=message):
-            train(column)
-
-
-def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> None:
-    rows = some(20)
-    first, second, label = rows[0]
-    loaded = pairs(
-        tmp_path,
-        train=rows,
-        validation=[(second, f"{first}!".upper(), label), *some(24)[20:]],
-    )
-    event = events.Prepared(
-        train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
-        labels=["0", "1"], parameters=1, precision="no", data=loaded.facts,
-    )  # fmt: skip
-    assert "warning: 1 training pairs stand in validation too" in terminal.describe_event(event)
 
 
 def test_what_is_incomplete_doubled_or_leaked_is_left_out(tmp_path: Path) -> None:
@@ -168,3 +119,202 @@ def test_a_file_whose_label_column_has_another_name_is_not_ignored(tmp_path: Pat
 )
 def test_what_counts_as_the_same_sentence(first: str, second: str, equal: bool) -> None:
     assert (text_hashes.normalize(first) == text_hashes.normalize(second)) == equal
+
+
+def hashes(rows: list[tuple[int, int, int]]) -> RowHashes:
+    """Make hashes from rows of first sentence, second sentence and class, each a number."""
+    first, second, label = np.array(rows, np.int64).reshape(-1, 3).T
+    return RowHashes(label, np.arange(len(rows)), first * 1000 + second, first + 1, second + 10**6)
+
+
+def hub_rows() -> list[Row]:
+    """Make six sentences, each in many pairs of the common class; every tenth pair is alone."""
+    rows: list[Row] = [(f"hub {n % 6}", f"spoke {n}", "no") for n in range(540)]
+    return rows + [(f"alone {n}", f"alone too {n}", "yes") for n in range(60)]
+
+
+def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    rows = [
+        (f"question {draw.integers(400)}", f"question {draw.integers(400)} again", int(n % 4 == 0))
+        for n in range(300)
+    ] + [(f"alone {n}", f"alone too {n}", int(n % 3 == 0)) for n in range(900)]
+    loaded = pairs(tmp_path, train=rows, validation_share=0.2)
+    sides = [{text for pair in texts(split) for text in pair} for split in loaded.splits.values()]
+    assert len(sides) == 2
+    assert not sides[0] & sides[1]
+    sizes = np.bincount([label for _, _, label in rows])
+    validation = np.round(sizes * 0.2).astype(int)
+    assert loaded.counts["validation"] == validation.tolist()
+    assert loaded.counts["train"] == (sizes - validation).tolist()
+
+
+def test_rows_of_one_sentence_in_many_pairs_are_cut_by_class_and_it_is_said(tmp_path: Path) -> None:
+    rows = hub_rows()
+    loaded = pairs(tmp_path, train=rows)
+    assert loaded.counts["validation"] == [54, 6]
+    train, validation = (set(texts(loaded.splits[name])) for name in ("train", "validation"))
+    assert not train & validation
+    name = upload(tmp_path, "sentence1,sentence2,label", rows, (), ())
+    report = checks.check_pairs(RunConfig(dataset=name, checkpoint=str(tmp_path)), tmp_path)
+    assert next(f for f in report.findings if f.kind == "shared").count == 54
+
+
+def test_groups_of_one_class_and_of_two_meet_both_shares() -> None:
+    """The rarest class comes first; otherwise the common class would fill the split with groups
+    that lack it."""
+    rows = []
+    for group in range(110):
+        labels = [0] * 5 + [1] * (group % 2)
+        rows += [(group, 1000 * group + n, label) for n, label in enumerate(labels)]
+    keys = hashes(rows)
+    for seed in range(20):
+        cut = cut_validation(keys, keys.label, 0.1, seed)
+        assert np.bincount(keys.label[cut]).tolist() == [55, 6]
+        assert not set(keys.first[cut]) & set(keys.first[~cut])
+
+
+def test_a_few_large_groups_do_not_make_the_split() -> None:
+    """Single rows keep their share beside groups that would fill the split."""
+    rows = [(group, 1000 * group + n, n % 2) for group in range(50) for n in range(10)]
+    rows += [(10_000 + n, 10_000 + n, n % 2) for n in range(500)]
+    keys = hashes(rows)
+    cut = cut_validation(keys, keys.label, 0.1, 0)
+    assert cut.sum() == 100
+    assert (keys.first[cut] > 10_000).sum() == 50
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    pairs=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 200), st.integers(0, 3)),
+        min_size=2,
+        max_size=400,
+    ),
+    share=st.sampled_from([0.05, 0.1, 0.2, 0.5]),
+    seed=st.integers(0, 9),
+)
+def test_each_class_has_its_share_within_what_equal_pairs_force(
+    pairs: list[tuple[int, int, int]], share: float, seed: int
+) -> None:
+    keys = hashes(pairs)
+    cut = cut_validation(keys, keys.label, share, seed)
+    assert (cut == cut_validation(keys, keys.label, share, seed)).all()
+    assert 0 < cut.sum() < len(cut)
+    sizes = np.bincount(keys.label)
+    wanted = np.where(sizes > 1, np.maximum(1, np.round(sizes * share)), 0)
+    if not wanted.any():
+        return
+    shares = wanted / wanted.sum()
+    found = np.bincount(keys.label[cut], minlength=len(sizes))
+    largest = np.unique(keys.unordered, return_counts=True)[1].max()
+    allowed = 1 + (largest - 1) * len(sizes)
+    spread = np.sqrt(cut.sum() * shares * (1 - shares)) / 2
+    assert (np.abs(found - cut.sum() * shares) <= np.maximum(allowed, spread)).all()
+    # Equal pairs are torn apart only where they are as many as a class's share.
+    together = not set(keys.unordered[cut]) & set(keys.unordered[~cut])
+    assert together or largest > wanted[wanted > 0].min()
+
+
+def linked_rows(labels: list[object]) -> list[Row]:
+    """Make rows of which many share a question with others."""
+    draw = np.random.default_rng(3)
+    return [
+        (f"question {draw.integers(70)}" if n % 3 else f"alone {n}", f"answer {n}", label)
+        for n, label in enumerate(labels)
+    ]
+
+
+LABELS = {
+    "classes": [("no", "yes", "no")[n % 3] for n in range(120)],
+    "scores": [n % 11 / 2 for n in range(120)],
+    "labels": [("red;blue", "blue", "red;green")[n % 3] for n in range(120)],
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_every_row_is_held_out_once_and_no_sentence_is_in_two_folds(
+    tmp_path: Path, labels: list[object]
+) -> None:
+    """Those of a validation file too; the test file stays apart."""
+    rows = linked_rows(labels)
+    sealed = [(f"sealed {n}", f"sealed too {n}", label) for n, label in enumerate(labels[:9])]
+    given = {"train": rows[:90], "validation": rows[90:], "test": sealed}
+    last = pairs(tmp_path, **given, folds=4)  # type: ignore[arg-type]
+    held_out: list[tuple[str, str]] = []
+    sides: list[set[str]] = []
+    for fold in range(1, 5):
+        loaded = pairs(tmp_path, **given, folds=4, fold=fold)  # type: ignore[arg-type]
+        assert loaded.target == last.target
+        train, own = (texts(loaded.splits[name]) for name in ("train", "validation"))
+        assert not {text for pair in train for text in pair} & {t for pair in own for t in pair}
+        assert sorted(train + own) == sorted(row[:2] for row in rows)
+        held_out += own
+        sides.append({text for pair in own for text in pair})
+        assert 20 <= len(own) <= 40
+    assert max(Counter(text for side in sides for text in side).values()) == 1
+    assert sorted(held_out) == sorted(row[:2] for row in rows)
+    # The run on all rows has them as the others have answered them.
+    assert texts(last.splits["validation"]) == held_out
+    assert sorted(texts(last.splits["train"])) == sorted(held_out)
+    assert len(last.splits["test"]) == 9
+
+
+def test_classes_are_spread_over_the_folds_as_evenly_as_groups_allow() -> None:
+    draw = np.random.default_rng(0)
+    rows = [(group, 1000 * group + n, int(draw.random() < 0.2)) for group in range(150) for n in
+            range(1 + group % 4)]  # fmt: skip
+    keys = hashes(rows)
+    share = keys.label.sum() / 5
+    for seed in range(5):
+        fold = cut_folds(keys, keys.label, 5, seed)
+        positive = np.bincount(fold, weights=keys.label, minlength=6)[1:]
+        assert np.abs(positive - share).max() <= 2
+        assert np.abs(np.bincount(fold)[1:] - len(rows) / 5).max() <= 4
+    again = cut_folds(keys, keys.label, 5, 4)
+    assert again.tolist() == fold.tolist()
+    assert cut_folds(keys, keys.label, 5, 3).tolist() != fold.tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (some(4), "there are 4. Set folds to 0"),
+        ([*some(40), ("z", "y", 2)], "2 has 1. Set folds to 0, or leave the class out"),
+        (
+            [*some(40), *((f"z{n}", f"y{n}", 2) for n in range(3))],
+            "2 has 3. Set folds to 3 at most",
+        ),
+        ([("one question", f"answer {n}", n % 2) for n in range(30)] + some(20), "60% of the rows"),
+    ],
+)
+def test_folds_that_cannot_be_cut_are_refused_before_training(
+    tmp_path: Path, rows: list[Row], problem: str
+) -> None:
+    values: dict[str, Any] = {"folds": 5, "rare_classes": "keep", "checkpoint": str(tmp_path)}
+    with pytest.raises(DataError, match=problem):
+        pairs(tmp_path, train=rows, **values)
+    config = RunConfig(dataset=upload(tmp_path, "sentence1,sentence2,label", rows, (), ()))
+    report = checks.check_pairs(config.changed(**values), tmp_path)
+    (finding,) = report.blocked
+    assert problem in f"{finding.title} {finding.action}"
+    assert [(remedy.field, remedy.value) for remedy in finding.remedies] == [("folds", "")]
+
+
+def test_the_check_speaks_of_all_rows_and_of_the_files_that_they_are_in(tmp_path: Path) -> None:
+    rows = some(60)
+    odd = [("left 3", "right 3", 0), ("left 4", "right 4", 0), ("left 5", "right 5", 1)]
+    name = upload(tmp_path, "sentence1,sentence2,label", rows, odd, some(3))
+    config = RunConfig(dataset=name, folds=3, checkpoint=str(tmp_path))
+    report = checks.check_pairs(config, tmp_path)
+    one = checks.check_pairs(config.changed(fold=2), tmp_path)
+    assert (one.splits, one.fingerprint) == (report.splits, report.fingerprint)
+    found = {finding.kind: finding for finding in report.findings}
+    assert {split.name: split.rows for split in report.splits} == {
+        "train": 63, "validation": 63, "test": 3,
+    }  # fmt: skip
+    assert found["conflicts"].rows == {"train": [5], "validation": [2]}
+    assert found["duplicates"].rows == {"validation": [2, 3, 4]}
+    assert found["leakage"].rows == {"train": [2, 3, 4]}
+    left = pairs(tmp_path, train=rows, validation=odd, test=some(3), folds=3, drop_leaked=True)
+    assert left.facts["rows"] == {"train": 60, "validation": 60, "test": 3}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,12 +78,6 @@ def test_names_of_columns_and_classes_tell_too() -> None:
     for first, second in (("premise", "hypothesis"), ("question", "answer"), ("text", "title")):
         assert not symmetry.is_symmetric(pairs(alike(), sentence1=first, sentence2=second))
     assert not symmetry.is_symmetric(pairs(alike(), ("entailment", "not_entailment")))
-
-
-def test_single_sentences_have_no_order() -> None:
-    single = pairs(alike())
-    rows = single.splits["train"].remove_columns("sentence2")
-    assert not symmetry.is_symmetric(replace(single, splits=DatasetDict(train=rows)))
 
 
 def test_chance_is_not_taken_for_order() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import finetune
-from finetune.__main__ import main
 from finetune.errors import DataError, StoreError
 from finetune.evaluation import abstention, report, saved_predictions
 from finetune.inference import decision_rule
@@ -68,15 +65,6 @@ def test_a_rule_is_found_kept_and_followed(run: Run) -> None:
     assert (fresh.argmax(axis=1) != right)[answered].mean() < 0.05
     everything = decision_rule.sure_answers(logits, Target(NAMES), DecisionRule(), PLAIN)
     assert everything is None
-
-
-def test_being_the_best_of_several_makes_it_stricter(run: Run) -> None:
-    study = report.evaluate_run(run, run.state())
-    levels = [
-        abstention.measure(study, 0.05, 0.95, candidates=candidates).fewest
-        for candidates in (1, 3, 100)
-    ]
-    assert levels == [59, 80, 149]
 
 
 def test_each_class_has_a_threshold_of_its_own(store: RunStore, toy_checkpoint: Path) -> None:
@@ -152,36 +140,6 @@ def test_rows_that_share_a_sentence_count_as_they_go_together(
     assert found.curve.error[-1] == plain.curve.error[-1]
 
 
-def test_what_cannot_be_kept_says_how_many_rows_it_takes(run: Run) -> None:
-    with pytest.raises(DataError) as caught:
-        finetune.answer_when_sure(run, error=0.001)
-    assert "no threshold keeps the error at 0.1% with 95% confidence" in caught.value.fact
-    assert "takes 4,093 answers" in caught.value.fact  # (1 - 0.001)^4093 = 5% / 3
-    assert decision_rule.read_rule(run.best).sure is None
-    few, truth = draw_logits(40, seed=1)
-    few[np.arange(40), truth] += 20
-    store = RunStore(run.folder.parent)
-    small, _ = evaluated(store, {1: few}, truth, 1, NAMES)
-    found = abstention.answer_when_sure(small)
-    assert found.rule is None
-    assert found.fewest == 149
-    assert 149 <= (found.needed or 0) < 200
-    assert "about 1" in found.refusal.remedy
-    wrong, _ = evaluated(store, {1: -few}, truth, 1, NAMES)
-    assert abstention.answer_when_sure(wrong).needed is None
-    assert "however many rows" in abstention.answer_when_sure(wrong).refusal.remedy
-
-
-@pytest.mark.parametrize(
-    "bound", [{"error": 0}, {"error": 0.5}, {"error": float("nan")}, {"error": "2%"},
-              {"confidence": 1}, {"confidence": True}, {"confidence": 0.4}],
-)  # fmt: skip
-def test_a_bound_out_of_range_is_refused(run: Run, bound: dict[str, Any]) -> None:
-    (name,) = bound
-    with pytest.raises(DataError, match=f"The {name} .* is out of range. Choose one between"):
-        finetune.answer_when_sure(run, **bound)
-
-
 def test_the_test_set_serves_once_it_is_opened(run: Run) -> None:
     with pytest.raises(StoreError, match="was not opened for this model"):
         abstention.answer_when_sure(run, split="test")
@@ -219,28 +177,3 @@ def test_the_rows_of_several_labels_are_answered_whole_and_scores_have_none(run:
     assert abs(int(answered.sum()) - found.answered) <= 1  # a probability is rounded
     with pytest.raises(DataError, match="A bound of each class is for rows of one class"):
         abstention.measure(several, 0.05, 0.95, per_class=True)
-
-
-def test_nonsense_in_the_file_is_no_rule(run: Run) -> None:
-    rule = finetune.answer_when_sure(run, error=0.05, per_class=True)
-    assert decision_rule.read_rule(run.best).sure == rule
-    path = run.best / "config.json"
-    config = json.loads(path.read_text())
-    nonsense: list[Any] = [[], "yes", {}, config["finetune"]["sure"] | {"above": "high"}]
-    for sure in nonsense:
-        path.write_text(json.dumps(config | {"finetune": {"sure": sure}}))
-        assert decision_rule.read_rule(run.best).sure is None
-
-
-def test_a_terminal_keeps_it_forgets_it_and_says_why_not(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["sure", "--run", str(run.folder), "--error", "0.05"]
-    assert main(words) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["above"] == decision_rule.read_rule(run.best).sure.above  # type: ignore[union-attr]
-    assert 0.4 < told["coverage"] < 1
-    assert main([*words, "--forget"]) == 0
-    assert decision_rule.read_rule(run.best).sure is None
-    assert main(["sure", "--run", str(run.folder), "--error", "0.001"]) == 2
-    assert "takes 4,093 answers" in capsys.readouterr().err

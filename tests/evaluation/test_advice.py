@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,21 +93,10 @@ def test_a_loss_is_better_the_lower_it_is(losses: list[float], kind: str) -> Non
     assert advise(summary_of(losses, "loss"), config, verdict()).kind == kind
 
 
-def test_a_run_that_fell_in_its_last_epoch_gets_patience() -> None:
-    advice = advise(summary_of([0.6, 0.9, 0.7], every=5), RunConfig(), verdict())
-    assert (advice.kind, advice.changes) == ("falls", {"early_stopping_patience": 3})
-
-
 def test_a_run_limited_by_steps_is_changed_by_steps() -> None:
     config = RunConfig(max_steps=40)
     assert advise(summary_of([0.6, 0.9]), config, verdict()).changes == {"max_steps": 80}
     assert advise(summary_of([0.9, 0.6]), config, verdict()).changes == {"max_steps": 30}
-
-
-def test_a_run_that_ended_early_is_not_told_to_end_early() -> None:
-    end = events.Finished(step=40, seconds=1, early=True)
-    summary = summary_of([0.6, 0.9, 0.7, 0.7], end=end)
-    assert advise(summary, RunConfig(), verdict()).kind == "level"
 
 
 @pytest.mark.parametrize(
@@ -122,59 +110,3 @@ def test_a_run_that_ended_early_is_not_told_to_end_early() -> None:
 def test_a_run_that_did_not_reach_its_end_is_to_be_resumed(end: events.Event) -> None:
     advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
     assert (advice.kind, advice.changes) == ("resume", {})
-
-
-LEVEL = [0.6, 0.9, 0.9, 0.9]
-
-
-def test_few_errors_are_to_be_read() -> None:
-    advice = advise(summary_of(LEVEL), RunConfig(), verdict(errors=2))
-    assert (advice.kind, advice.action, advice.changes) == ("level", "errors", {})
-
-
-def prepared(data: dict[str, Any]) -> RunSummary:
-    """A level run without errors whose pairs have these facts."""
-    summary = summary_of(LEVEL)
-    assert summary.prepared is not None
-    summary.prepared = summary.prepared.model_copy(update={"data": data})
-    return summary
-
-
-def test_a_sealed_test_set_is_opened_once_there_is_no_error() -> None:
-    summary, none = prepared({"rows": {"test": 100}}), verdict(errors=0)
-    assert advise(summary, RunConfig(), none).action == "test"
-    summary.opened = (events.TestSetOpened(step=40, metrics={}),)
-    assert advise(summary, RunConfig(), none).seeds == 3
-
-
-def test_a_rough_score_of_pairs_cut_from_train_wants_a_cross_validation() -> None:
-    rough = replace(verdict(), score=Interval(0.7, 0.6, 0.8))
-    cut, own = prepared({"splits": {"train": "train"}}), prepared({"splits": {"validation": "dev"}})
-    assert advise(cut, RunConfig(), rough).changes == {"folds": 5}
-    few = replace(rough, errors=3)
-    assert advise(cut, RunConfig(), few).changes == {"folds": 5}
-    patient = RunConfig(early_stopping_patience=4)
-    changes = advise(cut, patient, rough).changes
-    assert patient.changed(**changes).folds == 5
-    follows = RunConfig(lr_scheduler_type="reduce_lr_on_plateau")
-    assert advise(cut, follows, rough).changes == SEED
-    assert advise(own, RunConfig(), rough).changes == SEED
-    assert advise(cut, RunConfig(folds=5, fold=1), rough).changes == SEED
-
-
-def test_a_fold_is_judged_by_its_curve_though_its_last_model_is_kept() -> None:
-    fold, kept = RunConfig(folds=5, fold=2), {"best": False}
-    for scores, kind in (([0.6, 0.9, 0.8, 0.7], "falls"), ([0.6, 0.7, 0.8, 0.9], "longer")):
-        summary = summary_of(scores)
-        summary.validation = [each.model_copy(update=kept) for each in summary.validation[:-1]] + [
-            summary.validation[-1].model_copy(update={"best": True})
-        ]
-        summary.bests, summary.saved_step = {40: summary.validation[-1]}, 40
-        assert advise(summary, fold, verdict()).kind == kind
-    patient = advise(summary_of([0.6, 0.9, 0.7], every=5), fold, verdict())
-    assert (patient.kind, patient.changes) == ("falls", {})
-
-
-def test_of_a_run_on_all_rows_the_errors_are_read() -> None:
-    advice = advise(summary_of([0.9]), RunConfig(folds=5), verdict())
-    assert (advice.kind, advice.action, advice.changes) == ("whole", "errors", {})

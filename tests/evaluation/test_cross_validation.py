@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 
 import numpy as np
 import pytest
 
 from finetune.config import RunConfig
-from finetune.errors import ConfigError, DataError
-from finetune.evaluation import cross_validation, picking, report, saved_predictions
+from finetune.errors import DataError
+from finetune.evaluation import cross_validation, picking, report
 from finetune.jobs import scheduler
-from finetune.runs import events, grids, pair_index
+from finetune.runs import events, pair_index
 from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
 from tests.support import stand_in
 from tests.support.folded_runs import ROWS, finish, folded, prepared
 
 CONFIG = RunConfig(folds=4)
-
-
-def test_a_cross_validation_is_planned_as_its_folds_and_then_all_rows() -> None:
-    planned = grids.plan_runs(CONFIG)
-    assert [one.config.fold for one in planned] == [1, 2, 3, 4, 0]
-    assert len({one.group for one in planned}) == 1
-    assert planned[0].group
-    assert [one.member for one in planned][-2:] == [("fold 4",), ("all rows",)]
-    several = grids.plan_runs(CONFIG, seeds=2, grid={"num_train_epochs": "2, 3"})
-    assert len(several) == 20
-    assert len({one.group for one in several}) == 4
-    (single,) = grids.plan_runs(CONFIG.changed(fold=2))
-    assert (single.member, single.group) == (("fold 2",), "")
-    with pytest.raises(ConfigError, match="makes 110 runs"):
-        grids.plan_runs(RunConfig(folds=10), seeds=10)
 
 
 def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
@@ -114,17 +98,3 @@ def test_the_run_on_all_rows_waits_for_its_folds_and_for_no_others(
     assert (state.status, "finished: 3" in state.error) == ("failed", True)
     assert "Resume" in state.remedy
     assert late.id not in queue.waiting()
-
-
-def test_what_was_not_kept_is_left_out(store: RunStore) -> None:
-    """Answers without texts or orders are answers all the same."""
-    *others, run = folded(store, CONFIG)
-    (others[1].predictions / "validation.parquet").unlink()
-    (others[1].predictions / "swapped.npz").unlink()
-    cross_validation.gather(run, store.runs())
-    assert saved_predictions.read_examples(run) is None
-    with pytest.raises(DataError, match="both orders"):
-        cross_validation.keep_orders(run, 12)
-    assert [fold.rows for fold in cross_validation.read_folds(run)] == [15] * 4
-    only = [dataclasses.replace(cross_validation.read_folds(run)[0], baselines={})]
-    assert cross_validation.baselines_over(only) == {}

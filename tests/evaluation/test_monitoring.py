@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import finetune
 from finetune import __main__ as command
-from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.evaluation import (
-    cross_validation,
     file_shift,
     monitoring,
-    report,
-    saved_predictions,
 )
 from finetune.evaluation.file_shift import Aggregates, Labelled, Reference
 from finetune.inference.file_request import PredictionRequest
 from finetune.metrics import label_free
-from finetune.runs import events, pair_index
+from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.tasks.base import MULTI_LABEL, REGRESSION
-from tests.support import monitored, toys
-from tests.support.folded_runs import ROWS, finish, folded
+from tests.support import monitored
 
 BINS = label_free.CONFIDENCE_BINS
 BINNED = ("confidence", "lengths", "unknown")
@@ -150,17 +141,6 @@ def test_what_cannot_be_judged_is_told(run: Run, tmp_path: Path) -> None:
         finetune.still_holds(run, file)
 
 
-def test_the_sample_is_bounded_and_random(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitoring, "MOST", 50)
-    sample = monitoring.Sample(run)
-    for begin in range(0, 1000, 100):
-        numbers = range(begin, begin + 100)
-        sample.add_texts([f"row {n}" for n in numbers], None, numbers)
-    found = [row.number for row in sample.rows()]
-    assert len(found) == len({*found}) == 50
-    assert 300 < np.mean(found) < 700
-
-
 def counts_of(
     draw: np.random.Generator, rows: int, sure: float = 0.5, yes: float = 0.6
 ) -> tuple[Aggregates, np.ndarray[Any, Any]]:
@@ -211,84 +191,3 @@ def test_a_file_with_less_confidence_asks_for_training_and_labels_overrule() -> 
     assert (overruled.verdict, overruled.labelled) == ("changed", 100)
     bad = Labelled(["yes"] * 100, ["yes"] * 40 + ["no"] * 60, bins)
     assert file_shift.judge(reference, file, bad).verdict == "train anew"
-
-
-def test_scores_have_no_accuracy_and_are_compared_in_their_order() -> None:
-    draw = np.random.default_rng(0)
-    answers = [
-        {str(n - 1): int(rows) for n, rows in enumerate(draw.multinomial(200, np.ones(22) / 22))}
-        for _ in "ab"
-    ]
-    counts = replace(counts_of(draw, 200)[0], answers=answers[0], confidence=[])
-    reference = Reference(counts, [], [], [])
-    file = replace(counts, answers=answers[1])
-    judged = file_shift.judge(reference, file)
-    assert (judged.accuracy, judged.shares, judged.verdict) == (None, None, "as before")
-    assert {one.of for one in judged.changes} == {"answers", "lengths", "unknown", "words"}
-    low = replace(file, answers={"-1": 120, "2": 80})
-    assert "answers" in changed(file_shift.judge(reference, low))
-    with pytest.raises(DataError, match="neither right nor wrong"):
-        file_shift.judge(reference, file, Labelled(["1"] * 40, ["1"] * 40, []))
-
-
-def test_a_model_on_all_rows_is_compared_by_the_answers_of_the_folds(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path
-) -> None:
-    *_, run = folded(store, RunConfig(folds=4))
-    cross_validation.gather(run, store.runs())
-    finish(run)
-    shutil.rmtree(run.best)
-    toys.copy_model(toy_checkpoint, run.best)
-    path = run.best / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"finetune": {"step": 12}}))
-    texts = ([f"{side} {n}" for n in range(ROWS)] for side in ("left", "right"))
-    hashes = pair_index.pair_hashes(*texts)
-    pair_index.write_pair_index(run, {"train": hashes, "validation": hashes})
-    scores = report.evaluate_run(run, run.state()).analysis.scores
-    file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(100, 2))
-    for both_orders in (False, True):
-        request = PredictionRequest(run.id, file.name, "", both_orders=both_orders)
-        judged = finetune.still_holds(run, file, request=request)
-        assert (judged.rows, judged.reference) == (100, ROWS)
-        assert judged.accuracy is not None
-        assert judged.accuracy.before == pytest.approx(scores["accuracy"].value)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("task", [REGRESSION, MULTI_LABEL])
-def test_scores_and_several_labels_go_the_whole_way(
-    task: str, store: RunStore, toy_checkpoint: Path, tmp_path: Path
-) -> None:
-    run, names = store.create(RunConfig(max_length=32)), ["a", "b"] * (task == MULTI_LABEL)
-    run.append(events.Started(device="CPU"))
-    run.append(
-        events.Prepared(
-            train_examples=64, validation_examples=150, steps_per_epoch=8, total_steps=8,
-            labels=names, parameters=1, precision="no", task=task, data={"low": 0.0, "high": 1.0},
-        )
-    )  # fmt: skip
-    toys.copy_model(toy_checkpoint, run.best)
-    config = json.loads((run.best / "config.json").read_text()) | {"problem_type": task}
-    config["id2label"] = dict(enumerate(names or ["score"]))
-    (run.best / "config.json").write_text(json.dumps(config))
-    if task == REGRESSION:
-        toys.overwrite(
-            run.best,
-            lambda weights: weights.update(
-                {
-                    name: weights[name][:1].clone()
-                    for name in weights
-                    if name.startswith("classifier")
-                }
-            ),
-        )
-    draw = np.random.default_rng(0)
-    scores: Any = draw.random(150, np.float32)
-    labels = draw.integers(0, 2, (150, 2)).tolist() if names else scores
-    first, second, _ = map(list, zip(*monitored.rows(150, 1), strict=True))
-    table = pa.table({"sentence1": first, "sentence2": second, "label": labels})
-    saved_predictions.save_examples(run, "validation", table)
-    file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(100, 2))
-    judged = finetune.still_holds(run, file)
-    assert (judged.verdict, judged.shares) == ("as before", None)
-    assert (judged.accuracy is None) == (task == REGRESSION)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +12,16 @@ from numpy.typing import NDArray
 
 from finetune.__main__ import main
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.errors import ConfigError, DataError
+from finetune.errors import ConfigError
 from finetune.evaluation import probe
 from finetune.evaluation.probe import Probed, ProbeReport
 from finetune.jobs import probe as jobs
 from finetune.jobs import workers
-from finetune.metrics import selection
 from finetune.metrics.intervals import Interval
-from finetune.metrics.shared_rows import SharedRows
 from finetune.owners import Visitor
-from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from tests.support import graded, toys
-from tests.support.waiting import until
-
-SCORE = Interval(0.8, 0.7, 0.9)
 
 
 @pytest.fixture(scope="module")
@@ -119,40 +111,6 @@ def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
     assert "None" in verdict([Probed("x", "no")])
 
 
-def test_features_are_of_one_scale_and_know_how_sentences_differ() -> None:
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(5, 3, (2, 300, 8)).astype(np.float32)
-    joined = probe.join(first, second)
-    assert joined.shape == (300, 33)
-    assert joined.mean(axis=0) == pytest.approx(0, abs=1e-4)
-    assert joined[:, :32].var(axis=0).sum() == pytest.approx(1, abs=0.01)
-    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    expected = (first * second).sum(axis=1) / norms
-    assert np.corrcoef(joined[:, 32], expected)[0, 1] == pytest.approx(1, abs=1e-4)
-    assert probe.join(1000 * first, second) == pytest.approx(joined, abs=1e-4)
-    assert probe.join(first, None).shape == (300, 8)
-
-
-def test_rows_that_share_a_sentence_share_a_fold() -> None:
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 200, (2, 90))
-    groups = SharedRows(first, second).fold_groups(5)
-    fold_of = selection.assign_folds(rng.integers(0, 2, 90), 5, groups)
-    for sentence in range(200):
-        rows = (first == sentence) | (second == sentence)
-        assert len(set(fold_of[rows])) <= 1
-    # One sentence in nearly every row would make one fold of all.
-    groups = SharedRows(np.minimum(first, 1), second).fold_groups(5)
-    pairs = {frozenset(pair) for pair in zip(np.minimum(first, 1), second, strict=True)}
-    assert len(np.unique(groups)) == len(pairs)
-
-
-def test_too_few_pairs_are_refused(toy_checkpoint: Path, tmp_path: Path) -> None:
-    pairs = toys.load(toys.write_pairs(tmp_path, train=40))
-    with pytest.raises(DataError, match="only 40 training pairs"):
-        probe.probe(pairs, RunConfig(), [str(toy_checkpoint)])
-
-
 def test_a_stopped_probe_ranks_what_it_has_read(
     toy_pairs_folder: Path, sentence_encoder: Path, toy_checkpoint: Path
 ) -> None:
@@ -177,40 +135,6 @@ def test_a_stopped_probe_ranks_what_it_has_read(
     assert report.candidates[1].problem == "not looked at"
     assert report.verdict == "Stopped: 1 of 2 checkpoints were compared."
     assert not report.complete
-
-
-def test_a_probe_is_made_again_unless_all_were_compared(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[str] = []
-    own = tmp_path / "own"
-    shutil.copytree(toy_checkpoint, own)
-    monkeypatch.setattr(jobs.ProbeJob, "begin", lambda job, *values: begun.append(job.id))
-    config, names = RunConfig(max_length=32), [BUNDLED_CHECKPOINT, str(own)]
-    job = jobs.probe_of(store, config, names)
-    job.folder.mkdir(parents=True)
-    job.append(events.Finished(step=0, seconds=1.0))
-    half = Interval(0.5, 0.4, 0.6)
-    for problem, score in (("the Hub does not answer", None), ("", half)):
-        found = [Probed(names[0], score=half), Probed(names[1], problem, score)]
-        report = ProbeReport(found, None, "f1", 2, 100)
-        (job.folder / "report.json").write_text(report.to_json())
-        assert jobs.start_probe(store, config, names).id == job.id
-        assert begun == [job.id]  # at the first time only
-    os.utime(own / "config.json", (2e9, 2e9))  # it was trained anew
-    assert jobs.probe_of(store, config, names).id != job.id
-
-
-def test_what_cannot_be_compared_says_why(
-    tmp_path: Path, sentence_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = toys.load(toys.write_pairs(tmp_path, train=80))
-    monkeypatch.setattr(selection, "assign_folds", lambda strata, *_: strata)
-    (one,) = probe.probe(pairs, RunConfig(max_length=32), [str(sentence_encoder)]).candidates
-    assert str(one.problem) == "Without a fifth of the pairs, only one answer is left."
-    monkeypatch.setattr(probe, "encode", lambda *values: np.full((80, 4), np.nan, np.float32))
-    (one,) = probe.probe(pairs, RunConfig(max_length=32), [str(sentence_encoder)]).candidates
-    assert str(one.problem) == "Its answers are not numbers."
 
 
 def test_what_is_compared_is_checked_before(
@@ -261,37 +185,3 @@ def test_a_terminal_gets_the_ranking(
         assert text in output
     assert main([*words, "--checkpoints", str(toy_checkpoint)]) == 2
     assert "from 2 to 8" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_a_probe_is_a_job_whose_report_is_kept(
-    store: RunStore, toy_checkpoint: Path, sentence_encoder: Path
-) -> None:
-    names = [str(toy_checkpoint), str(sentence_encoder)]
-    config = RunConfig(max_length=32)
-    job = jobs.start_probe(store, config, names)
-    until(lambda: not job.state().running)
-    state = job.state()
-    assert (state.status, state.error) == ("finished", "")
-    assert state.report is not None
-    assert state.report.complete
-    before = job.events_file.stat().st_mtime
-    again = jobs.start_probe(store, config, names[::-1])
-    assert again.folder == job.folder
-    assert again.events_file.stat().st_mtime == before
-    assert jobs.probe_of(store, config.changed(max_length=16), names).folder != job.folder
-
-
-@pytest.mark.long
-def test_a_checkpoint_that_cannot_be_read_does_not_end_the_probe(
-    store: RunStore, toy_checkpoint: Path, sentence_encoder: Path
-) -> None:
-    names = [str(toy_checkpoint), "no/such-checkpoint", str(sentence_encoder)]
-    job = jobs.start_probe(store, RunConfig(max_length=32), names)
-    until(lambda: not job.state().running)
-    state = job.state()
-    assert (state.status, state.error) == ("finished", "")
-    assert state.report is not None
-    assert not state.report.complete
-    assert [one.score is None for one in state.report.candidates] == [False, False, True]
-    assert state.report.candidates[-1].checkpoint == "no/such-checkpoint"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from finetune import disk
 from finetune.cli.use import export
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.evaluation import quantization, saved_predictions, test_set
+from finetune.evaluation import quantization, saved_predictions
 from finetune.hub import model_card, onnx
 from finetune.inference import files, quantized
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import Predictor
 from finetune.inference.quantized import QuantizationReport
 from finetune.inference.scorer import Scorer
-from finetune.jobs.export import ExportState
-from finetune.runs.run import NOTES, Run
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui.html import macro
 from tests.support import toys
 from tests.support.families import lively
 
@@ -152,96 +147,6 @@ def test_what_is_faster_is_told_by_many_rounds(
     assert quantization.is_faster(rounds) is faster
 
 
-@pytest.mark.parametrize(
-    ("seconds", "rounds", "faster"),
-    [
-        ((2.0, 1.0), 8, True),
-        ((1.0, 2.0), 8, False),
-        ((3.0, 3.0), 8, False),
-        ((0.5, 0.5), 40, False),
-    ],
-)
-def test_models_are_timed_until_it_is_plain_or_long_enough(
-    seconds: tuple[float, float], rounds: int, faster: bool
-) -> None:
-    turns: list[int] = []
-
-    def measure(turn: int) -> float:
-        turns.append(turn)
-        return seconds[turn]
-
-    timed = quantization.time_rounds([partial(measure, turn) for turn in (0, 1)])
-    assert timed == ([seconds] * rounds, faster)
-    assert turns[:4] in ([0, 1, 1, 0], [1, 0, 0, 1])  # neither is always the second
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_second_export_of_the_same_weights_decides_the_same(
-    run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, kept: bool
-) -> None:
-    monkeypatch.setattr(QuantizationReport, "as_good", True)
-    monkeypatch.setattr(quantization, "is_faster", lambda rounds: kept)
-    first = quantization.quantize_model(run, source[1], run.best_step())
-    made = (run.best / quantized.MODEL).read_bytes() if kept else b""
-    (run.best / quantized.MODEL).write_bytes(b"damaged")
-    monkeypatch.setattr(quantization, "is_faster", lambda rounds: not kept)
-    assert quantization.quantize_model(run, source[1], run.best_step()) == first
-    assert (run.best / quantized.MODEL).read_bytes() == (made if kept else b"damaged")
-    monkeypatch.setattr(devices, "processor_name", lambda: "another processor")
-    assert quantization.quantize_model(run, source[1], run.best_step()).kept != kept
-
-
-def test_int8_of_a_former_model_is_not_used(run: Run) -> None:
-    """As where a run goes on, and keeps a better model, while the former is measured."""
-    (run.best / "onnx").mkdir()
-    (run.best / quantized.MODEL).touch()
-    report = dataclasses.replace(REPORT, kept=True, step=8)
-    for step in (8, 16):
-        config = disk.read_json(run.best / "config.json") | {NOTES: {"step": step}}
-        disk.write_atomically(run.best / "config.json", json.dumps(config))
-        quantized.write_report(run.best, report)
-        assert quantized.is_enabled(run.best) == (step == 8)
-        assert quantized.read_report(run.best) == (report if step == 8 else None)
-
-
-def test_pairs_to_score_and_to_calibrate_with_are_drawn(
-    run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the file is sorted by label, its first pairs are all of one class."""
-    table = test_set.validation_examples(run).sort_by("label")
-    saved_predictions.save_examples(run, "validation", table)
-    classes = dict(zip(table["sentence1"].to_pylist(), table["label"].to_pylist(), strict=True))
-    monkeypatch.setattr(quantization, "_SCORED", 30)
-    monkeypatch.setattr(quantization, "_CALIBRATING", 15)
-    calibrating: list[set[int]] = []
-    inputs = Scorer.inputs
-
-    def drawn(scorer: Scorer, rows: Any) -> Any:
-        calibrating.append({classes[first] for first, _ in rows})
-        return inputs(scorer, rows)
-
-    monkeypatch.setattr(Scorer, "inputs", drawn)
-    report = quantization.quantize_model(run, source[1], None)
-    assert (report.pairs, calibrating) == (30, [{0, 1}])
-
-
-@pytest.mark.parametrize(
-    ("kept", "serves", "expected"),
-    [
-        (True, True, "Predict uses it now, and a push includes it."),
-        (True, False, "A push includes it. Predict does not use it"),
-        (False, False, "It is not used: it is not plainly faster here."),
-    ],
-)
-def test_the_page_says_where_int8_is_used(kept: bool, serves: bool, expected: str) -> None:
-    report = dataclasses.replace(REPORT, kept=kept)
-    state = ExportState(
-        "finished", file=Path("model.onnx"), size=1, int8=report, int8_serves=serves
-    )
-    assert expected in macro("push.html", "downloads")("run", state)
-
-
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("name", ["a.onnx", "model_quantized.onnx", "a"])
 def test_an_export_writes_files_of_its_own_name_alone(
@@ -272,19 +177,3 @@ def test_an_export_writes_files_of_its_own_name_alone(
     for words in (["--run", str(run.folder)], ["--model", str(run.best)]):
         with pytest.raises(ModelError, match="is in the folder of the model"):
             export([*words, "--to", model])
-
-
-@pytest.mark.long
-def test_a_run_is_exported_with_int8_from_a_terminal(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "model.int8.onnx").write_text("of an earlier model")
-    assert export(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
-    output, report = capsys.readouterr().out, quantized.read_report(run.best)
-    assert report is not None
-    assert f"int8 ({report.kind}) on 80 validation pairs: accuracy" in output
-    assert output.endswith("the model in int8\n") == report.kept
-    small = tmp_path / "model.int8.onnx"
-    assert small.stat().st_size > 1000 or not report.kept
-    assert ("is left as it is" in output) != report.kept
-    assert (tmp_path / "model.onnx").is_file()

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pytest
-from sklearn import metrics as sk
 
-from finetune.config import RunConfig
-from finetune.errors import StoreError
 from finetune.evaluation import examples, report, saved_predictions
 from finetune.evaluation.report import RunEvaluation
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.metrics.catalog import ACCURACY, F1
-from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
-from finetune.tasks.base import DecisionRule
-from finetune.ui import compare_view, evaluation_view
+from finetune.tasks.base import REGRESSION, DecisionRule, Target
+from finetune.ui import evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support.scored_runs import evaluated, sure
 
@@ -45,23 +42,6 @@ def page(study: RunEvaluation, baseline: float | None = None) -> str:
     return evaluation_view.view(
         study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"), JobState("none")
     )
-
-
-def test_the_figures_are_those_of_independent_code(store: RunStore) -> None:
-    draw = np.random.default_rng(0)
-    labels = draw.integers(0, 2, 300)
-    logits = draw.normal(0, 1, (300, 2)).astype(np.float32)
-    logits[np.arange(300), labels] += 1.0
-    analysis = study_of(store, logits, labels.tolist()).analysis
-    answers, score = logits.argmax(1), np.exp(logits[:, 1]) / np.exp(logits).sum(1)
-    assert analysis.scores["accuracy"].value == pytest.approx(sk.accuracy_score(labels, answers))
-    assert analysis.scores["f1"].value == pytest.approx(sk.f1_score(labels, answers))
-    assert analysis.details.matthews == pytest.approx(sk.matthews_corrcoef(labels, answers))
-    np.testing.assert_array_equal(analysis.details.confusion, sk.confusion_matrix(labels, answers))
-    curves = analysis.details.roc, analysis.details.precision_recall
-    areas = [curve.area for curve in curves if curve is not None]
-    expected = [sk.roc_auc_score(labels, score), sk.average_precision_score(labels, score)]
-    assert areas == pytest.approx(expected)
 
 
 def test_an_example_is_doubted_by_all_evaluations(store: RunStore) -> None:
@@ -126,37 +106,6 @@ def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
     assert report.compare_runs(first, third, [F1]) is None
 
 
-@pytest.mark.parametrize(
-    ("wrong", "others", "sentence"),
-    [
-        ((30, 2), 1, "A (rate 1) is better: F1 +0.7"),
-        ((3, 2), 1, "A (rate 1) and B (rate 0) cannot be told apart: F1 +0.0"),
-        ((2, 2), 1, "A (rate 0) and B (rate 1) give the same answer on each of the 40 pairs."),
-        ((30, 2), 2, "A (rate 1) is the best, B (rate 0) comes next: F1 +0.7"),
-    ],
-    ids=["better", "chance", "equal", "three"],
-)
-def test_a_comparison_says_first_which_run_is_better(
-    store: RunStore, wrong: tuple[int, int], others: int, sentence: str
-) -> None:
-    """The runs err on so many pairs of 40, and are below a baseline where they err on many."""
-    labels, runs = [0, 1] * 20, []
-    for n, errors in enumerate((*wrong, 40)[: 1 + others]):
-        answers = [1 - label if at < errors else label for at, label in enumerate(labels)]
-        run, _ = evaluated(store, {1: sure(answers)}, labels, 1)
-        run.describe(name=f"rate {n}")
-        scores = {"f1": 1 - errors / 40, "accuracy": 1 - errors / 40}
-        run.append(events.Evaluated(step=2, epoch=2, metrics=scores, seconds=1, best=True))
-        saved_predictions.save_logits(run, 2, sure(answers), np.array(labels))
-        run.append(events.BaselinesMeasured(baselines={"always the commonest answer": {"f1": 0.5}}))
-        runs.append(run)
-    text = str(compare_view.comparison(store, [run.id for run in runs]))
-    assert sentence in text
-    assert (", 40 pairs, one seed." in text) == ("F1 +" in sentence)
-    assert ("B is below the baseline" in text) == (wrong[0] > 20 and others == 1)
-    assert text.index(sentence) < text.index("What differs") < text.index("ft-plot")
-
-
 def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStore) -> None:
     """Ten of the twenty positives are called negative, by a little."""
     labels = [0] * 20 + [1] * 20
@@ -172,17 +121,6 @@ def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStor
     assert verdict.better_threshold.f1.value == 1.0 > verdict.score.value
     threshold = verdict.better_threshold.threshold
     assert 1 / (1 + np.exp(2)) < threshold < 1 / (1 + np.exp(0.2))
-
-
-def test_an_evaluation_is_that_of_the_files_as_they_are(store: RunStore) -> None:
-    run = store.create(RunConfig())
-    with pytest.raises(StoreError, match="Nothing was evaluated yet"):
-        report.evaluate_run(run, run.state())
-    run, summary = evaluated(store, {1: sure([0, 1])}, [0, 1], 1)
-    first = report.evaluate_run(run, summary)
-    assert report.evaluate_run(run, summary) is first
-    saved_predictions.save_examples(run, "validation", texts([0, 1]))
-    assert report.evaluate_run(run, summary).table is not None
 
 
 @pytest.mark.parametrize(
@@ -213,53 +151,6 @@ def test_hardly_anything_to_say_is_shown_sensibly(
     assert ("are no numbers" in text) == (not np.isfinite(logits).all())
 
 
-@pytest.mark.parametrize(
-    ("baseline", "verdict"),
-    [
-        (0.6, "Better than the baselines"), (0.79, "Not surely better"),
-        (0.79, "0.010 above the best simple method"), (0.82, "0.020 below the best simple method"),
-        (0.79, "With 200 validation pairs an accuracy near 0.5 is known to ±7 points"),
-        (0.95, "Worse than a baseline"), (None, "no baseline"),
-    ],
-)  # fmt: skip
-def test_a_better_model_is_called_better_only_when_that_is_sure(
-    store: RunStore, baseline: float | None, verdict: str
-) -> None:
-    labels = [0, 1] * 100
-    study = study_of(store, sure([*labels[:160], *(1 - n for n in labels[160:])]), labels)
-    assert verdict in page(study, baseline)
-
-
-@pytest.mark.parametrize(
-    ("counts", "present", "absent"),
-    [
-        ([[40, 2, 0], [3, 50, 0], [1, 2, 0]],
-         ["<b>It never answers c</b>", "missed</b> class: c"],
-         ["No kind of pair is surely worse"]),
-        ([[97, 3], [20, 5]], [], ["never answers"]),
-        ([[28, 2], [2, 28]], ["No group of pairs stands out as worse."], []),
-        ([[4] + [0] * 7 for _ in range(8)], ["too few</b> class: a"], ['id="missed"']),
-        ([[3, 0], [0, 3]], ["No kind of pair has enough examples to be judged."], ["surely worse"]),
-        ([[2, 28], [28, 2]], ['id="backwards"', "may be swapped"], []),
-    ],
-    ids=["never", "seldom", "fine", "many", "all small", "backwards"],
-)  # fmt: skip
-def test_weak_kinds_missed_classes_and_swapped_labels_are_named(
-    store: RunStore, counts: list[list[int]], present: list[str], absent: list[str]
-) -> None:
-    """Of runs with these confusion matrices; the classes are a, b, c, ..."""
-    truth, answers = np.repeat(
-        np.indices(np.shape(counts)).reshape(2, -1), np.ravel(counts), axis=1
-    )
-    names = tuple("abcdefgh"[: len(counts)])
-    run, summary = evaluated(store, {1: sure(answers, len(counts))}, truth.tolist(), 1, names)
-    table = pa.table({"sentence1": ["a cat"] * len(truth), "label": truth})
-    saved_predictions.save_examples(run, "validation", table)
-    text = page(report.evaluate_run(run, summary))
-    assert [words for words in present if words not in text] == []
-    assert [words for words in absent if words in text] == []
-
-
 def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected(
     store: RunStore,
 ) -> None:
@@ -284,3 +175,16 @@ def errors(store: RunStore, run: Run, which: str) -> str:
         tab.draw(lambda: None)
     view = {"opened": run.id}
     return str(tab.on_filter(None, view, which, "", "")[tab.table])
+
+
+def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
+    truth = np.arange(4.0)
+    wide, narrow = (Target((), task=REGRESSION, low=low, high=5.0) for low in (0.0, 1.0))
+
+    def answered(target: Target, truth: np.ndarray) -> report.KeptAnswers:
+        return report.KeptAnswers(Run(Path()), target, truth, None, truth)
+
+    first = answered(wide, truth)
+    assert report.same_pairs(first, answered(narrow, truth))
+    assert not report.same_pairs(first, answered(narrow, truth + 1))
+    assert not report.same_pairs(first, answered(Target(("a", "b")), truth))

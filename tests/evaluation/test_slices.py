@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,7 +8,6 @@ from statsmodels.stats.multitest import multipletests
 
 from finetune.evaluation import slices
 from finetune.evaluation.slices import Slice, Traits
-from finetune.metrics import intervals
 
 NAMES = ["no", "yes"]
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -56,38 +53,6 @@ def test_a_trait_of_a_pair_is_read(trait: str, first: str, second: str, value: f
     assert getattr(slices.pair_traits([first], [second]), trait)[0] == value
 
 
-def test_slices_hold_what_their_values_say() -> None:
-    traits, draw = drawn(408), np.random.default_rng(1)
-    labels, right = np.arange(408) % 2, draw.random(408) < 0.85
-    by_trait: dict[str, list[Slice]] = {}
-    for part in judged(traits, right):
-        by_trait.setdefault(part.trait, []).append(part)
-    assert {trait: len(parts) for trait, parts in by_trait.items()} == {
-        "words": 4, "overlap": 4, "number": 2, "number differs": 2, "negation": 2,
-        "negation differs": 2, "class": 2,
-    }  # fmt: skip
-    for trait, parts in by_trait.items():
-        assert sum(part.count for part in parts) == 408, trait
-    for trait, values in (("words", traits.words), ("overlap", traits.overlap)):
-        for part in by_trait[trait]:
-            *low, high = (float(end) for end in re.findall(r"[\d.]+", part.value))
-            inside = (values <= high) & (values > (low[0] if low else -1))
-            assert part.count == inside.sum()
-            assert 60 < part.count < 150
-    for trait, members in (("negation", traits.negation), ("class", labels == 0)):
-        part = by_trait[trait][0]
-        assert part.value == ("yes" if trait == "negation" else "no")
-        hits = int(right[members].sum())
-        assert part.result == intervals.wilson_interval(hits, int(members.sum()))
-
-
-def test_of_single_sentences_there_is_no_overlap_and_no_difference() -> None:
-    traits = slices.pair_traits(["a word", "a Word", "no Word 3"])
-    labels = np.array([0, 1, 0])
-    parts = slices.score_slices(traits, labels, np.zeros(3), NAMES)
-    assert {part.trait for part in parts} == {"words", "number", "negation", "class"}
-
-
 def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
     """As libraries have it that compute both."""
     random, weak = np.random.default_rng(6), 0
@@ -105,27 +70,3 @@ def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
         assert [part.weak for part in parts] == judgements.tolist()
         weak += judgements.any()
     assert 0 < weak < 4
-
-
-def test_of_scores_a_slice_is_weak_whose_errors_are_greater() -> None:
-    random, traits = np.random.default_rng(3), drawn(400)
-    truth = random.uniform(0, 5, 400)
-    errors = random.exponential(np.where(traits.negation, 2.0, 0.5))
-    parts = slices.score_slices(traits, truth, errors, (), has_right=False)
-    assert {part.trait for part in parts} == {
-        "words", "overlap", "number", "number differs", "negation", "negation differs", "score",
-    }  # fmt: skip
-    negated = next(part for part in parts if (part.trait, part.value) == ("negation", "yes"))
-    assert negated.weak
-    assert negated.result.value == pytest.approx(errors[traits.negation].mean())
-    assert negated.result.low < negated.result.value < negated.result.high
-    assert not any(part.weak for part in parts if part.trait in ("score", "number"))
-    assert sum(part.count for part in parts if part.trait == "score") == 400
-
-
-def test_of_several_labels_each_is_a_slice() -> None:
-    traits = slices.pair_traits(["a word", "a Word", "no Word 3"])
-    truth = np.array([[1, 0], [1, 1], [0, 0]])
-    parts = slices.score_slices(traits, truth, np.zeros(3), ("billing", "urgent"))
-    counts = {part.value: part.count for part in parts if part.trait == "label"}
-    assert counts == {"billing": 2, "urgent": 1}

@@ -88,41 +88,6 @@ def test_rows_needed_suffice_where_the_errors_stay_as_frequent() -> None:
     assert abstention.rows_needed(sure, right, 0.02, 0.05) is None
 
 
-def test_equal_confidences_are_answered_together_or_not_at_all() -> None:
-    sure = np.repeat([0.9, 0.6], [300, 100])
-    right = np.repeat([True, False], [300, 100])
-    found = abstention.sure_threshold(sure, right, 0.05, 0.05)
-    assert found is not None
-    assert (found.above, found.answered, found.errors) == (0.6, 300, 0)
-    curve = abstention.abstention_curve(sure, right, 0.05)
-    np.testing.assert_allclose(curve.coverage, [0.75, 1.0])
-    np.testing.assert_allclose(curve.error, [0.0, 0.25])
-
-
-def test_the_curve_has_the_exact_upper_bound() -> None:
-    from scipy.stats import binomtest
-
-    draw = np.random.default_rng(1)
-    sure, right = draw.random(80), draw.random(80) < 0.8
-    curve = abstention.abstention_curve(sure, right, 0.05)
-    assert curve.coverage[-1] == 1
-    assert curve.error[-1] == pytest.approx((~right).mean())
-    for point in (0, 9, 79):
-        wrong = round(curve.error[point] * (point + 1))
-        exact = binomtest(wrong, point + 1).proportion_ci(0.90, "exact")  # 95% on one side
-        assert curve.upper[point] == pytest.approx(exact.high)
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_none_and_one_row_are_no_reason_to_fail(right: bool) -> None:
-    for rows in (0, 1, 3):
-        sure, hits = np.full(rows, 0.7, np.float32), np.full(rows, right)
-        assert abstention.sure_threshold(sure, hits, 0.02, 0.05) is None
-        assert len(abstention.abstention_curve(sure, hits, 0.05).error) == min(rows, 1)
-        needed = abstention.rows_needed(sure, hits, 0.02, 0.05)
-        assert (needed is not None) == (right and rows > 0)
-
-
 def test_the_bound_holds_where_rows_share_sentences() -> None:
     """A model that is wrong a little too often, however sure, and is as sure and as often wrong on
     all rows of a sentence. Counted one by one the rows break the bound too often."""

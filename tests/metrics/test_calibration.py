@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
-from sklearn.calibration import calibration_curve
+from scipy.special import softmax
 
 from finetune.metrics import calibration
 
@@ -23,47 +21,6 @@ def drawn(n: int, classes: int, temperature: float, seed: int = 0) -> tuple[Floa
     # The largest of logits with Gumbel noise is a draw from their softmax.
     labels = (true + random.gumbel(size=true.shape)).argmax(axis=1)
     return true * temperature, labels
-
-
-@pytest.mark.parametrize("kind", [np.float16, np.float64])
-@pytest.mark.parametrize("temperature", [0.1, 7.0])
-def test_probabilities_equal_scipys(temperature: float, kind: type[np.floating]) -> None:
-    logits = drawn(40, 5, 2.0)[0].astype(kind)
-    expected = softmax(logits.astype(np.float64) / temperature, axis=1)
-    shares = calibration.probabilities(logits, temperature)
-    np.testing.assert_allclose(shares, expected, rtol=2e-4, atol=1e-6)
-
-
-def test_bins_equal_scikit_learns() -> None:
-    random = np.random.default_rng(0)
-    confidence = np.append(random.uniform(0.4, 1, size=500), [0.0, 1.0])
-    right = random.random(502) < confidence**2
-    bins = calibration.reliability(confidence, right)
-    accuracy, mean = calibration_curve(right, confidence, n_bins=calibration.BINS)
-    filled = bins.counts > 0
-    np.testing.assert_allclose(bins.accuracy[filled], accuracy)
-    np.testing.assert_allclose(bins.confidence[filled], mean)
-    assert np.isnan(bins.accuracy[~filled]).all()
-    assert bins.ece == pytest.approx(
-        (np.abs(accuracy - mean) * bins.counts[filled]).sum() / len(right)
-    )
-
-
-@pytest.mark.parametrize(("n", "classes"), [(30, 2), (300, 7)])
-@pytest.mark.parametrize("temperature", [0.3, 4.0])
-def test_the_temperature_is_that_of_a_plain_search(
-    n: int, classes: int, temperature: float
-) -> None:
-    logits, labels = drawn(n, classes, temperature)
-
-    def loss(log: Floats) -> float:
-        likelihoods = log_softmax(logits / math.exp(log[0]), axis=1)[np.arange(n), labels]
-        return float(-likelihoods.mean())
-
-    options = {"xatol": 1e-7, "fatol": 1e-12}
-    best = minimize(loss, [0.0], method="Nelder-Mead", options=options)
-    expected = math.exp(float(best.x[0]))
-    assert calibration.fit_temperature(logits, labels) == pytest.approx(expected, rel=1e-5)
 
 
 def test_separated_data_gets_the_coldest_and_nonsense_the_hottest() -> None:

@@ -1,34 +1,30 @@
-"""Metrics by name: equal to scikit-learn's and GLUE's, by arrays and as modules of `evaluate`."""
+"""Metrics by name: what is measured of a task, and modules of `evaluate` of anybody."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import evaluate
 import numpy as np
 import pytest
 import sklearn.metrics
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog as datasets_offered
-from finetune.errors import ConfigError
-from finetune.metrics import catalog, intervals, modules, selection
-from finetune.metrics.calibration import probabilities
-from finetune.metrics.classification import confusion_matrix
-from finetune.tasks.base import Target
-from finetune.tasks.registry import measured
+from finetune.metrics import catalog, classification, intervals, modules, selection
+from finetune.metrics.catalog import OF_LABELS, OF_SCORES
+from finetune.metrics.example_metrics import conformal_margin
+from finetune.tasks.base import REGRESSION, SINGLE_LABEL, Target
+from finetune.tasks.registry import deciding_metric, find_task, measured, task_of
+from finetune.tasks.single_label import SingleLabel
+from tests.metrics.test_libraries import scores_of
 from tests.support.hub import LoopbackHub
 
-ALL = [metric for metric in catalog.METRICS.values() if metric is not catalog.LOSS]
-TALLIED = [metric for metric in ALL if metric.of_tally is not None]
-# What GLUE's module of `evaluate` computes of each of its tasks of classes, by scikit-learn.
-GLUE = {
-    "cola": ["matthews_correlation"], "mrpc": ["accuracy", "f1"], "qqp": ["accuracy", "f1"],
-    "mnli": ["accuracy"], "qnli": ["accuracy"], "rte": ["accuracy"], "sst2": ["accuracy"],
-    "wnli": ["accuracy"],
-}  # fmt: skip
+TALLIED = [metric for metric in catalog.METRICS.values() if metric.of_tally is not None]
+GLUE = {"cola", "mrpc", "qqp", "mnli", "qnli", "rte", "sst2", "wnli", "stsb"}
+SCORES = Target((), task=REGRESSION)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -39,54 +35,6 @@ def drawn(classes: int, n: int = 200, seed: int = 0) -> tuple[NDArray[Any], NDAr
     logits = draw.normal(size=(n, classes)).astype(np.float32)
     logits[np.arange(n), labels] += 1
     return logits, labels
-
-
-def by_sklearn(metric: catalog.Metric, logits: Any, labels: Any, positive: int) -> float:
-    classes = logits.shape[1]
-    if metric.of_tally is None:
-        shares = probabilities(logits)
-        if classes == 2:
-            return float(sklearn.metrics.roc_auc_score(labels == positive, shares[:, positive]))
-        one_by_one = [
-            sklearn.metrics.roc_auc_score(labels == label, shares[:, label])
-            for label in np.unique(labels)
-        ]
-        return float(np.mean(one_by_one))
-    function = getattr(sklearn.metrics, metric.library.removeprefix("sklearn.metrics."))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes that do not occur
-        options = metric.library_options(classes, positive)
-        return float(function(labels, logits.argmax(axis=1), **options))
-
-
-@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
-@pytest.mark.parametrize(("classes", "positive"), [(2, 0), (2, 1), (3, 1), (40, 1)])
-def test_a_module_equals_scikit_learn(metric: catalog.Metric, classes: int, positive: int) -> None:
-    """Handed in batches, the last one shorter; twice, for it begins anew after each result."""
-    scored = modules.ScoreModules([metric.name], classes, positive)
-    for seed in range(2):
-        logits, labels = drawn(classes, 90, seed)
-        for rows in np.array_split(np.arange(90), [32, 64]):
-            scored.add_batch(predictions=logits[rows], references=labels[rows])
-        expected = by_sklearn(metric, logits, labels, positive)
-        assert scored.compute() == {metric.name: pytest.approx(expected, abs=1e-6)}
-
-
-@pytest.mark.parametrize("metric", TALLIED, ids=lambda metric: metric.name)
-@pytest.mark.parametrize("classes", [2, 4])
-def test_arrays_intervals_and_resamples_score_alike(metric: catalog.Metric, classes: int) -> None:
-    logits, labels = drawn(classes)
-    answers, expected = logits.argmax(axis=1), by_sklearn(metric, logits, labels, 1)
-    confusion = confusion_matrix(labels, answers, classes)
-    assert metric.score(confusion) == pytest.approx(expected)
-    positive = 1 if classes == 2 else None
-    interval = intervals.score_intervals(answers, labels, [metric], positive)[metric.name]
-    assert interval.value == pytest.approx(expected)
-    assert metric.range[0] <= interval.low < interval.value < interval.high <= metric.range[1]
-    both = np.stack([answers, labels])
-    statistic = selection.statistics([metric], labels, both, positive)[metric.name]
-    scores = statistic.of(np.ones((len(labels), 1)))
-    assert scores[:, 0] == pytest.approx([expected, metric.range[1]], rel=1e-5)
 
 
 @pytest.mark.parametrize("metric", TALLIED, ids=lambda metric: metric.name)
@@ -100,38 +48,9 @@ def test_of_right_answers_alone_the_interval_reaches_below(
     assert 0 < interval.low < 0.9
 
 
-@pytest.mark.parametrize("task", GLUE)
-def test_what_glue_defines_is_measured(task: str) -> None:
-    """By scikit-learn's functions, as https://huggingface.co/spaces/evaluate-metric/glue has it."""
-    logits, labels = drawn(3 if task == "mnli" else 2)
-    answers = logits.argmax(axis=1)
-    expected = {
-        "accuracy": float((answers == labels).mean()),
-        "matthews_correlation": sklearn.metrics.matthews_corrcoef(labels, answers),
-    }
-    if task in ("mrpc", "qqp"):
-        expected["f1"] = sklearn.metrics.f1_score(y_true=labels, y_pred=answers)
-    config = RunConfig(metrics="matthews_correlation" if task == "cola" else "")
-    names = [metric.name for metric in measured(config, Target(("no", "yes")))]
-    scored = modules.ScoreModules(names, logits.shape[1])
-    scored.add_batch(predictions=logits, references=labels)
-    found = scored.compute()
-    assert {name: found[name] for name in GLUE[task]} == pytest.approx(
-        {name: expected[name] for name in GLUE[task]}
-    )
-
-
 def test_every_task_of_glue_that_is_offered_is_defined_here() -> None:
     offered = {entry.config for entry in datasets_offered.DATASETS if "glue" in entry.repo}
-    assert offered <= {*GLUE, "stsb"}  # whose scores are in test_regression
-
-
-def test_a_notebook_can_load_ours() -> None:
-    metric = evaluate.combine(
-        [evaluate.load(str(modules.FOLDER), name) for name in ("accuracy", "f1")]
-    )
-    found = metric.compute(predictions=[0, 1, 1, 1], references=[0, 1, 0, 1])
-    assert found == {"accuracy": 0.75, "f1": pytest.approx(0.8)}
+    assert offered <= GLUE
 
 
 FOREIGN = """
@@ -172,33 +91,99 @@ def test_a_module_of_the_hub_is_fetched(hub: LoopbackHub) -> None:
     assert not datasets_offered.needs_hub("bundled", BUNDLED_CHECKPOINT, [str(modules.FOLDER)])
 
 
-def test_a_module_of_the_hub_without_a_network_is_one_sentence(
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=12),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_no_threshold_has_a_better_f1_than_the_best(
+    rows: list[tuple[float, bool]], kind: type[np.floating]
+) -> None:
+    scores = np.array([score for score, _ in rows], dtype=kind)
+    positives = np.array([positive for _, positive in rows])
+    best = classification.threshold_sweep(scores, positives).best
+    reached, *others = (
+        sklearn.metrics.f1_score(positives, scores.astype(float) >= threshold, zero_division=np.nan)
+        for threshold in (best["threshold"], *scores.astype(float))
+    )
+    assert best["f1"] == pytest.approx(reached, nan_ok=True)
+    if positives.any():
+        assert best["f1"] == pytest.approx(max(others))
+
+
+def test_the_majority_is_that_of_training_and_in_a_tie_the_positive_class() -> None:
+    def scores(train: list[int], validation: list[int]) -> dict[str, float]:
+        """Of always answering the majority, from the number of rows of each class."""
+        rows = [np.repeat(np.arange(len(counts)), counts) for counts in (train, validation)]
+        target = Target(tuple("abc"[: len(train)]))
+        return SingleLabel().constant_scores(rows[0], rows[1], target, catalog.STANDARD)
+
+    assert scores([5, 5], [3, 3]) == {"accuracy": 0.5, "f1": pytest.approx(2 / 3)}
+    assert scores([6, 5], [1, 3]) == {"accuracy": 0.25, "f1": 0}
+    assert scores([4, 1, 4], [2, 1, 1])["accuracy"] == 0.5
+
+
+def test_thresholds_are_fitted_to_each_label_and_judged_on_others() -> None:
+    """The first label's probabilities are too low, those of the second too high."""
+    draw = np.random.default_rng(0)
+    truth = draw.random((600, 3)) < 0.4
+    signal = np.where(truth, 1.0, -1.0) + draw.normal(0, 0.7, truth.shape)
+    shares = 1 / (1 + np.exp(-(signal * 2 + [-3, 3, 0])))
+    fitted = selection.cross_fit_thresholds(shares, truth)
+    assert fitted is not None
+    low, high, _ = fitted.thresholds
+    assert low < 0.3
+    assert high > 0.7
+    assert fitted.is_recommended
+    apparent = catalog.example_scores(shares >= fitted.thresholds, truth, OF_LABELS)["micro_f1"]
+    assert fitted.f1.value <= apparent + 1e-9
+    rare = truth.copy()
+    rare[:, 1] = False
+    few = selection.cross_fit_thresholds(shares, rare)
+    assert few is not None
+    assert few.thresholds[1] == 0.5
+    assert selection.cross_fit_thresholds(shares, np.zeros_like(truth)) is None
+
+
+def test_an_interval_holds_the_true_value_as_often_as_it_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigError) as raised:
-        modules.ScoreModules(["accuracy", "somebody/some_metric"], 2)
-    assert str(raised.value) == (
-        "metrics names somebody/some_metric, a module of the Hub, which does not answer."
-    )
+    """Of 200 intervals 95% would be 190; 12 fewer are four standard deviations."""
+    monkeypatch.setattr(intervals, "_RESAMPLES", 600)
+    metrics = [OF_SCORES[0], OF_SCORES[3]]
+    true = {"pearson": 0.7, "rmse": np.sqrt(1 / 0.49 - 1)}
+    hits = dict.fromkeys(true, 0)
+    for seed in range(200):
+        truth, answers = scores_of(120, seed, decimals=9)
+        found = intervals.score_intervals(answers, truth, metrics)
+        for name, value in true.items():
+            hits[name] += found[name].low <= value <= found[name].high
+    assert all(count >= 178 for count in hits.values()), hits
 
 
-@pytest.mark.parametrize(
-    ("metrics", "problem"),
-    [
-        ("roc_auc nonsense", "must be names out of .*, got 'nonsense'"),
-        ("'unclosed", "must be names out of"),
-    ],
-)
-def test_names_that_mean_nothing_are_refused(metrics: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        RunConfig(metrics=metrics)
+def test_a_conformal_interval_covers_new_scores() -> None:
+    """95% or a little more of new examples, whatever the errors are like."""
+    for n, low in ((19, 0.93), (100, 0.935), (400, 0.94)):
+        covered = []
+        for seed in range(400):
+            draw = np.random.default_rng(seed)
+            errors = draw.standard_t(2, n + 50)
+            margin = conformal_margin(errors[:n])
+            assert margin is not None
+            covered.append((np.abs(errors[n:]) <= margin).mean())
+        assert low <= np.mean(covered) <= 0.97
+    assert conformal_margin(np.zeros(18)) is None
+    assert conformal_margin(np.arange(19.0) - 9) == 9
 
 
-def test_what_is_measured_is_the_standard_and_what_is_asked_for() -> None:
-    config = RunConfig(metrics="roc_auc f1", metric_for_best_model="recall")
-    names = [metric.name for metric in measured(config, Target(("no", "yes")))]
-    assert names == ["accuracy", "f1", "roc_auc", "recall"]
-    assert [
-        m.name for m in measured(RunConfig(metric_for_best_model="loss"), Target(("no", "yes")))
-    ] == ["accuracy", "f1"]
+def test_metrics_of_other_answers_are_not_measured_of_scores() -> None:
+    config = RunConfig(metrics="matthews_correlation")
+    assert [metric.name for metric in measured(config, SCORES)] == [
+        metric.name for metric in OF_SCORES
+    ]
+    decided = {"f1": "pearson", "roc_auc": "pearson", "mae": "mae", "loss": "loss"}
+    for name, decides in decided.items():
+        by_name = config.changed(metric_for_best_model=name)
+        assert deciding_metric(by_name, task_of(SCORES)) == decides
+    by_error = config.changed(metric_for_best_model="mae")
+    assert deciding_metric(by_error, find_task(SINGLE_LABEL)) == "f1"

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 from numpy.typing import NDArray
 from scipy.stats import binom
-from sklearn.metrics import accuracy_score, f1_score
-from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.proportion import proportion_confint
 
 from finetune.metrics import intervals
@@ -54,23 +50,6 @@ def scores(labels: Array, predictions: Array, classes: int) -> Floats:
         f1 += 2 * (true & called).sum(axis=-1) / np.maximum(sizes, 1)
         occurring += sizes > 0
     return np.array([(labels == predictions).mean(axis=-1), f1 / np.maximum(occurring, 1)])
-
-
-@pytest.mark.parametrize(("n", "classes"), [(60, 2), (90, 4)])
-def test_the_interval_equals_scipys_bca(n: int, classes: int) -> None:
-    labels, predictions, _ = drawn(n, classes)
-    computed = bootstrap(labels, predictions, classes)
-    average = "binary" if classes == 2 else "macro"
-    assert computed["accuracy"].value == accuracy_score(labels, predictions)
-    assert computed["f1"].value == pytest.approx(f1_score(labels, predictions, average=average))
-    for column, name in enumerate(("accuracy", "f1")):
-        expected = scipy.stats.bootstrap(
-            (labels, predictions),
-            lambda true, called, axis: scores(true, called, classes)[column],  # noqa: B023
-            paired=True, vectorized=True, n_resamples=5000, rng=0,
-        ).confidence_interval  # fmt: skip
-        assert computed[name].low == pytest.approx(expected.low, abs=0.018)
-        assert computed[name].high == pytest.approx(expected.high, abs=0.018)
 
 
 def test_the_interval_of_a_difference_is_that_of_resampled_examples() -> None:
@@ -200,12 +179,6 @@ def test_so_it_does_by_f1(kind: str, rows: int, few_resamples: None) -> None:
     assert passed / sets <= 0.025 + 0.016
 
 
-@pytest.mark.parametrize(("rows", "least"), [(400, -0.01), (200, -0.02), (100, -0.04)])
-def test_a_model_that_answers_the_same_passes_where_rows_suffice(rows: int, least: float) -> None:
-    assert passes(0, 0, rows, least)
-    assert not passes(0, 0, rows // 2, least)
-
-
 def _f1_gain(cells: Floats) -> float:
     """The difference of F1 on endless rows; the cells are those of above."""
     (zero, one), case = cells.reshape(2, 4), np.arange(4)
@@ -243,56 +216,3 @@ def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: N
         assert gain.value == f1.value - other
         wrongly += not gain.low <= 0 <= gain.high
     assert wrongly / sets < 0.08
-
-
-@pytest.mark.parametrize("classes", [1, 5])
-@pytest.mark.parametrize("n", [1, 10])
-def test_few_examples_and_a_single_class_are_no_trouble(n: int, classes: int) -> None:
-    labels = np.full(n, classes - 1)
-    for predictions in (labels, np.zeros(n, dtype=np.int64)):
-        for score in bootstrap(labels, predictions, classes).values():
-            assert 0 <= score.low <= score.value <= score.high <= 1
-            assert score.high - score.low > 0.1  # so few examples are never sure
-        for score in intervals.difference_intervals(predictions, labels, labels).values():
-            assert -1 <= score.low <= score.value <= score.high <= 1
-            assert score.high - score.low > 0.1
-
-
-def test_where_all_are_right_the_interval_is_wilsons() -> None:
-    labels = np.array([1] * 6 + [0] * 4)
-    all_right = bootstrap(labels, labels, 2)
-    assert all_right["accuracy"] == intervals.wilson_interval(10, 10)
-    share = intervals.wilson_interval(6, 6).low  # of the six that are positive or called so
-    assert (all_right["f1"].low, all_right["f1"].high) == (2 * share / (1 + share), 1.0)
-    never = bootstrap(labels, np.zeros(10, np.int64), 2)["f1"]
-    share = intervals.wilson_interval(0, 6).high
-    assert (never.low, never.high) == (0.0, 2 * share / (1 + share))
-
-
-@pytest.mark.parametrize("n", [5, 2000])
-def test_the_sign_test_equals_statsmodels_mcnemar(n: int) -> None:
-    labels, first, second = drawn(n, 3, seed=n)
-    a, b = first == labels, second == labels
-    table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
-    p = intervals.sign_test(a.astype(int) - b)
-    assert p == pytest.approx(min(1.0, mcnemar(table, exact=True).pvalue))
-    assert intervals.sign_test(np.zeros(n)) == 1.0
-
-
-@pytest.mark.parametrize(("right", "n"), [(0, 1), (17, 30), (99_990, 100_000)])
-def test_wilson_equals_statsmodels(right: int, n: int) -> None:
-    share = intervals.wilson_interval(right, n)
-    expected = proportion_confint(right, n, alpha=0.05, method="wilson")
-    assert (share.low, share.high) == pytest.approx(expected, abs=1e-12)
-    assert share.value == right / n
-    assert math.isnan(intervals.wilson_interval(0, 0).value)
-
-
-def test_the_mean_over_seeds_has_students_interval() -> None:
-    values = [0.85, 0.87, 0.84, 0.88, 0.86]
-    mean = intervals.mean_interval(values)
-    assert mean is not None
-    error = scipy.stats.sem(values)
-    expected = scipy.stats.t.interval(0.95, df=4, loc=np.mean(values), scale=error)
-    assert (mean.value, mean.low, mean.high) == pytest.approx((0.86, *expected))
-    assert intervals.mean_interval([0.8]) is intervals.mean_interval([]) is None

@@ -15,7 +15,6 @@ from finetune.metrics import intervals
 from finetune.metrics.catalog import OF_SCORES
 from finetune.metrics.shared_rows import SharedRows, note
 
-Array = NDArray[np.int64]
 Right = NDArray[np.bool_]
 SETS = 300
 Draw = Callable[[np.random.Generator], tuple[SharedRows, Right]]

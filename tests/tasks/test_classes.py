@@ -5,86 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport
 from finetune.errors import ConfigError, DataError
-from finetune.findings import Finding
-from finetune.tasks.base import LEFT_OUT
-from finetune.tasks.cells import find_separator, suggest_separator
 from finetune.tasks.classes import (
-    LabelEncoder,
     is_positive_plain,
-    make_classes,
     positive_class,
-    similar_class,
 )
 from tests.support.uploads import upload
-
-COMPOSED, DECOMPOSED = "gef\u00e4llt", "gefa\u0308llt"
-
-
-def classify(
-    cells: Sequence[object], changes: dict[str, str] | None = None
-) -> tuple[list[str], list[int]]:
-    """Return the classes of a label column's cells, and the class of each cell."""
-    encoder = LabelEncoder("label")
-    codes = np.array([encoder.code(cell) for cell in cells])
-    rows = np.bincount(codes[codes >= 0], minlength=len(encoder.spellings))
-    classes = make_classes(encoder.spellings, rows, changes=changes)
-    return classes.names, np.append(classes.codes, -1)[codes].tolist()
-
-
-@pytest.mark.parametrize(
-    ("cells", "names", "numbers"),
-    [
-        ([0, 1, 1.0, "1", " 0 "], ["0", "1"], [0, 1, 1, 1, 0]),
-        (["10", "9", "-1"], ["-1", "9", "10"], [2, 1, 0]),
-        (["yes", "No", "YES", "no"], ["No", "yes"], [1, 0, 1, 0]),
-        ([True, False, "TRUE", "false"], ["false", "true"], [1, 0, 1, 0]),
-        (["not_duplicate", "duplicate"], ["not_duplicate", "duplicate"], [0, 1]),
-        (["positive", "negative"], ["negative", "positive"], [1, 0]),
-        (["paraphrase", "other"], ["other", "paraphrase"], [1, 0]),
-        (["b", "c", "a"], ["a", "b", "c"], [1, 2, 0]),
-        ([1, None, float("nan"), "", "NULL", 0], ["0", "1"], [1, -1, -1, -1, -1, 0]),
-        (["\u200b", "a", "b\u00a0c"], ["a", "b c"], [-1, 0, 1]),
-        ([COMPOSED, DECOMPOSED, "x"], [COMPOSED, "x"], [0, 0, 1]),
-        (["spam", "sp\u200bam\u2060", "\u202espam\u202c", "\ufeffham"], ["ham", "spam"],
-         [1, 1, 1, 0]),
-        (["not equal", "not\u00a0equal", "equal"], ["not equal", "equal"], [0, 0, 1]),
-        (["1", "\uff11", "0"], ["0", "1"], [1, 1, 0]),
-        (["Spam", "spam", "spam", "ham"], ["ham", "spam"], [1, 1, 1, 0]),
-        (["b", "-", "a", "c"], ["a", "b", "c"], [1, LEFT_OUT, 0, 2]),
-        (["+", "-"], ["+", "-"], [0, 1]),
-        ([0, 1, 2, -1], ["-1", "0", "1", "2"], [1, 2, 3, 0]),
-        ([["a"], '["b"]', "[a]", []], ["a", "b"], [0, 1, 0, -1]),
-        ([-1, 0, 1], ["-1", "0", "1"], [0, 1, 2]),
-        ([-1, 1], ["-1", "1"], [0, 1]),
-    ],
-)  # fmt: skip
-def test_labels_become_classes(cells: list[object], names: list[str], numbers: list[int]) -> None:
-    assert classify(cells) == (names, numbers)
-
-
-@pytest.mark.parametrize(
-    ("changes", "names", "numbers"),
-    [
-        ({"Spam": "Spam"}, ["ham", "spam", "Spam", "spamm"], [1, 2, 3, 0]),
-        ({"spamm": "spam"}, ["ham", "spam"], [1, 1, 1, 0]),
-        ({"spamm": ""}, ["ham", "spam"], [1, 1, LEFT_OUT, 0]),
-        ({"spamm": "Spam", "Spam": "Spam"}, ["ham", "spam", "Spam"], [1, 2, 2, 0]),
-        ({"ham": "good", "spamm": "spam"}, ["good", "spam"], [1, 1, 1, 0]),
-    ],
-)
-def test_labels_are_changed(changes: dict[str, str], names: list[str], numbers: list[int]) -> None:
-    assert classify(["spam", "Spam", "spamm", "ham"], changes) == (names, numbers)
-
-
-def test_labels_that_mean_no_agreement_can_be_kept() -> None:
-    assert classify(["a", "b", "-"], {"-": "-"}) == (["-", "a", "b"], [1, 2, 0])
 
 
 def test_changes_of_labels_are_written_as_words() -> None:
@@ -110,39 +41,6 @@ def test_a_positive_class_that_is_not_plain(labels: str) -> None:
     assert not is_positive_plain(labels.split())
 
 
-@pytest.mark.parametrize(
-    ("texts", "mark"),
-    [
-        ("a;b a b b;c", ";"), ("x|y|z x|y z", "|"), ("praise,_late praise late", ","),
-        ("Korea,_South Korea,_North Chad", ""), ("Home,_Garden Health,_Beauty Sports", ""),
-        ("[CLS] other", ""), ("1 0", ""), ("a#b b a#c", ""),
-    ],
-)  # fmt: skip
-def test_marks_between_labels_are_plain(texts: str, mark: str) -> None:
-    assert find_separator([text.replace("_", " ") for text in texts.split()]) == mark
-
-
-@pytest.mark.parametrize(
-    ("texts", "mark"),
-    [
-        ("a#b b a#c c", "#"), ("a/b b a", "/"), ("a-b a b", "-"), ("a_b a b", "_"),
-        ("a&b b&c a c", "&"), ("very_good good very_bad bad", ""),
-        ("not_duplicate duplicate", ""), ("B-PER I-PER B-LOC I-LOC O", ""), ("C C# C++", ""),
-        ("0-10 10-20 20-30", ""), ("1/5 2/5 5/5", ""), ("sci-fi drama action", ""),
-        ("News/Sports News/Politics Home/Garden", ""), ("Final Semi-Final", ""), ("R&D Q&A", ""),
-    ],
-)  # fmt: skip
-def test_what_may_separate_labels_is_asked_about(texts: str, mark: str) -> None:
-    assert suggest_separator(texts.split()) == mark
-
-
-def test_a_typing_error_is_like_a_class() -> None:
-    others = ["entailment", "neutral", "0", "1"]
-    assert [similar_class(name, others) for name in ("entailement", "Neutral.", "2", "other")] == [
-        "entailment", "neutral", "", "",
-    ]  # fmt: skip
-
-
 def check(
     folder: Path, labels: Sequence[str], validation: Sequence[str] = (), **values: object
 ) -> CheckReport:
@@ -152,10 +50,6 @@ def check(
     name = upload(folder, "text,label", rows, held, ())
     config = RunConfig(dataset=name, checkpoint=str(folder / "none")).changed(**values)
     return checks.check_pairs(config, folder)
-
-
-def found(report: CheckReport, kind: str) -> Finding:
-    return next(finding for finding in report.findings if finding.kind == kind)
 
 
 SPAM = ["spam", "ham"] * 60
@@ -186,79 +80,9 @@ def test_a_rare_class_holds_training_back_until_it_is_answered(tmp_path: Path) -
         assert sum(len(split) for split in pairs.splits.values()) == rows
 
 
-@pytest.mark.parametrize("answer", [{"rare_classes": "leave_out"}, {"label_map": "eggs="}])
-def test_an_answer_is_told_and_can_be_taken_back(tmp_path: Path, answer: dict[str, str]) -> None:
-    report = check(tmp_path, [*SPAM, "eggs"], validation=SPAM, **answer)
-    assert report.labels == ["ham", "spam"]
-    assert report.splits[0].left_out == {"the label is no class": 1}
-    kind = next(iter(answer)).replace("_", "-")
-    told = found(report, kind)
-    assert told.done
-    assert told.remedies[0].field == next(iter(answer))
-    assert told.remedies[0].value == getattr(RunConfig(), told.remedies[0].field)
-
-
 def test_a_class_of_validation_only_is_asked_about(tmp_path: Path) -> None:
     report = check(tmp_path, SPAM, validation=[*SPAM, "eggs"])
     assert "'eggs' (0)" in report.blocked[0].title
     assert report.blocked[0].rows == {"validation": [122]}
     report = check(tmp_path, SPAM, validation=[*SPAM, "eggs"], rare_classes="leave_out")
     assert [split.rows for split in report.splits] == [120, 120]
-
-
-def test_a_change_of_a_label_that_is_not_there_is_said(tmp_path: Path) -> None:
-    report = check(tmp_path, SPAM, validation=SPAM, label_map="spamm=spam")
-    assert report.blocked[0].kind == "label-map"
-    assert "spamm" in report.blocked[0].title
-
-
-def test_labels_that_look_alike_are_one_class_and_it_is_told(tmp_path: Path) -> None:
-    labels = [COMPOSED, DECOMPOSED, COMPOSED, "nicht"] * 30
-    report = check(tmp_path, labels, validation=labels)
-    assert report.labels == [COMPOSED, "nicht"]
-    told = found(report, "spellings")
-    assert (told.severity, told.count) == ("notes", 60)
-    assert told.rows["train"] == [3 + 4 * n for n in range(30)]
-
-
-def test_labels_that_differ_in_case_only_are_a_question(tmp_path: Path) -> None:
-    labels = ["spam", "ham", "spam", "Spam"] * 30
-    report = check(tmp_path, labels, validation=labels)
-    asked = found(report, "case")
-    assert (asked.severity, asked.count) == ("warns", 60)
-    one, two = (str(remedy.value) for remedy in asked.remedies)
-    report = check(tmp_path, labels, validation=labels, label_map=one)
-    assert report.labels == ["ham", "spam"]
-    assert "case" not in {finding.kind for finding in report.findings}
-    assert check(tmp_path, labels, validation=labels, label_map=two).labels == [
-        "ham", "spam", "Spam",
-    ]  # fmt: skip
-    words = ["yes", "No", "YES", "no"] * 30
-    report = check(tmp_path, words, validation=words)
-    assert "case" not in {finding.kind for finding in report.findings}
-
-
-def test_rows_without_agreement_are_told_and_can_be_a_class(tmp_path: Path) -> None:
-    labels = ["entailment", "neutral", "entailment", "-"] * 30
-    report = check(tmp_path, labels, validation=labels)
-    told = found(report, "no-agreement")
-    assert (told.count, report.labels) == (60, ["neutral", "entailment"])
-    assert report.splits[0].left_out == {"the label is no class": 30}
-    kept = check(tmp_path, labels, validation=labels, label_map=str(told.remedies[0].value))
-    assert kept.labels == ["-", "entailment", "neutral"]
-
-
-def test_several_labels_in_a_row_are_told(tmp_path: Path) -> None:
-    labels = ["a;b", "a", "b;c", "c"] * 30
-    assert "'a;b'" in found(check(tmp_path, labels, validation=labels), "several-labels").title
-
-
-def test_texts_in_place_of_classes_are_no_classes(tmp_path: Path) -> None:
-    labels = [f"text {n // 3 * 2 + n % 3 // 2} in place of a class" for n in range(90)]
-    report = check(tmp_path, labels, sentence1_column="text", label_column="label")
-    assert report.blocked[0].kind == "too-many-classes"
-    assert "'label' has 60 different values" in report.blocked[0].title
-    config = RunConfig(dataset=upload(tmp_path, "text,label", [
-        (f"text {n}", label) for n, label in enumerate(labels)], (), ()))  # fmt: skip
-    with pytest.raises(DataError, match="texts or ids rather than classes"):
-        splits.load_pairs(config.changed(label_column="label"), tmp_path)

@@ -1,69 +1,21 @@
-"""Scores: read, trained as `Trainer` does, measured, answered, and loaded elsewhere."""
+"""Scores: cells are numbers, splits are cut, answers have intervals."""
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import scipy.stats
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from finetune.cli.judge import evaluate
-from finetune.config import RunConfig
-from finetune.data import catalog, checks, splits
-from finetune.data.check_report import CheckReport
-from finetune.errors import ConfigError, DataError
-from finetune.evaluation import baselines, report
-from finetune.findings import Finding
-from finetune.inference import decision_rule
-from finetune.inference.scorer import Scorer
-from finetune.jobs import train
-from finetune.metrics.example_metrics import conformal_margin
-from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
 from finetune.tasks import cells
 from finetune.tasks.base import NO_RULE, REGRESSION, DecisionRule, PredictOptions, Target
-from finetune.tasks.registry import recognise
 from finetune.tasks.regression import Regression
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import model
-from finetune.ui.html import render
-from tests.support import trainer, uploads
-from tests.support.graded import graded_rows
-from tests.support.hub import LoopbackHub
-from tests.support.judging import SIDES, judged, write_csv
-from tests.support.training import evaluations, fit, losses, work_in_this_process
+from tests.support import uploads
 
-HEAD = "sentence1,sentence2,score"
 TARGET = Target((), task=REGRESSION, low=0.0, high=5.0)
-
-
-@pytest.fixture
-def pairs(tmp_path: Path) -> splits.Pairs:
-    return uploads.pairs(tmp_path, HEAD, train=graded_rows(64), validation=graded_rows(24, 1))
-
-
-def check(folder: Path, labels: list[Any], name: str = "score", **values: Any) -> CheckReport:
-    rows = [(f"text {n} of many", label) for n, label in enumerate(labels)]
-    validation = rows[: len(rows) // 2]
-    dataset = uploads.upload(folder, f"text,{name}", rows, validation, ())
-    return checks.check_pairs(RunConfig(dataset=dataset).changed(**values), folder)
-
-
-def found(checked: CheckReport, kind: str) -> Finding | None:
-    return next((finding for finding in checked.findings if finding.kind == kind), None)
-
-
-# 1. Reading
 
 
 @pytest.mark.parametrize(
@@ -83,282 +35,12 @@ def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None)
     assert cells.to_number(text) == number
 
 
-@pytest.mark.parametrize(
-    ("numbers", "decimal"),
-    [
-        ("250 981 1,022 12,400", "."), ("250 981 1.022 12.400", ","), ("1,022 1500", ","),
-        ("1.022 1500", "."), ("1,125 3 4,875", ""), ("1.125 3 4.875", "."), ("1,125 2,250", ""),
-        ("1,022 2.5", "."), ("1.022 2,5", ","), ("1,022 0,5 2.5", ""), ("1,022 1.022", ""),
-        ("4 5", "."), ("2,5", ","), ("1'022 5", "."),
-    ],
-)  # fmt: skip
-def test_the_whole_column_says_what_precedes_decimals(numbers: str, decimal: str) -> None:
-    read = [cells.read_number(number) for number in numbers.split()]
-    assert cells.find_decimal(np.array([number[:3] for number in read if number])) == decimal
-
-
-@pytest.mark.parametrize(
-    ("cells", "task"),
-    [
-        (["3.8", "4.2", "0.6", "5.0", "1.25"], REGRESSION),
-        (["3,8", "4,2", "0,6", ""], REGRESSION),
-        (["0%", "50%", "100%"], REGRESSION),
-        (["50%", "100%"], "single_label_classification"),
-        (["1,000", "5,000", "250"], REGRESSION),
-        ([3.8, 4.2, 0.6, None], REGRESSION),
-        ([n * 7 + 3 for n in range(60)], REGRESSION),  # prices
-        (["1", "2", "3", "4", "5"], "single_label_classification"),  # stars
-        ([1.0, 2.0, 3.0, 4.0, 5.0], "single_label_classification"),
-        ([0.0, 0.5, 1.0], "single_label_classification"),
-        (list(range(77)), "single_label_classification"),  # numbers of classes
-        ([n for n in range(150) if n % 7], "single_label_classification"),
-        ([101 + 13 * (n % 30) for n in range(600)], "single_label_classification"),  # codes
-        (["3.8", "4.2", "bad", "0.6"], "single_label_classification"),
-        ([], "single_label_classification"),
-    ],
-)
-def test_scores_are_recognised(cells: list[Any], task: str) -> None:
-    assert recognise(cells).name == task
-
-
-def test_what_is_no_number_is_named_and_left_out(tmp_path: Path) -> None:
-    labels = ["3,8", "4,2", "n/a", "unclear", "0,6", "", "1,9", "2,2"] * 8
-    checked = check(tmp_path, labels, task=REGRESSION)
-    assert not checked.blocked
-    finding = found(checked, "no-number")
-    assert finding is not None
-    assert finding.count == 8 + 4
-    assert {example.label for example in finding.examples} == {"unclear"}
-    assert finding.rows["train"][:2] == [5, 13]
-    left_out = checked.splits[0].left_out
-    assert left_out == {"the label is missing": 16, "the label is no number": 8}
-    assert checked.labels == []
-
-
-@pytest.mark.parametrize("values", [{"task": REGRESSION}, {"score_cut": "3"}])
-def test_texts_are_no_scores(tmp_path: Path, values: dict[str, Any]) -> None:
-    checked = check(tmp_path, ["billing", "login"] * 20, **values)
-    (blocked,) = checked.blocked
-    assert "No cell of the column 'score' is a number: billing, login." in blocked.title
-
-
-def test_a_metric_of_another_task_is_told(tmp_path: Path) -> None:
-    labels = [f"{n % 50 / 10:.1f}" for n in range(100)]
-    note = found(check(tmp_path, labels, metric_for_best_model="f1"), "other-metric")
-    assert note is not None
-    assert "is f1, which is not measured here: pearson chooses" in note.title
-    for name in ("auto", "loss", "rmse"):
-        assert found(check(tmp_path, labels, metric_for_best_model=name), "other-metric") is None
-
-
-def test_stars_are_asked_about_and_either_answer_stands(tmp_path: Path) -> None:
-    stars = [n % 5 + 1 for n in range(60)]
-    asked = check(tmp_path, stars, "stars")
-    question = found(asked, "score")
-    assert asked.task == "single_label_classification"
-    assert question is not None
-    assert "1 to 5" in question.title
-    assert not question.done
-    values = {remedy.field: remedy.value for remedy in question.remedies}
-    assert [remedy.value for remedy in question.remedies] == [REGRESSION, asked.task]
-    assert set(values) == {"task"}
-    for chosen in (REGRESSION, asked.task):
-        checked = check(tmp_path, stars, "stars", task=chosen)
-        answered = found(checked, "score")
-        assert checked.task == chosen
-        assert answered is not None
-        assert answered.done
-        assert [remedy.value for remedy in answered.remedies] == [""]
-
-
-def test_many_numbers_that_repeat_are_asked_about(tmp_path: Path) -> None:
-    asked = check(tmp_path, [101 + 13 * (n % 30) for n in range(600)], "label")
-    assert len(asked.labels) == 30
-    assert found(asked, "score") is not None
-
-
-@pytest.mark.parametrize("labels", [[n % 3 for n in range(60)], ["a", "b", "c"] * 20])
-def test_plain_classes_are_not_asked_about(tmp_path: Path, labels: list[Any]) -> None:
-    assert found(check(tmp_path, labels, "label"), "score") is None
-
-
-def test_scores_are_no_classes_unless_they_are_cut(tmp_path: Path) -> None:
-    rows = [(f"text {n}", f"{n % 50 / 10:.1f}".replace(".", ",")) for n in range(200)]
-    dataset = uploads.upload(tmp_path, "text,score", rows, (), ())
-    config = RunConfig(dataset=dataset, task="single_label_classification")
-    with pytest.raises(DataError, match=r"fractions.*scores, not classes"):
-        splits.load_pairs(config, tmp_path)
-    plain = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
-    offered = found(plain, "cut")
-    assert offered is not None
-    assert [(remedy.field, remedy.value) for remedy in offered.remedies] == [("score_cut", "2.45")]
-    cut = RunConfig(dataset=dataset, score_cut="4,0")
-    checked = checks.check_pairs(cut, tmp_path)
-    assert checked.labels == ["below 4", "from 4"]
-    assert np.sum([split.classes for split in checked.splits], axis=0).tolist() == [160, 40]
-    loaded = splits.load_pairs(cut, tmp_path)
-    assert loaded.target == Target(("below 4", "from 4"), 1, decimal=",")
-    with pytest.raises(ConfigError, match="score_cut must be a number"):
-        RunConfig(score_cut="high")
-
-
-def test_doubtful_scores_are_reported(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    labels = [*draw.normal(3, 0.5, 79).round(3), 400.0]
-    outliers = found(check(tmp_path, labels), "outliers")
-    assert outliers is not None
-    assert outliers.rows == {"train": [81]}
-    constant = check(tmp_path, [2.5] * 20, task=REGRESSION)
-    assert "one score, 2.5" in constant.blocked[0].title
-    with pytest.raises(DataError, match=r"one score, 2\.5"):
-        uploads.pairs(tmp_path, HEAD, train=[("a", "b", 2.5)] * 9, task=REGRESSION)
-    low, high = ([(f"t{n}", value) for n, value in enumerate(draw.normal(at, 1, 60))]
-                 for at in (0, 9))  # fmt: skip
-    dataset = uploads.upload(tmp_path, "text,score", low, high, ())
-    checked = checks.check_pairs(RunConfig(dataset=dataset), tmp_path)
-    beyond = found(checked, "range")
-    assert beyond is not None
-    assert beyond.count == 60
-    assert found(checked, "distribution") is not None
-    twice = [("same text", 3.1), ("same text", 3.4), *((f"text {n}", n / 7) for n in range(40))]
-    dataset = uploads.upload(tmp_path, "text,score", twice, low, ())
-    rated = found(checks.check_pairs(RunConfig(dataset=dataset), tmp_path), "conflicts")
-    assert rated is not None
-    assert (rated.title, rated.count) == ("The same pair has different scores", 2)
-
-
 def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> None:
     rows = [(f"text {n}", n / 1000) for n in range(1000)]
     cut = uploads.pairs(tmp_path, "text,score", train=rows).splits["validation"]
     found = np.histogram(cut["label"], np.linspace(0, 1, 11))[0]
     assert found.sum() == 100
     assert set(found) <= {9, 10, 11}
-
-
-def test_stsb_is_offered_and_read(hub: LoopbackHub, tmp_path: Path) -> None:
-    assert "GLUE STS-B (Hub)" in [entry.label for entry in catalog.DATASETS]
-    paths = "".join(
-        f"  - split: {split}\n    path: stsb/{split}.parquet\n"
-        for split in ("train", "validation", "test")
-    )
-    card = f"---\nconfigs:\n- config_name: stsb\n  data_files:\n{paths}---\n"
-    files = {"README.md": card.encode()}
-    for split, rows in {"train": 40, "validation": 12, "test": 6}.items():
-        first, second, labels = zip(*graded_rows(rows, rows), strict=True)
-        scores = pa.array([-1.0] * rows if split == "test" else labels, pa.float32())
-        columns = {"sentence1": first, "sentence2": second, "label": scores, "idx": range(rows)}
-        out = pa.BufferOutputStream()
-        pq.write_table(pa.table({name: pa.array(cells) for name, cells in columns.items()}), out)
-        files[f"stsb/{split}.parquet"] = out.getvalue().to_pybytes()
-    hub.add_repo("nyu-mll/glue", "dataset", files)
-    loaded = splits.load_pairs(RunConfig(dataset="glue/stsb"), tmp_path)
-    assert {name: len(split) for name, split in loaded.splits.items()} == {
-        "train": 40, "validation": 12,
-    }  # fmt: skip
-    assert (loaded.target.task, loaded.target.low, loaded.target.high) == (REGRESSION, 0.0, 5.0)
-
-
-# 2. Training
-
-
-def test_it_trains_as_the_trainer_does(
-    toy_config: RunConfig, still_checkpoint: Path, pairs: splits.Pairs, tmp_path: Path
-) -> None:
-    config = toy_config.changed(
-        checkpoint=str(still_checkpoint),
-        metric_for_best_model="pearson",
-        decay_biases_and_norms=False,
-    )
-    happened, trained = fit(config, pairs)
-    expected, logits, weights = trainer.train(
-        str(still_checkpoint), pairs.splits, tmp_path, outputs=1, problem_type=REGRESSION,
-        epochs=2, batch_size=8, rate=1e-3, seed=7,
-    )  # fmt: skip
-    assert losses(happened) == pytest.approx(expected, abs=1e-5)
-    for name, value in trained.state_dict().items():
-        assert torch.allclose(value, weights[name], atol=1e-5), name
-    truth, final = np.array(pairs.splits["validation"]["label"]), evaluations(happened)[-1].metrics
-    assert final == pytest.approx(
-        {
-            "pearson": scipy.stats.pearsonr(logits[:, 0], truth).statistic,
-            "spearmanr": scipy.stats.spearmanr(logits[:, 0], truth).statistic,
-            "mae": np.abs(logits[:, 0] - truth).mean(),
-            "rmse": np.sqrt(((logits[:, 0] - truth) ** 2).mean()),
-            "loss": ((logits[:, 0] - truth) ** 2).mean(),
-        },
-        abs=1e-4,
-    )
-
-
-@pytest.fixture
-def run(
-    store: RunStore, toy_config: RunConfig, pairs: splits.Pairs, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Run:  # fmt: skip
-    """A finished run of scores."""
-    work_in_this_process(monkeypatch)
-    store.root.mkdir()
-    dataset = uploads.upload(store.root, HEAD, graded_rows(64), graded_rows(24, 1), ())
-    config = toy_config.changed(dataset=dataset, eval_steps=8, mixed_precision="no")
-    made = store.create(config)
-    train.carry_out_run(made, lambda event: None)
-    return made
-
-
-def test_a_run_of_scores_is_evaluated_and_its_model_loads_anywhere(
-    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = run.state()
-    assert state.status == "finished", state
-    assert state.prepared is not None
-    target = state.prepared.target
-    assert (target.names, target.task, target.low, target.high) == ((), REGRESSION, 0.0, 5.0)
-    # 1. The evaluation
-    study = report.evaluate_run(run, state)
-    best = state.best
-    assert best is not None
-    measured_of = study.analysis.scores
-    assert {name: score.value for name, score in measured_of.items()} == pytest.approx(
-        {name: value for name, value in best.metrics.items() if name != "loss"}, abs=1e-6
-    )
-    details = study.analysis.details
-    assert details.density.sum() == details.error_counts.sum() == len(study.truth) == 24
-    off = np.abs(study.answers - study.truth)
-    assert details.worst[0] == off.argmax()
-    margin = conformal_margin(study.answers - study.truth)
-    assert decision_rule.read_rule(run.best).margin == pytest.approx(margin, rel=1e-5)
-    # 2. The baselines: a constant, and words
-    assert state.baselines["always the mean"]["pearson"] == 0
-    assert state.baselines[baselines.TFIDF]["mae"] > 0
-    # 3. Both orders, and a file of scores
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the command sets them
-        monkeypatch.setenv(name, "1")
-    assert evaluate(["--run", str(run.folder)]) == 0
-    said = json.loads(capsys.readouterr().out)
-    order = report.evaluate_run(run, state).analysis.order
-    assert order is not None
-    assert said == {"pairs": 24, "mean change": pytest.approx(order.difference)}
-    rows = [(one, other, str(score)) for one, other, score in graded_rows(30, 2)]
-    file = write_csv(run.folder / "more.csv", [(*SIDES, "label"), *rows])
-    predicted = judged(run, file, run.folder / "out.csv")
-    assert predicted["scores"].keys() == measured_of.keys()
-    assert "confusion" not in predicted
-    # 4. The model by itself, as transformers loads it
-    saved = AutoModelForSequenceClassification.from_pretrained(run.best)
-    ask = pipeline(
-        "text-classification",
-        model=saved,
-        tokenizer=AutoTokenizer.from_pretrained(run.best),
-        function_to_apply="none",
-    )
-    assert study.table is not None
-    rows = study.table.select(["sentence1", "sentence2"]).to_pylist()
-    answered = [ask({"text": row["sentence1"], "text_pair": row["sentence2"]}) for row in rows]
-    assert [one["score"] for one in answered] == pytest.approx(study.answers.tolist(), abs=1e-4)
-    assert Scorer(run.best, 32).target == target
-    # A CrossEncoder, which reads this, puts no sigmoid behind the only output.
-    activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    assert saved.config.sentence_transformers == activation
 
 
 def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(
@@ -371,9 +53,6 @@ def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(
     for name in ("classifier.weight", "classifier.bias"):
         assert torch.equal(again.state_dict()[name], scored.state_dict()[name])
     assert "its output layer is kept" in kept.text
-
-
-# 3. Answers
 
 
 def test_an_answer_is_a_score_with_its_interval() -> None:
@@ -394,12 +73,6 @@ def test_an_answer_is_a_score_with_its_interval() -> None:
     assert task.cells(answers, TARGET, NO_RULE)[1] == [1.0]
 
 
-def test_cells_of_another_file_are_read_as_scores() -> None:
-    targets, known = Regression().parse(["4,5", 3.25, None, "high", True], TARGET)
-    assert known.tolist() == [True, True, False, False, False]
-    assert targets[known].tolist() == [4.5, 3.25]
-
-
 def test_cells_of_another_file_are_on_a_side_of_the_cut() -> None:
     target = Target(("below 3", "from 3"))
     cells = ["1", "0", 3, "2,9", "From 3", "below 3", "high", None]
@@ -408,47 +81,7 @@ def test_cells_of_another_file_are_on_a_side_of_the_cut() -> None:
     assert known.tolist() == [True] * 6 + [False] * 2
 
 
-def test_every_answer_is_counted() -> None:
-    values = np.array([-1, -0.5, 0.01, 0.2, 3, 5, 6], np.float32)
-    target = Target((), task=REGRESSION, low=0.01, high=5.0)
-    assert sum(Regression().counted(values, target).values()) == len(values)
-
-
-def test_details_are_of_every_example() -> None:
-    draw = np.random.default_rng(0)
-    truth = draw.uniform(0, 5, 400).astype(np.float32)
-    answers = (truth * 0.5 + 1.5 + draw.normal(0, 0.1, 400)).astype(np.float32)
-    answered = Regression().answers(answers[:, None], TARGET)
-    details = Regression().details(answers[:, None], answered, truth, TARGET, None)
-    rows, columns = (
-        np.clip(np.searchsorted(details.edges, values, "right") - 1, 0, 19)
-        for values in (truth, answers)
-    )
-    assert details.density[rows[7], columns[7]] > 0
-    assert details.density.sum() == details.error_counts.sum() == 400
-    assert details.slope == pytest.approx(2, abs=0.1)  # answers are drawn to the middle
-    assert details.bias == pytest.approx((answers - truth).mean(), abs=1e-5)
-    assert np.abs(answers - truth)[details.worst].min() >= np.sort(np.abs(answers - truth))[-20]
-    assert sum(own.count for own in details.bins) == 400
-    assert [own.high <= after.low for own, after in pairwise(details.bins)] == [True] * 3
-
-
 def test_similarity_is_scaled_to_the_scores() -> None:
     similarity = np.linspace(0.2, 1, 30).astype(np.float32)
     answers = Regression().by_similarity(similarity, 5 * similarity - 1, similarity[:3], TARGET)
     assert answers == pytest.approx(5 * similarity[:3] - 1, abs=1e-5)
-
-
-def test_the_best_baseline_of_an_error_is_the_smallest() -> None:
-    measured = {"mae": 0.5, "pearson": 0.9, "spearmanr": 0.9, "rmse": 0.6, "loss": 0.4}
-    summary = RunSummary().fold([
-        events.Prepared(
-            train_examples=9, validation_examples=9, steps_per_epoch=3, total_steps=3, labels=[],
-            parameters=1, precision="no", task=REGRESSION,
-        ),
-        events.Evaluated(step=3, epoch=1, metrics=measured, seconds=1, best=True),
-        events.BaselinesMeasured(baselines={"a": {"mae": 0.7}, "b": {"mae": 1.4}}),
-    ])  # fmt: skip
-    cards = str(render("run_cards.html", summary=summary, remark=None, kept=None, config=None))
-    assert "best baseline 0.700" in cards
-    assert "1.400" not in cards
