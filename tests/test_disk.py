@@ -18,6 +18,11 @@ from safetensors.torch import save_file
 
 from finetune import disk
 from finetune.errors import DataError, StoreError
+from finetune.jobs import train
+from finetune.jobs.background import BackgroundJob
+from finetune.runs import events
+from finetune.runs.events import Phase
+from finetune.runs.run import Run
 from finetune.uploads import Uploads
 from tests.support import toys
 
@@ -133,3 +138,30 @@ def test_an_upload_that_breaks_leaves_nothing(
     with pytest.raises(raised, match=message):
         Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
     assert list((tmp_path / "uploads").iterdir()) == []
+
+
+def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
+    full = tmp_path / "model.bin"
+    full.symlink_to("/dev/full")
+
+    def work() -> events.Event:
+        torch.save({"a": torch.zeros(MANY)}, full)
+        return events.Finished(step=0, seconds=0.0)
+
+    class Job(BackgroundJob):
+        phase = Phase.START
+
+        def work(self) -> events.Event:
+            return work()
+
+    job = Job(tmp_path)
+    assert job.carry_out() == 1
+    failed = job.tail()[0][-1]
+    assert isinstance(failed, events.Failed)
+    assert failed.error == "A file of the job cannot be written: the disk is full."
+    assert failed.remedy.startswith("Free some space")
+    with pytest.raises(RuntimeError) as caught:
+        work()
+    failed = train.failure_event(caught.value, Run(tmp_path))
+    assert failed.error == "A file of the run cannot be written: the disk is full."
+    assert failed.remedy == "Free some space, and press Resume: nothing saved is lost."

@@ -8,6 +8,7 @@ import re
 import sys
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,25 @@ def test_no_engine_is_named_outside_engines() -> None:
         if named.search(line)
     ]
     assert found == []
+
+
+def test_what_stands_in_the_requirements_is_used() -> None:
+    known = packages_distributions()
+    files = [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
+    used = {plain(one) for file in files for name in imported(file) for one in known.get(name, ())}
+    assert required("requirements.txt") - used == {plain(name) for name in LOADED_BY_OTHERS}
+
+
+def test_optuna_is_imported_whole() -> None:
+    """A thread that imports one of its modules while another thread imports the package would get
+    an ImportError, since they import each other; `import optuna` waits."""
+    wrong = [
+        f"{path.name}:{node.lineno}"
+        for path in (ROOT / "finetune").rglob("*.py")
+        for outer in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(outer, ast.FunctionDef)
+        for before, node in pairwise([None, *outer.body])
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("optuna.")
+        if not (isinstance(before, ast.Import) and before.names[0].name == "optuna")
+    ]
+    assert wrong == []

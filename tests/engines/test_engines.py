@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 from huggingface_hub import HfApi
 
 from finetune.__main__ import main as command_line
+from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, write_spec
@@ -20,7 +25,7 @@ from finetune.engines.registry import check_config
 from finetune.engines.run_bucket import RunBucket
 from finetune.errors import ConfigError, FinetuneError, WrongAccount
 from finetune.hub import client
-from finetune.jobs import service
+from finetune.jobs import service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
@@ -32,6 +37,9 @@ from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.waiting import until
 
 BUCKET = "ada/finetune-jobs"
+
+
+LONG = 400  # epochs of the toys that take longer than a test needs to look
 
 
 @pytest.mark.long
@@ -370,3 +378,130 @@ def test_a_bucket_brings_only_what_a_job_saves(
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
     with pytest.raises(FinetuneError, match="0 MB may be fetched here"):
         box.fetch(run)
+
+
+@pytest.mark.long
+def test_an_app_that_comes_back_follows_the_job_that_went_on(
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    job: EngineSpec,
+    processes: list[psutil.Process],
+) -> None:
+    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
+    wait(store, run, when=lambda summary: summary.step > 8)
+    workers.kill_worker(run)
+    app = subprocess.Popen(
+        [sys.executable, "-c", "import sys, time\nfrom finetune.jobs.scheduler import Scheduler\n"
+         "from finetune.runs.store import RunStore\nScheduler(RunStore(sys.argv[1])).start()\n"
+         "time.sleep(600)", str(store.root)],
+    )  # fmt: skip
+    processes.append(psutil.Process(app.pid))
+    seen = run.state().step
+    while not run.is_alive():  # until the app has looked
+        time.sleep(0.1)
+    wait(store, run, when=lambda summary: summary.step > seen + 8)
+    assert len(hub.jobs.all) == 1
+    service.stop_run(store, run)
+    wait(store, run, "stopped")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Job timeout", "ended after its 10 minutes"),
+        ("The machine was lost", "The machine was lost"),
+    ],
+)
+def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, message: str, said: str
+) -> None:
+    config = config.changed(num_train_epochs=LONG)
+    run = service.start_run(store, config, job)
+    wait(store, run, when=lambda summary: summary.step > 40)
+    saved = f"{run.id}/attempt-1/saved/checkpoints"
+    while not any(path.startswith(saved) for path in hub.buckets[BUCKET].files):
+        time.sleep(0.1)
+    hub.jobs.kill(hub.jobs.last.id, message=message)
+    failed = wait(store, run, "failed")
+    assert said in failed.error
+    assert "Resume" in failed.remedy
+    step = run.checkpoint_step()
+    assert step > 0
+    resume(store, run, EngineSpec())
+    wait(store, run, when=lambda summary: summary.step > step + 5)
+    assert events.Resumed(step=step, time=0).step in [
+        event.step for event in run.tail()[0] if isinstance(event, events.Resumed)
+    ]
+    service.stop_run(store, run)
+    wait(store, run, "stopped")
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_run_is_there_with_its_engine_or_not_at_all(
+    store: RunStore, config: RunConfig, job: EngineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = RunStore.create
+
+    def create_and_die(store: RunStore, *values: Any, **named: Any) -> Run:
+        create(store, *values, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunStore, "create", create_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        service.start_run(store, config, job)
+    assert [read_spec(run) for run in store.runs()] == [job]
+
+
+def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_terminal(
+    store: RunStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.create(config)
+    run.append(events.Started(device="cpu"))
+    run.request_stop()
+    stopped: list[bool] = []
+
+    def carry_out(run: Run, show: object) -> int:
+        stopped.append(run.stop_requested())
+        return 0
+
+    monkeypatch.setattr(train, "carry_out_run", carry_out)
+    assert command_line(["train", "--run", run.id, "--runs", str(store.root)]) == 0
+    assert stopped == [False]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_job_whose_start_was_not_heard_of_is_taken_up_with_all_its_events(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, ended: bool
+) -> None:
+    hub.fail(method="POST", path=r"/api/jobs/ada$", cut=True, after=20)
+    config = config.changed(num_train_epochs=LONG // 8)
+    run = service.start_run(store, config, job)
+    wait(store, run, "failed")
+    assert len(hub.jobs.all) == 1
+    if ended:
+        until(lambda: hub.jobs.last.stage == "COMPLETED", 240)
+    resume(store, run)
+    wait(store, run, "finished")
+    assert len(hub.jobs.all) == 1
+    assert [step for step, _ in steps(run)] == list(range(1, 8 * config.num_train_epochs + 1))
+    events.from_json(run.events_file.read_bytes().splitlines()[-1])
+
+
+@pytest.mark.long
+def test_a_run_whose_bucket_was_deleted_goes_on_here(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
+) -> None:
+    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
+    wait(store, run, when=lambda summary: summary.step > 8)
+    workers.kill_worker(run)
+    hub.jobs.kill(hub.jobs.last.id)
+    del hub.buckets[BUCKET]
+    resume(store, run)
+    wait(store, run, "failed")
+    resume(store, run, EngineSpec())
+    wait(store, run, when=lambda summary: summary.step > 8 and not read_spec(run).job)
+    service.stop_run(store, run)
+    wait(store, run, "stopped")

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
 
 from finetune.config import RunConfig
-from finetune.engines import registry, spending
+from finetune.engines import registry, spending, supervisor
 from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, resume, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.run_bucket import SAVED, RunBucket
+from finetune.engines.supervisor import LogLine
 from finetune.errors import PublishError
 from finetune.hub import client
 from finetune.hub.client import Absent
@@ -23,6 +25,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from tests.benchmarks.engines import SimulatedJob
 from tests.support.engines import steps
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.waiting import until
@@ -291,3 +294,40 @@ def test_how_a_job_has_ended_is_said(
     hub.jobs.kill(hub.jobs.last.id, message)
     assert registry.carry_out(run) == 1
     assert said in run.state().error
+
+
+def test_a_missing_job_that_stays_unknown_is_followed_by_another_one(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    write_spec(run, EngineSpec(engine="hub-job"))
+    supervisor.supervise(run, lambda: Forgetful(60))
+    resume(run)
+    supervisor.supervise(run, lambda: Forgetful(60))
+    assert (read_spec(run).attempt, read_spec(run).missing) == (2, "simulated")
+    assert [step for step, _ in steps(run)] == [1, 2, 3, 4, 5] * 2
+    assert len(run.state().train) == 5
+
+
+class Forgetful(SimulatedJob):
+    """A job of twenty steps that its engine does not know after the fifth, until it `remembers`."""
+
+    remembers = False
+
+    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
+        if len(self.lines) >= 5 and not self.remembers:
+            return AttemptStatus("ended", reason="There is no such job.", missing=True)
+        return AttemptStatus("ended" if len(self.lines) == 20 else "running", 0)
+
+    def knows(self, run: Run, spec: EngineSpec) -> bool:
+        return self.remembers
+
+    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+        offset = spec.sent
+        for step in range(1, 21 if self.remembers else 6):
+            if step > len(self.lines):
+                event = events.Stepped(
+                    step=step, epoch=0.0, loss=1 / step, learning_rate=0.1, samples_per_second=1.0
+                )
+                self.lines.append(event.model_dump_json().encode())
+            log_line = LogLine(spec.attempt, offset, self.lines[step - 1])
+            offset = log_line.end
+            yield log_line.encode()

@@ -23,6 +23,7 @@ from finetune.engines.registry import make_spec, open_engine
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
@@ -369,3 +370,22 @@ def test_a_shared_apps_run_trains_on_the_cluster(
     assert variables["FINETUNE_VISITORS"] == variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
     assert variables["HF_TOKEN"] == ""
     assert ended(store, run) == "finished", run.log_tail()
+
+
+@pytest.mark.long
+@needs_ray
+def test_one_that_ended_while_nobody_was_here_has_ended(
+    store: RunStore, start: Callable[..., Run], config: RunConfig
+) -> None:
+    run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
+    until(trains(run))
+    workers.kill_worker(run)
+    until(lambda: run.state().status == "finished")
+    until(lambda: not rank_processes(run))
+    assert read_spec(run).job
+    count = len(run.tail()[0])
+    Queue(store.root).add(run.id)  # as an app does that starts
+    scheduler.dispatch_queue(store)
+    until(lambda: not read_spec(run).job)
+    assert ended(store, run) == "finished"
+    assert len(run.tail()[0]) == count

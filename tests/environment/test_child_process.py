@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pyarrow
 import pyarrow as pa
+import pyarrow.parquet
 import pyarrow.parquet as pq
 import pytest
 
@@ -138,3 +140,24 @@ def test_pairs_that_are_not_kept_are_read_by_a_child(
     assert sum(splits.load_pairs(config, store.root).facts["rows"].values()) == 2_000
     monkeypatch.setattr(child_process, "call", lambda *_, **__: pytest.fail("read again"))
     dataset_cache.ensure_cached(config, store.root)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("columns", "rows", "reason"),
+    [
+        ({"sentence1": [LONG] * 10_000}, 10_000, ""),
+        ({"sentence1": [None] * 2_000 + [LONG] * 8_000}, 10_000, ""),
+        ({"sentence1": ["x" * 1_000_001] * 50 + ["y"]}, 1, "more than 1,000,000 characters"),
+    ],
+    ids=["one text in every row", "after rows without one", "a text that is too long"],
+)
+def test_a_small_parquet_file_is_read_in_little_memory(
+    tmp_path: Path, columns: dict[str, object], rows: int, reason: str
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
+    count, problems = child_process.call(
+        f"{HERE}:parsed", str(tmp_path / "a.parquet"), about="a.parquet", memory=2**29
+    )
+    assert count == rows
+    assert all(reason in problem for problem in problems)

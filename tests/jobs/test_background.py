@@ -338,3 +338,17 @@ def test_one_visitors_check_is_not_anothers(store: RunStore) -> None:
     signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
     assert approvals.of(signed_in, run) == ["ada/pairs"]
     assert approvals.of(theirs, run) == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_run_whose_worker_died_is_pushed(
+    store: RunStore, toy_checkpoint: Path, pushed: Callable[..., PushState]
+) -> None:
+    run = store.create(RunConfig(max_length=32))
+    for event in toys.story()[:-1]:  # all but its end
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    assert run.state().status == "interrupted"
+    state = pushed(run, PushRequest("ada/pairs"), Approvals())
+    assert (state.error, state.status) == ("", "finished")
+    assert state.pushed is not None

@@ -487,3 +487,13 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     own = service.start_run(stand_in, brief())
     hold(ENDLESS)
     until(lambda: status(stand_in, own) == "finished")  # whose is nobody's has no limit
+
+
+def test_checkpoints_that_a_killed_worker_left_are_removed(
+    stand_in: RunStore, scheduling: scheduler.Scheduler
+) -> None:
+    run = stand_in.create(brief())
+    run.begin_checkpoint()
+    run.append(events.Finished(step=5, seconds=1.0))  # and then it was killed
+    scheduling.start()
+    until(lambda: not run.checkpoints_folder.exists())
