@@ -25,9 +25,9 @@ from finetune.jobs import service, terminal, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.benchmarks.engines import SimulatedJob
 from tests.support.engines import let_jobs_train, steps
 from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.simulated_job import SimulatedJob
 from tests.support.waiting import until
 
 INSPECT = r"/api/jobs/ada/[0-9a-f]+$"
