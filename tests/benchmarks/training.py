@@ -94,7 +94,8 @@ def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str
     used = machine.of_side("training", "utilisation", *words)
     print(
         f"batch {args.batch}: {used['achieved'] / 1e9:.0f} GFLOP/s of "
-        f"{used['matmul'] / 1e9:.0f} in {used['precision']} (MFU {used['achieved'] / used['matmul']:.2f}), "
+        f"{used['matmul'] / 1e9:.0f} in {used['precision']}, MFU "
+        f"{used['achieved'] / used['matmul']:.2f}, "
         f"{used['tokens']:,.0f} tokens/s",
         flush=True,
     )

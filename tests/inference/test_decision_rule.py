@@ -69,17 +69,3 @@ def test_a_temperature_changes_no_answer_of_a_threshold(threshold: float) -> Non
         logits, Target(("yes", "no")), rule, PredictOptions(threshold=True)
     )[1]
     assert (other == np.where(1 - plain >= threshold, 0, 1))[clear].mean() > 0.99
-
-
-def test_without_options_the_most_probable_class_is_the_answer() -> None:
-    logits = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
-    rule, names = DecisionRule(0.9, 3.0, "b"), ["a", "b", "c"]
-    for options in (PredictOptions(), PredictOptions(threshold=True)):  # of three classes none
-        shares, answers = SingleLabel().answers(logits, Target(tuple(names)), rule, options)
-        np.testing.assert_array_equal(answers, logits.argmax(axis=1))
-        np.testing.assert_array_equal(shares, calibration.probabilities(logits))
-    both, answers = SingleLabel().answers(
-        logits, Target(tuple(names)), rule, PredictOptions(both_orders=True), logits[::-1]
-    )
-    np.testing.assert_allclose(both, both[::-1])
-    np.testing.assert_array_equal(answers, both.argmax(axis=1))

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from transformers import (
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
 )
 
 from finetune.data import checkpoints
@@ -158,34 +155,3 @@ def test_tokens_are_joined_to_words(
 ) -> None:
     explanation = explain_pair(bundled, Bag(len(bundled)), text, "cats", 64, 1)
     assert texts(explanation) == [*expected.split("|"), "cats"]
-
-
-def byte_level() -> PreTrainedTokenizerFast:
-    """A minimal tokenizer like RoBERTa's: a token for each byte, including spaces."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {character: at for at, character in enumerate(["<pad>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
-
-
-TEXT = st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and "\0" not in text)
-
-
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(first=TEXT, second=TEXT, max_length=st.integers(5, 40))
-def test_words_follow_each_other_and_every_weight_is_in_the_sum(
-    first: str, second: str, max_length: int, bundled: PreTrainedTokenizerBase
-) -> None:
-    for tokenizer in (bundled, byte_level()):
-        explanation = explain_pair(tokenizer, Bag(len(tokenizer)), first, second, max_length, 1)
-        for index, text in enumerate((first, second), start=1):
-            words = [word.text for word in explanation.words if word.sentence == index]
-            assert all(word == word.strip() != "" for word in words)
-            assert "".join("".join(words).split()) in "".join(text.split())
-        difference = explanation.target - explanation.baseline_target
-        assert total_weight(explanation) == pytest.approx(difference, abs=1e-3, rel=1e-3)

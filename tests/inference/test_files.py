@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 import openpyxl  # type: ignore[import-untyped]
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
 from finetune.data.columns import match_columns
 from finetune.errors import DataError, JobError, ModelError, StoreError
@@ -26,7 +24,7 @@ from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.files import Window, WindowLogits, WindowScorer
 from finetune.inference.predictor import Predictor
-from finetune.inference.result_files import UNSURE, PredictedRow, ShownRows
+from finetune.inference.result_files import UNSURE
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events
@@ -34,14 +32,10 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import (
-    MULTI_LABEL,
-    Answers,
-    DecisionRule,
     PredictOptions,
     SureRule,
     Target,
 )
-from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 from tests.support.judging import PAIRS, SIDES, judged, write_csv
 from tests.support.waiting import until
@@ -75,13 +69,6 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 def test_columns_are_matched_by_name_to_those_of_the_training(names: str, expected: str) -> None:
     trained = ColumnNames("frage1", "frage2", "gleich?")
     assert " ".join(match_columns(names.split(), trained)) == expected
-
-
-def test_a_column_that_is_chosen_as_a_sentence_is_not_the_label(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "x.csv", [("text", "label"), ("a", "b")])
-    request = PredictionRequest("run", "x.csv", "", "label")
-    matched = file_request.check_columns(request, path, ColumnNames())
-    assert (matched.sentence1, matched.sentence2, matched.label) == ("text", "label", "")
 
 
 @pytest.mark.parametrize(
@@ -138,20 +125,6 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
     errors = ["line 3 has 1 fields where the first line has 2", "sentence1 is empty"]
     assert [row["error"] for row in cells] == ["", *errors, ""]
     assert (reports["a.csv"]["errors"], reports["a.csv"]["examples"]) == (2, errors)
-
-
-def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Path) -> None:
-    """Some writers do not mark text columns as text."""
-    out, answers = tmp_path / "out.parquet", []
-    for kind in (pa.string(), pa.binary()):
-        columns = dict(zip((*SIDES, "label"), zip(*PAIRS, strict=True), strict=True))
-        table = pa.table({name: pa.array(texts).cast(kind) for name, texts in columns.items()})
-        table = table.append_column("day", pa.array([1, 2, 3], pa.date32()))
-        pq.write_table(table, tmp_path / "pairs.parquet")
-        assert judged(run, tmp_path / "pairs.parquet", out)["labelled"] == 3
-        assert pq.read_table(out).select(table.column_names).equals(table)
-        answers.append(pq.read_table(out).column("probability_equivalent").to_pylist())
-    assert answers[0] == answers[1]
 
 
 def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
@@ -306,22 +279,6 @@ def test_a_batch_is_nobody_elses(
             predict.PredictionJob.find(store, wrong)
 
 
-def test_the_latest_predictions_stay_though_the_clock_was_set_back(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
-    path = write_csv(tmp_path / "mine.csv", [SIDES, ("a", "b")])
-    jobs: list[str] = []
-    for _ in range(predict.KEPT + 2):
-        request = PredictionRequest(run.id, path.name, "")
-        jobs.insert(0, predict.start_prediction(store, request, path).id)
-        found = predict.newest_predictions(store)
-        assert [job.id for job in found] == jobs[: predict.KEPT]
-        for job in found:
-            ahead = job.created + 10**6
-            os.utime(job.folder / "job.json", (ahead, ahead))
-
-
 def test_what_is_judged_counts_with_what_is_uploaded(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,30 +336,6 @@ def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
     assert (report["labelled"], report["unknown_labels"]) == (known, 3 - known)
 
 
-def test_the_least_sure_rows_are_shown_wherever_they_are() -> None:
-    shown = ShownRows()
-    for begin in range(0, 5000, 500):
-        numbers = range(begin, begin + 500)
-        margins = [0.01 if number == 4321 else 0.2 + number / 1e5 for number in numbers]
-        lines = [
-            PredictedRow({"text": str(number)}, margin, margin < UNSURE)
-            for number, margin in zip(numbers, margins, strict=True)
-        ]
-        assert shown.add(begin, lines) == (begin < 1000)
-    assert [row["row"] for row in shown.rows] == [*range(1000), *range(1000, 1199), 4321]
-    assert shown.rows[-1]["cells"] == {"text": "4321"}
-
-
-def test_answers_near_the_threshold_are_unsure() -> None:
-    shares = np.array([[0.5, 0.5], [0.4, 0.6], [0.1, 0.9]], np.float32)
-    target, options = Target(("no", "yes")), PredictOptions()
-    answers = Answers(shares, np.array([0, 1, 1]))
-    plain = SingleLabel().margins(answers, target, DecisionRule(), options)
-    at_threshold = SingleLabel().margins(answers, target, DecisionRule(0.9, None, "yes"), options)
-    assert plain == pytest.approx([0, 0.2, 0.8])
-    assert at_threshold == pytest.approx([0.8, 0.6, 0], abs=1e-6)
-
-
 class Known(WindowScorer):
     """A scorer of pairs whose answers are known: the longer the first sentence, the surer."""
 
@@ -448,44 +381,9 @@ def test_rows_that_are_not_sure_are_decided_so_and_collected(
     assert not review.exists()
 
 
-def test_labelled_rows_may_have_a_column_for_each_label(tmp_path: Path) -> None:
-    target = Target(("a", "b"), task=MULTI_LABEL)
-    lines = [
-        ("text", "a", "b"), ("one", "1", "0"), ("two", "1", "1"), ("three", "0", "0"),
-        ("four", "", ""), ("five", "maybe", "0"), ("", "1", "1"), ("", "", ""),
-    ]  # fmt: skip
-    path = write_csv(tmp_path / "rows.csv", lines)
-    request = PredictionRequest("", "rows.csv", "text", "", "a | b")
-    rows = files.read_labelled(path, request, target)
-    assert rows.truth.tolist() == [[1, 0], [1, 1], [0, 0], [0, 0]]
-    assert rows.numbers.tolist() == [1, 2, 3, 4]
-    assert rows.sentences == [["one", "two", "three", "four"]]
-    assert (rows.incomplete, rows.unlabelled) == (1, 1)
-    rows = files.read_labelled(path, request, target, empty_is_none=False)
-    assert rows.truth.tolist() == [[1, 0], [1, 1], [0, 0]]  # nothing is said of the fourth
-
-
 def rows_of(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text().splitlines()]
     return list(read_csv(path))
-
-
-@pytest.mark.long
-def test_a_terminal_writes_the_rows_to_review(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *PAIRS])
-    out, review = tmp_path / "out.csv", tmp_path / "review.csv"
-    words = ["predict", "--run", str(run.folder), f"--file={path}", f"--out={out}"]
-    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 1.0, examples=9))
-    assert command_line([*words, f"--review={review}"]) == 0
-    assert json.loads(capsys.readouterr().out)["unsure"] == 3
-    assert [row["decision"] for row in read_csv(review)] == ["unsure"] * 3
-    for wrong in (out, path):
-        with pytest.raises(SystemExit):
-            command_line([*words, f"--review={wrong}"])
-        assert "which another option names" in capsys.readouterr().err

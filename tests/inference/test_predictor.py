@@ -14,11 +14,10 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.errors import ConfigError, DataError, FinetuneError, ModelError
+from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule
 from finetune.inference.predictor import MAX_CHARACTERS, ModelCache, Predictor
-from finetune.runs.store import RunStore
-from finetune.tasks.base import PredictOptions, SureRule, Target
+from finetune.tasks.base import PredictOptions, SureRule
 from tests.support import toys
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -65,11 +64,6 @@ def test_a_pair_is_decided_by_the_bound_kept_with_the_model(best: Path) -> None:
             assert (decided.label, decided.decision) == (answer.label, decision)
             assert decided.is_unsure == (decision == "unsure")
         assert predictor(*PAIR, PredictOptions(both_orders=True)).decision == ""
-
-
-def test_a_class_called_unsure_is_told_from_an_answer_that_is_not_given() -> None:
-    assert Target(("sure", "Unsure")).unsure == "(unsure)"
-    assert Target(("no", "yes")).unsure == "unsure"
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t ", "\0\0", None, 7, "x" * (MAX_CHARACTERS + 1)])
@@ -192,26 +186,3 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
         load(ModelCache(), best)
-
-
-def test_a_run_is_named_by_itself_its_folder_or_its_id(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = toys.finished_run(store, toy_checkpoint)
-    monkeypatch.setenv("FINETUNE_RUNS", str(store.root))
-    for named in (run, run.id, run.folder, str(run.folder)):
-        assert Predictor.from_run(named).folder == run.best
-    for other, said in (("absent", "There is no such run."), (7, "run is 7. Give a run")):
-        with pytest.raises(FinetuneError, match=said):
-            Predictor.from_run(other)  # type: ignore[arg-type]
-
-
-def test_a_wrong_value_is_named(predictor: Predictor, toy_checkpoint: Path) -> None:
-    with pytest.raises(DataError, match=r"sentence1 is 1\. Give a text\."):
-        predictor(1, 2)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"sentence2 is None\. Give a text\."):
-        predictor("a cat", None)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=r"folder is 1\. Give a saved model"):
-        Predictor(1, 2)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="max_length must be a whole number above 0, got '2'"):
-        Predictor(toy_checkpoint, "2")  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune.cli.use import predict
 from finetune.config import RunConfig
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
@@ -178,19 +177,6 @@ def test_a_column_of_the_files_own_is_kept(run: Run, tmp_path: Path, ending: str
     assert result[3]["error_2"] == f"{own} is empty"
 
 
-def test_a_predicted_file_that_is_predicted_again_keeps_all_answers(
-    run: Run, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "0.csv", [dict(zip(SIDES, pair, strict=False)) for pair in PAIRS])
-    for number in range(3):
-        predict_to(run, tmp_path / f"{number}.csv", tmp_path / f"{number + 1}.csv")
-    names = [f"{name}{end}" for end in ("", "_2", "_3") for name in ADDED]
-    assert [*read(tmp_path / "3.csv")[0]] == [*SIDES, *names]
-    for row in read(tmp_path / "3.csv"):
-        assert row["prediction"] == row["prediction_2"] == row["prediction_3"]
-    assert path.exists()
-
-
 def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -> None:
     """Only the first thousand rows of JSON determine its columns."""
     rows: list[dict[str, Any]] = [{"sentence1": "cat", "sentence2": "dog"}] * 1100
@@ -200,41 +186,6 @@ def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -
         last = read(tmp_path / name)[-1]
         assert last["prediction"] == "mine"
         assert last["prediction_2"] in ("equivalent", "not_equivalent")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("pairs.csv", "which another option names: name another file"),
-        ("out.xlsx", "end its name in one of .csv, .tsv, .jsonl, .json, .parquet"),
-        ("out", "end its name in one of .csv, .tsv, .jsonl, .json, .parquet"),
-    ],
-)
-def test_the_command_refuses_a_result_that_it_cannot_write(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
-) -> None:
-    path = write(tmp_path / "pairs.csv", [dict(zip(SIDES, pair, strict=False)) for pair in PAIRS])
-    content, out = path.read_bytes(), tmp_path / name
-    with pytest.raises(SystemExit):
-        predict(["--run", str(run.folder), "--file", str(path), "--out", str(out)])
-    assert message in capsys.readouterr().err
-    assert path.read_bytes() == content
-
-
-def test_the_command_says_under_which_names_the_answers_are(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the command sets it for its process
-    rows = [{"prediction": first, "reference": second} for first, second, _ in PAIRS]
-    path, out = write(tmp_path / "mt.csv", rows), tmp_path / "out.parquet"
-    predict([
-        "--run", str(run.folder), "--file", str(path), "--out", str(out),
-        "--sentence1_column", "prediction", "--sentence2_column", "reference",
-    ])  # fmt: skip
-    told = capsys.readouterr()
-    assert "keeps its own columns; those added are prediction_2, probability_" in told.err
-    assert json.loads(told.out)["columns"][0] == "prediction_2"
-    assert [row["prediction"] for row in read(out)] == [first for first, *_ in PAIRS]
 
 
 def test_no_rows_are_a_list_too(run: Run, tmp_path: Path) -> None:

@@ -9,15 +9,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.config import RunConfig
-from finetune.data import splits
 from finetune.errors import ModelError
-from finetune.runs import events
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, Target
 from finetune.training import model
 from tests.support import families, toys
 from tests.support.families import FAMILIES, write
-from tests.support.training import fit
 
 NAMES = ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -82,13 +78,6 @@ def test_other_classes_get_a_new_output_layer(classifier: Path) -> None:
     )
 
 
-def test_another_number_of_classes_gets_a_new_output_layer(classifier: Path) -> None:
-    _, loaded = logits(classifier, ["entailment", "unrelated"])
-    assert loaded.model.config.num_labels == 2
-    assert loaded.head.text == ""
-    assert loaded.head.layer
-
-
 def test_some_of_the_classes_keep_their_part(classifier: Path) -> None:
     expected = dict(zip(NAMES, own_logits(classifier).tolist(), strict=True))
     answer, loaded = logits(classifier, ["contradiction", "entailment"])
@@ -147,27 +136,6 @@ def test_a_single_logit_is_no_label_of_several(tmp_path: Path) -> None:
         assert not model.load_classifier(str(folder), target, 32).head.rows
     scored = write(tmp_path / "scored", "Bert", num_labels=1, problem_type=REGRESSION)
     assert not model.load_classifier(str(scored), Target(("a", "b")), 32).head.rows
-
-
-@pytest.mark.long
-def test_the_score_before_training_is_the_checkpoints_own(
-    tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    """Evaluated through the output layer that training begins with."""
-    folder = families.lively(write(tmp_path / "reranker", "Bert", num_labels=1))
-    rows = toy_pairs.splits["validation"].to_list()
-    own = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    right = 0
-    for row in rows:
-        inputs = tokenizer(row["sentence1"], row["sentence2"], return_tensors="pt")
-        with torch.no_grad():
-            right += (own(**inputs).logits.item() > 0) == row["label"]
-    config = toy_config.changed(checkpoint=str(folder), max_steps=1, mixed_precision="no")
-    happened, _ = fit(config, toy_pairs)
-    first = next(event for event in happened if isinstance(event, events.Evaluated))
-    assert first.step == 0
-    assert first.metrics["accuracy"] == pytest.approx(right / len(rows))
 
 
 def test_names_that_are_not_told_apart_agree_with_nothing(tmp_path: Path) -> None:

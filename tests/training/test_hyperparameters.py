@@ -43,6 +43,7 @@ LEARNS_OTHERWISE: list[dict[str, Any]] = [
     {"warmup_steps": 3},
     {"max_grad_norm": 0.05},
     {"mixed_precision": "bf16"},
+    {"decay_biases_and_norms": False},
     {"swap_augmentation": True},
     {"sentence_order": "random"},
 ]

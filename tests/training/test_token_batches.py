@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, DataCollatorWithPadding
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from finetune.config import RunConfig
 from finetune.data import splits
@@ -62,21 +63,6 @@ def test_a_batch_is_what_the_collator_makes(
             assert torch.equal(batch[name], values), name
 
 
-@pytest.mark.parametrize(
-    "labels", [[0.5, -1.25, 3.0, 0.0], [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]]
-)
-def test_targets_may_be_numbers_or_rows_of_them(tokenizer: Any, labels: list[Any]) -> None:
-    split = TokenizedSplit(tokenized(tokenizer, labels), tokenizer, Padding(LENGTH))
-    targets = split.__getitems__([2, 0])["labels"]
-    assert targets.dtype == torch.float32
-    assert targets.tolist() == [labels[2], labels[0]]
-
-
-def test_a_width_is_rounded_up_to_the_longest_input_at_most() -> None:
-    padding = Padding(100, multiple=16)
-    assert [padding.width(tokens) for tokens in (1, 16, 17, 97, 100)] == [16, 16, 32, 100, 100]
-
-
 @pytest.mark.parametrize("by_length", [True, False])
 def test_a_run_has_the_batches_of_the_collator_in_the_same_order(
     toy_config: RunConfig, toy_pairs: splits.Pairs, by_length: bool
@@ -110,3 +96,16 @@ def test_arrays_of_a_large_split_are_mapped_from_a_file_that_has_no_name(
     ids = [split.token_ids(row) for row in (0, 1234, 2499)]
     assert ids == [rows[row]["input_ids"].tolist() for row in (0, 1234, 2499)]
     assert split.largest_token == max(np.concatenate(rows.with_format("numpy")[:]["input_ids"]))
+
+
+def test_tokens_of_bytes_are_told_as_text() -> None:
+    """In the description of the first batch."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    text = "a caf\u00e9 \u05e9\u05dc\u05d5\u05dd \U0001f600"
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([text] * 50, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    assert "".join(dataloaders.readable_tokens(fast, fast(text)["input_ids"])) == text
