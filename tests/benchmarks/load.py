@@ -5,8 +5,7 @@ One run, the default one with many epochs, and two sides in turns: `alone`, with
 tab's live view as often as the page does, and asks the Predict tab about a pair every `--asking`
 seconds, all of them on this machine. What counts is the samples taken in each window over its
 seconds, so that a halt counts as long as it lasts; the ratio is the median under the crowd over
-that alone. Also printed: how long after an event of the run a visitor sees it, how long an answer
-takes, what failed, and the app's memory.
+that alone. Also printed: how long an answer takes, what failed, and the app's memory.
 
     python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--quick]
 """
@@ -15,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import random
-import re
 import sys
 import tempfile
 import threading
@@ -96,7 +93,6 @@ def _measure(
     rows = {
         "training alone": f"{alone:.1f} samples/s",
         "training under the crowd": f"{under:.1f} samples/s",
-        "an event is seen after": _spread(_delays(run, crowd.sights)),
         "a poll is answered after": _spread(crowd.polls),
         "a question is answered after": _spread(crowd.answers),
         "polls, answers, failures": ", ".join(
@@ -122,7 +118,6 @@ class Crowd:
     model_id: str
     clients: int
     asking: float
-    sights: list[Steps] = field(default_factory=list)
     polls: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -145,8 +140,6 @@ class Crowd:
                 thread.join(60)
 
     def _watch(self) -> None:
-        sights: Steps = []
-        self.sights.append(sights)
         connection, pause = self._connection(), random.random()
         marks: dict[str, str] = {}
         while not self.leave.wait(pause):
@@ -156,8 +149,6 @@ class Crowd:
             self.polls.append(time.monotonic() - began)
             parts = json.loads(text or "{}")
             marks |= {name: mark for name, (mark, _) in parts.items()}
-            if step := re.search(r"step ([\d,]+) of", parts.get("bar", ("", ""))[1]):
-                sights.append((time.time(), int(step[1].replace(",", ""))))
             pause = max(0.0, began + wait - time.monotonic())
         connection.close()
 
@@ -196,20 +187,6 @@ class Crowd:
             self.failures.append(f"{answer.status} {text[:150]}")
             return "", 1.0
         return text, int(answer.headers.get("x-wait") or 1000) / 1000
-
-
-def _delays(run: Run, visitors: list[Steps]) -> list[float]:
-    """Seconds from each measurement of the run until a visitor who was there saw it or a later."""
-    delays = []
-    steps = _steps(run)
-    for sights in visitors:
-        for (before, _), (seen_at, seen) in itertools.pairwise(sights):
-            delays += [
-                seen_at - told_at
-                for told_at, step in steps
-                if step <= seen and before < told_at <= seen_at
-            ]
-    return delays
 
 
 def _spread(seconds: list[float]) -> str:

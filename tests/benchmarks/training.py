@@ -1,15 +1,10 @@
 """How much faster is the Recommended preset than the loop the course publishes?
 
 The sides train one checkpoint on the same pairs with the same batch size and learning rate: the
-published loop written out straight (fp32); `finetune`'s loop under Recommended; `Trainer` with its
-best equivalent flags; and `Trainer` with those and also with what is no flag of its own: the
-embeddings frozen, no dropout, plain attention, lengths rounded alike, the last layer for the first
-token alone. Each measurement is a process of its own, the sides alternate, and the median of
-training samples a second counts. The ratio is Recommended over the published loop.
-
-Then the FLOP/s of Recommended's matrix products over the rate of a large product in the same
-precision, measured in the same process before and after it. Where the hardware has no bf16,
-Recommended and `Trainer` train in fp32, and the product is one in fp32.
+published loop written out straight (fp32); `finetune`'s loop under Recommended; and `Trainer` with
+its best equivalent flags. Each measurement is a process of its own, the sides alternate, and the
+median of training samples a second counts. The ratio is Recommended over the published loop. Where
+the hardware has no bf16, all train in fp32.
 
     python -m tests.benchmarks.training [--train_file FILE] [--checkpoint FOLDER] [--batch 8]
         [--steps 60] [--rounds 3] [--quick]
@@ -18,9 +13,7 @@ Recommended and `Trainer` train in fp32, and the product is one in fp32.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
-import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +24,6 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.optim import AdamW
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     DataCollatorWithPadding,
     Trainer,
@@ -42,14 +34,12 @@ from transformers import (
 
 from finetune.config import RunConfig, preset
 from finetune.data import splits
-from finetune.environment import devices
 from finetune.runs import events
 from finetune.tasks.base import Target
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop
 from finetune.training import model as models
-from finetune.training.step import Step, build_optimizer
 from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
@@ -76,13 +66,13 @@ def main() -> None:
         print(machine.described())
         if args.quick:
             args.checkpoint = str(machine.random_bert(Path(folder), **machine.TINY))
-        sides = ["course", "recommended"] if args.quick else [*SIDES][:-1]
+        sides = ["course", "recommended"] if args.quick else [*SIDES]
         medians = measure(sides, args.rounds, args)
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
 def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str, float]:
-    """Print and return samples a second of each side, and print the share of the product's rate."""
+    """Print and return samples a second of each side."""
     words = ["--steps", args.steps, "--warm", args.warm, "--batch", args.batch]
     words += ["--checkpoint", args.checkpoint]
     words += ["--train_file", args.train_file] if args.train_file else []
@@ -91,14 +81,6 @@ def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str
     )
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f} samples/s, {value / medians['course']:.2f} times")
-    used = machine.of_side("training", "utilisation", *words)
-    print(
-        f"batch {args.batch}: {used['achieved'] / 1e9:.0f} GFLOP/s of "
-        f"{used['matmul'] / 1e9:.0f} in {used['precision']}, MFU "
-        f"{used['achieved'] / used['matmul']:.2f}, "
-        f"{used['tokens']:,.0f} tokens/s",
-        flush=True,
-    )
     return medians
 
 
@@ -169,14 +151,10 @@ def recommended(folder: Path, args: argparse.Namespace) -> float:
     return int(args.batch * args.steps) / (times[args.warm + args.steps] - times[args.warm])
 
 
-def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) -> float:
-    """`Trainer` with its best equivalent flags; with the model and the padding that Recommended
-    has, too, where `same_model`."""
+def trainer(folder: Path, args: argparse.Namespace) -> float:
+    """`Trainer` with its best equivalent flags."""
     set_seed(SEED)
-    config = config_of("Recommended" if same_model else "As the course", args)
-    pairs, tokenizer, model, _ = _prepared(folder, args, config)
-    precision = engine.choose_precision(config.mixed_precision)
-    multiple = dataloaders.padding_multiple(config, precision, MAX_LENGTH)
+    pairs, tokenizer, model, _ = _prepared(folder, args, config_of("As the course", args))
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
@@ -194,53 +172,16 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
     )  # fmt: skip
     Trainer(
         model, arguments,
-        DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple),
+        DataCollatorWithPadding(tokenizer),
         dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
     return int(args.batch * args.steps) / (moments[args.warm + args.steps] - moments[args.warm])
-
-
-def utilisation(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """FLOP/s of Recommended's matrix products, and of a large product like them."""
-    config = config_of("Recommended", args)
-    accelerator = engine.make_accelerator(config)
-    engine.keep_freed_memory()
-    _, _, model, batches = _prepared(folder, args, config)
-    model, optimizer, loader = accelerator.prepare(
-        model, build_optimizer(model, config), batches.train
-    )
-    compute = Step(config, accelerator, model, optimizer, SingleLabel(), None)
-
-    def train(batches: list[Any]) -> None:
-        for batch in batches:
-            compute.add_gradient(batch, 1.0, True)
-
-    precision = "bf16" if devices.prefers_bf16() else "fp32"
-    rates = [machine.matmul_rate(precision)]
-    model.train()
-    taken = [batch for batch, _ in zip(loader, range(args.warm + args.steps), strict=False)]
-    train(taken)  # every shape, as they are recorded on a GPU
-    began = machine.clock()
-    train(taken[args.warm :])
-    seconds = machine.clock() - began
-    rates.append(machine.matmul_rate(precision))
-    with FlopCounterMode(display=False) as counter:
-        for batch in taken[args.warm :]:
-            accelerator.backward(model(**batch).loss)
-    flops = counter.get_total_flops()
-    tokens = sum(int(batch["attention_mask"].sum()) for batch in taken[args.warm :])
-    return {
-        "achieved": flops / seconds, "matmul": statistics.mean(rates), "precision": precision,
-        "tokens": tokens / seconds,
-    }  # fmt: skip
 
 
 SIDES: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
     "course": course,
     "recommended": recommended,
     "trainer": trainer,
-    "trainer+": functools.partial(trainer, same_model=True),
-    "utilisation": utilisation,
 }
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import quick_layers
 from finetune.inference.predictor import MicroBatcher
-from finetune.inference.scorer import Row, Scorer, set_own_threads
+from finetune.inference.scorer import Row, Scorer
 from finetune.training import cuda_graphs, layers
 from tests.support import toys
 from tests.support.families import FAMILIES, lively, write
@@ -110,25 +110,6 @@ def test_bf16_is_for_many_pairs_where_the_processor_is_faster_in_it(
     monkeypatch.setattr(devices, "prefers_bf16", lambda device: faster)
     scorer = Scorer(checkpoint, 32, precision, "cpu", single_requests=alone)
     assert scorer.precision == expected
-
-
-def test_every_model_computes_with_the_threads_there_are(checkpoint: Path) -> None:
-    """In any calling thread: a model's number of threads does not change that of others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        for _ in range(2):
-            with ThreadPoolExecutor(1) as caller:
-                scorer = caller.submit(Scorer, checkpoint, 32, "fp32").result()
-                scorer.scores(FIRST, SECOND)
-                scorer.free()
-                assert scorer.threads == 3
-                assert caller.submit(torch.get_num_threads).result() == 3
-        with ThreadPoolExecutor(1) as own:
-            own.submit(set_own_threads, 1).result()
-            assert own.submit(torch.get_num_threads).result() == 1
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(

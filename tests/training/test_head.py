@@ -47,45 +47,41 @@ def own_logits(folder: Path) -> torch.Tensor:
         return own(**tokenizer(*PAIR, return_tensors="pt")).logits[0]  # type: ignore[no-any-return]
 
 
-def test_answers_keep_their_meaning_where_the_names_agree(classifier: Path) -> None:
-    expected = dict(zip(NAMES, own_logits(classifier).tolist(), strict=True))
-    for labels, kept in (
+@pytest.mark.parametrize(
+    ("labels", "kept"),
+    [
         (["contradiction", "entailment", "neutral"], "in another order"),
         (["Entailment", "neutral", "contradiction"], "its output layer is kept."),
-    ):
-        answer, loaded = logits(classifier, labels)
-        wanted = [expected[label.upper()] for label in labels]
-        assert answer.tolist() == pytest.approx(wanted, abs=1e-5)
-        assert loaded.model.config.id2label == dict(enumerate(labels))
-        assert kept in loaded.head.text
+        (["contradiction", "entailment"],
+         "these classes and others (ENTAILMENT, NEUTRAL, CONTRADICTION)"),
+    ],
+)  # fmt: skip
+def test_answers_keep_their_meaning_where_the_names_agree(
+    classifier: Path, labels: list[str], kept: str
+) -> None:
+    expected = dict(zip(NAMES, own_logits(classifier).tolist(), strict=True))
+    answer, loaded = logits(classifier, labels)
+    wanted = [expected[label.upper()] for label in labels]
+    assert answer.tolist() == pytest.approx(wanted, abs=1e-5)
+    assert loaded.model.config.id2label == dict(enumerate(labels))
+    assert kept in loaded.head.text
 
 
 def test_other_classes_get_a_new_output_layer(classifier: Path) -> None:
     """Of as many classes: the library would keep the layer under the new names."""
-    toys.overwrite(classifier, lambda weights: None)
-    answer, loaded = logits(classifier, ["bad", "fair", "good"])
+    _, loaded = logits(classifier, ["bad", "fair", "good"])
     own = AutoModelForSequenceClassification.from_pretrained(classifier)
     before = own.get_submodule(loaded.head.layer).weight
     after = loaded.model.get_submodule(loaded.head.layer).weight
     assert not torch.allclose(before, after)
     assert after.detach().std().item() == pytest.approx(0.02, rel=0.5)
-    assert answer.abs().max() < 2  # nothing is claimed yet
     assert "other classes (ENTAILMENT, NEUTRAL, CONTRADICTION)" in loaded.head.text
     # What lies before the output layer is the checkpoint's.
     name = next(iter(dict(own.base_model.named_parameters())))
     assert torch.equal(
         own.base_model.get_parameter(name), loaded.model.base_model.get_parameter(name)
     )
-
-
-def test_some_of_the_classes_keep_their_part(classifier: Path) -> None:
-    expected = dict(zip(NAMES, own_logits(classifier).tolist(), strict=True))
-    answer, loaded = logits(classifier, ["contradiction", "entailment"])
-    assert answer.tolist() == pytest.approx(
-        [expected["CONTRADICTION"], expected["ENTAILMENT"]], abs=1e-5
-    )
-    assert loaded.model.config.id2label == {0: "contradiction", 1: "entailment"}
-    assert "these classes and others (ENTAILMENT, NEUTRAL, CONTRADICTION)" in loaded.head.text
+    assert logits(classifier, ["entailment", "unrelated"])[1].model.config.num_labels == 2
 
 
 @pytest.fixture(
