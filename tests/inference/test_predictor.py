@@ -175,14 +175,9 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
     for ask in (predictor, predictor.explain, predictor.flips):
         with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
             ask(odd, "the")
-    toys.overwrite(best, lambda weights: weights["classifier.weight"].fill_(math.nan))
-    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
+    (best / "model.safetensors").write_bytes(b"\xff" * 99)
+    with pytest.raises(ModelError, match="cannot be loaded"):
         load(ModelCache(), best)
-    weights = best / "model.safetensors"
-    for damaged in (weights.read_bytes()[:1000], b"\xff" * 99):
-        weights.write_bytes(damaged)
-        with pytest.raises(ModelError, match="cannot be loaded"):
-            load(ModelCache(), best)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
         load(ModelCache(), best)

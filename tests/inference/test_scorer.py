@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import quick_layers
 from finetune.inference.predictor import MicroBatcher
@@ -95,21 +94,6 @@ def test_layers_with_another_activation_score_alike(activation: str, tmp_path: P
     folder = lively(tmp_path)
     logits = plain(folder, list(PAIRS))
     assert np.abs(Scorer(folder, 32, "fp32").scores(FIRST, SECOND) - logits).max() < 1e-4
-
-
-@pytest.mark.parametrize(("faster", "precision", "alone", "expected"), [
-    (True, "auto", False, "bf16"),
-    (True, "auto", True, "fp32"),  # a lone pair is no sooner answered in bf16
-    (True, "bf16", True, "bf16"),
-    (False, "auto", False, "fp32"),
-])  # fmt: skip
-def test_bf16_is_for_many_pairs_where_the_processor_is_faster_in_it(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, expected: str,
-    faster: bool, precision: Literal["auto", "bf16"], alone: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(devices, "prefers_bf16", lambda device: faster)
-    scorer = Scorer(checkpoint, 32, precision, "cpu", single_requests=alone)
-    assert scorer.precision == expected
 
 
 def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(

@@ -52,11 +52,3 @@ def test_its_weights_learn_the_same(
     assert sides[0.0][0].keys() == sides[-1.0][0].keys()
     for name, expected in sides[-1.0][0].items():
         assert torch.allclose(sides[0.0][0][name], expected, atol=1e-6), name
-
-
-@pytest.mark.parametrize("family", ["GPT2", "DebertaV2", "Albert", "ModernBert", "MPNet"])
-def test_a_model_with_other_layers_keeps_them(tmp_path: Path, family: str) -> None:
-    _, classifier, _ = model.load_classifier(str(write(tmp_path, family)), TARGET, 32, 0.0)
-    layers.compute_first_token_only(classifier)
-    assert not any("forward" in vars(part) for part in classifier.modules())
-    assert classifier.config.model_type not in cost.SHORTENED

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -201,23 +200,3 @@ def test_the_default_run_learns(store: RunStore, monkeypatch: pytest.MonkeyPatch
     assert ended.best.metrics["accuracy"] > ended.prepared.majority["accuracy"] + 0.1
 
 
-def test_a_cross_validation_keeps_the_last_model_and_the_whole_is_scored_by_the_others(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    """Nothing is picked, and what the run on all rows would itself answer counts for nothing."""
-    config = toy_config.changed(folds=3, max_steps=4, eval_steps=2, metric_for_best_model="loss")
-    kept: list[int] = []
-
-    def keep(step: int, *_: Any) -> None:
-        kept.append(step)
-
-    happened, _ = fit(config.changed(fold=1), toy_pairs, save_best=keep)
-    assert [(scored.step, scored.best) for scored in evaluations(happened)] == [
-        (2, False), (4, True),
-    ]  # fmt: skip
-    labels = np.array([0, 1, 1, 1], np.int64)
-    logits = np.array([[2, 0], [0, 2], [0, 2], [2, 0]], np.float32)
-    happened, _ = fit(config, toy_pairs, save_best=keep, out_of_fold=(logits, labels))
-    (scored,) = (event for event in happened if isinstance(event, events.Evaluated))
-    assert (scored.step, scored.best, scored.metrics["accuracy"]) == (4, True, 0.75)
-    assert kept == [4, 4]
