@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import psutil
 
 from finetune.config import RunConfig
-from finetune.environment import devices
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.uploads import Uploads
@@ -29,18 +28,15 @@ SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "s
 MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
 # A classifier that is trained in a moment.
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
-_measuring = 1.0  # seconds that a rate is measured
 
 
 def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
     """Parse the command line; `--quick` sets the values of `quick` in place of those given."""
     about = "run through in seconds, with figures that mean nothing"
     parser.add_argument("--quick", action="store_true", help=about)
-    global _measuring
     args = parser.parse_args()
     if args.quick:
         vars(args).update(quick)
-        _measuring = 0.01
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     return args
 
@@ -66,8 +62,8 @@ def on_mrpc(config: RunConfig, folder: Path, mrpc: Path = MRPC) -> RunConfig:
 
 
 def described() -> str:
-    """The processor, its cores, the instruction sets it computes with, the GPU, and the rates of a
-    large product; each benchmark prints it first."""
+    """The processor, its cores, the instruction sets it computes with, and the GPU; each benchmark
+    prints it first."""
     import torch
 
     information = Path("/proc/cpuinfo")
@@ -76,14 +72,10 @@ def described() -> str:
     flags = re.search(r"^(?:flags|Features)\s*: (.+)", text, re.MULTILINE)
     name = model[1] if model else platform.processor() or platform.machine()
     sets = [name for name in SETS if flags and name in flags[1].split()]
-    has_bf16 = bool({"avx512_bf16", "amx_bf16"} & set(sets))
     parts = [name, f"{os.cpu_count()} cores", " ".join(sets) or "instructions unknown"]
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
-        has_bf16 = devices.prefers_bf16()
-    precisions = ["fp32", "bf16"] if has_bf16 else ["fp32"]
-    rates = ", ".join(f"{matmul_rate(name) / 1e9:.0f} GFLOP/s in {name}" for name in precisions)
-    return f"processor: {', '.join(parts)}; {rates}"
+    return f"processor: {', '.join(parts)}"
 
 
 def clock() -> float:
@@ -93,18 +85,6 @@ def clock() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def matmul_rate(precision: str) -> float:
-    """FLOP/s of a large square product in `bf16` or `fp32`, on the GPU where there is one."""
-    import torch
-    from torch.utils.benchmark import Timer
-
-    device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 2048)
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    matrix = torch.randn(size, size, device=device, dtype=dtype)
-    timer = Timer("x @ x", globals={"x": matrix}, num_threads=torch.get_num_threads())
-    return 2 * size**3 / float(timer.blocked_autorange(min_run_time=_measuring).median)
 
 
 def medians(

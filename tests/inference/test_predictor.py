@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import weakref
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -17,7 +19,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule
 from finetune.inference.predictor import MAX_CHARACTERS, ModelCache, Predictor
-from finetune.tasks.base import PredictOptions, SureRule
+from finetune.metrics import calibration
+from finetune.tasks.base import DecisionRule, PredictOptions, SureRule, Target
+from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -181,3 +185,33 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
         load(ModelCache(), best)
+
+
+def test_a_rule_is_kept_with_the_model_and_the_model_loads_as_before(best: Path) -> None:
+    assert decision_rule.read_rule(best) == DecisionRule()
+    decision_rule.write_rule(best, threshold=0.43, positive="equivalent")
+    decision_rule.write_rule(best, temperature=1.5)
+    assert decision_rule.read_rule(best) == DecisionRule(0.43, 1.5, "equivalent")
+    AutoModelForSequenceClassification.from_pretrained(best).save_pretrained(best)
+    assert decision_rule.read_rule(best).threshold == 0.43
+    decision_rule.write_rule(best, threshold=None, temperature=None, positive="")
+    assert "finetune" not in json.loads((best / "config.json").read_text())
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.83])
+def test_a_temperature_changes_no_answer_of_a_threshold(threshold: float) -> None:
+    logits = np.random.default_rng(0).normal(0, 3, (500, 2)).astype(np.float32)
+    plain = calibration.probabilities(logits)[:, 1]
+    clear = np.abs(plain - threshold) > 1e-5  # but for rounding at the very edge
+    for temperature in (None, 0.5, 1.0, 2.5):
+        rule = DecisionRule(threshold, temperature, "yes")
+        shares, answers = SingleLabel().answers(
+            logits, Target(("no", "yes")), rule, PredictOptions(False, True, True)
+        )
+        expected = calibration.probabilities(logits, temperature or 1.0)
+        np.testing.assert_array_equal(shares, expected)
+        np.testing.assert_array_equal(answers[clear], (plain >= threshold)[clear])
+    other = SingleLabel().answers(
+        logits, Target(("yes", "no")), rule, PredictOptions(threshold=True)
+    )[1]
+    assert (other == np.where(1 - plain >= threshold, 0, 1))[clear].mean() > 0.99

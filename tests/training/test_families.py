@@ -21,7 +21,7 @@ from finetune.jobs import cost, service
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
-from finetune.training import dataloaders, model
+from finetune.training import dataloaders, layers, model
 from tests.support import toys
 from tests.support.families import FAMILIES, SMALL, VARIANTS, write
 from tests.support.training import fit, losses, prepared
@@ -155,3 +155,41 @@ def test_more_tokens_than_embeddings_are_said(
     assert predictor("the cat", "a dog").label
     with pytest.raises(ModelError, match=words):
         predictor("the cat leaves", "a dog")
+
+
+def gradients(classifier: Any, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The loss's gradient by every weight, after a batch."""
+    classifier.train()
+    batch = {"input_ids": tokens, "attention_mask": mask, "labels": torch.tensor([0, 1, 1])}
+    classifier(**batch).loss.backward()
+    return {name: weights.grad for name, weights in classifier.named_parameters()}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "XLMRoberta", "Electra", "DistilBert"])
+def test_the_last_layer_for_the_first_token_alone_learns_the_same(
+    tmp_path: Path, family: str, padded: bool, attention: str
+) -> None:
+    write(tmp_path, family)
+    tokens = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([[9], [4], [7]]) if padded else torch.tensor([[9]])
+    mask = (torch.arange(9) < lengths).long().expand(3, 9)
+    sides = {}
+    for dropout in (0.0, -1.0):
+        torch.manual_seed(0)  # for the head
+        _, classifier, _ = model.load_classifier(
+            str(tmp_path), Target(("no", "yes")), 32, 0.0, attention
+        )
+        config = RunConfig(dropout=dropout, freeze_embeddings=False)
+        classifier = model.apply_config(classifier, config)
+        widths: list[int] = []
+        layers.layer_stack(classifier)[-1].register_forward_hook(
+            lambda _, inputs, output, widths=widths: widths.append(output.shape[1])
+        )
+        sides[dropout] = (gradients(classifier, tokens, mask), widths)
+    assert (sides[0.0][1], sides[-1.0][1]) == ([1], [9])
+    assert classifier.config.model_type in cost.SHORTENED
+    assert sides[0.0][0].keys() == sides[-1.0][0].keys()
+    for name, expected in sides[-1.0][0].items():
+        assert torch.allclose(sides[0.0][0][name], expected, atol=1e-6), name

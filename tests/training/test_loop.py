@@ -198,5 +198,3 @@ def test_the_default_run_learns(store: RunStore, monkeypatch: pytest.MonkeyPatch
     assert ended.best is not None
     assert ended.best.metrics["f1"] > 0.72
     assert ended.best.metrics["accuracy"] > ended.prepared.majority["accuracy"] + 0.1
-
-
