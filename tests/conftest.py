@@ -43,8 +43,6 @@ from tests.support import quality, toy_runs, toys
 from tests.support.hub import TOKEN
 from tests.support.toy_runs import ToyRuns
 
-GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
-
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
@@ -141,14 +139,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> ToyRuns:
     """Runs that were trained once for all tests, and all processes that run them."""
     own = tmp_path_factory.getbasetemp()
     return toy_runs.shared(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
-
-
-@pytest.fixture(scope="session")
-def glue() -> Path:
-    """The real MRPC, if it is beside the project."""
-    if not GLUE.is_dir():
-        pytest.skip(f"the real MRPC is not at {GLUE.parent.name}/{GLUE.name} beside the project")
-    return GLUE
 
 
 @pytest.fixture(scope="session")
