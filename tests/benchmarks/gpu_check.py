@@ -145,7 +145,7 @@ def compare(folder: Path, precision: str, values: dict[str, Any], given_up: bool
     by_hand = run(folder, config(precision, cuda_graphs="off", **values))
     for name, one, other in zip(("loss", "validation loss"), recorded, by_hand, strict=False):
         difference = max(abs(a - b) for a, b in zip(one, other, strict=True))
-        print(f"  {name}s differ by at most {difference:.1e}", flush=True)
+        print(f"  {name} differs by at most {difference:.1e}", flush=True)
         if not difference <= CLOSE[precision]:
             return f"{name} of recorded steps {one}, and of others {other}"
     if not recorded[0][-1] < 2 * recorded[0][0]:
