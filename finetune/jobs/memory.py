@@ -23,7 +23,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
 LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context takes about as much
-_OVERHEAD = 1.6  # ratio of all activations to those kept: measured, see tests/benchmarks/cost.py
+_OVERHEAD = 1.6  # all activations over those kept, as measured: tests/benchmarks/checkpoints.py
 _WORD_EMBEDDINGS = (
     "word_embeddings.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight",
     "shared.weight",

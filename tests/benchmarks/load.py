@@ -5,31 +5,24 @@ One run, the default one with many epochs, and two sides in turns: `alone`, with
 tab's live view as often as the page does, and asks the Predict tab about a pair every `--asking`
 seconds, all of them on this machine. What counts is the samples taken in each window over its
 seconds, so that a halt counts as long as it lasts; the ratio is the median under the crowd over
-that alone. Also printed: how long after an event of the run a visitor sees it, how long an answer
-takes, what failed, the app's memory; and first the memory of an app of its own after each sweep of
-odd calls (`odd_calls`), which ask four toys in turn, one more than are kept loaded.
+that alone. Also printed: how long an answer takes, what failed, and the app's memory.
 
-    python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--sweeps 3]
-        [--quick]
+    python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import itertools
 import json
-import os
 import random
-import re
-import statistics
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
@@ -43,9 +36,8 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.benchmarks import machine, odd_calls
+from tests.benchmarks import machine
 from tests.benchmarks import page as pages
-from tests.support import toys
 
 SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
@@ -58,14 +50,9 @@ def main() -> None:
     parser.add_argument("--asking", type=float, default=20.0, help="seconds between questions")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sweeps", type=int, default=3, help="of odd calls")
-    quick = {"clients": 5, "asking": 1.0, "seconds": 3.0, "rounds": 1, "sweeps": 0}
-    args = machine.parsed(parser, **quick)
+    args = machine.parsed(parser, clients=5, asking=1.0, seconds=3.0, rounds=1)
     print(machine.described())
-    os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        if args.sweeps:
-            sweep_memory(Path(folder), args.sweeps)
         config = RunConfig()
         if args.quick:
             tiny = machine.random_bert(Path(folder) / "tiny", **machine.TINY)
@@ -78,18 +65,6 @@ def main() -> None:
                 for run in store.runs():
                     workers.kill_worker(run)
     sys.exit(bool(failures))
-
-
-def sweep_memory(folder: Path, sweeps: int) -> None:
-    """Print an app's resident memory after each of some sweeps of odd calls."""
-    store, checkpoint = RunStore(folder / "odd" / "runs"), toys.write_checkpoint(folder / "toy")
-    runs = [toys.finished_run(store, checkpoint, f"toy {number}").id for number in range(4)]
-    with pages.app(store) as (app, url):
-        sweep = odd_calls.Sweep(url, runs)
-        for _ in range(sweeps):
-            sweep()
-            memory = app.memory_info().rss / 2**20
-            print(f"{f'after {sweep.calls} odd calls':<32}{memory:.0f} MiB", flush=True)
 
 
 def _measure(
@@ -114,12 +89,10 @@ def _measure(
         memory.append(app.memory_info().rss / 2**20)
         return samples
 
-    rates = machine.alternate(list(sides), args.rounds, rate, "samples/s")
-    alone, under = (statistics.median(rates[side]) for side in sides)
+    alone, under = machine.medians(list(sides), args.rounds, rate, "samples/s").values()
     rows = {
         "training alone": f"{alone:.1f} samples/s",
         "training under the crowd": f"{under:.1f} samples/s",
-        "an event is seen after": _spread(_delays(run, crowd.sights)),
         "a poll is answered after": _spread(crowd.polls),
         "a question is answered after": _spread(crowd.answers),
         "polls, answers, failures": ", ".join(
@@ -145,125 +118,75 @@ class Crowd:
     model_id: str
     clients: int
     asking: float
-    sights: list[Steps] = field(default_factory=list)
     polls: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    leave: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
         """The visitors come, and leave at the end."""
-        leave = threading.Event()
-        thread = threading.Thread(target=lambda: asyncio.run(self._all(leave)))
-        thread.start()
+        self.leave.clear()
+        threads = [
+            threading.Thread(target=does) for does in (self._watch, self._ask) * self.clients
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
-            leave.set()
-            thread.join(60)
+            self.leave.set()
+            for thread in threads:
+                thread.join(60)
 
-    async def _all(self, leave: threading.Event) -> None:
-        endpoints = httpx.get(self.url + "config").json()["dependencies"]
-        ask: int = next(end["id"] for end in endpoints if end["api_name"] == "on_ask")
-        tasks = [self._watch(leave) for _ in range(self.clients)]
-        tasks += [self._ask(leave, ask) for _ in range(self.clients)]
-        await asyncio.gather(*tasks)
-
-    async def _watch(self, leave: threading.Event) -> None:
-        await asyncio.sleep(random.random())
-        sights: Steps = []
-        self.sights.append(sights)
-        visitor = _Connection(self.url)
+    def _watch(self) -> None:
+        connection, pause = self._connection(), random.random()
         marks: dict[str, str] = {}
-        while not leave.is_set():
+        while not self.leave.wait(pause):
             began = time.monotonic()
             path = f"/finetune/watch/{self.run_id}?{urlencode(marks)}"
-            parts = json.loads(await self._call(visitor, path) or "{}")
+            text, wait = self._call(connection, path)
             self.polls.append(time.monotonic() - began)
+            parts = json.loads(text or "{}")
             marks |= {name: mark for name, (mark, _) in parts.items()}
-            if step := re.search(r"step ([\d,]+) of", parts.get("bar", ("", ""))[1]):
-                sights.append((time.time(), int(step[1].replace(",", ""))))
-            await asyncio.sleep(max(0.0, began + visitor.wait - time.monotonic()))
-        visitor.close()
+            pause = max(0.0, began + wait - time.monotonic())
+        connection.close()
 
-    async def _ask(self, leave: threading.Event, index: int) -> None:
-        following = time.monotonic() + random.random() * self.asking
-        visitor = _Connection(self.url)
+    def _ask(self) -> None:
         data = [self.model_id, *PAIR, False, False, False]
-        question = json.dumps({"data": data, "fn_index": index, "session_hash": "x"})
-        while not leave.is_set():
-            await asyncio.sleep(0.2)
+        question = json.dumps({"data": data, "fn_index": self._index(), "session_hash": "x"})
+        pause = random.random() * self.asking
+        while not self.leave.wait(pause):
             began = time.monotonic()
-            if began < following:
-                continue
-            text = await self._call(visitor, "/gradio_api/run/predict", question)
+            text, _ = self._call(self._connection(), "/gradio_api/run/predict", question)
             self.answers.append(time.monotonic() - began)
             if "ft-answer" not in text:
                 self.failures.append(text[:200])
-            visitor.close()  # the server would, before the next question
-            following = began + self.asking
+            pause = max(0.0, began + self.asking - time.monotonic())
 
-    async def _call(self, visitor: _Connection, path: str, body: str = "") -> str:
+    def _index(self) -> int:
+        endpoints = httpx.get(self.url + "config", timeout=60).json()["dependencies"]
+        return int(next(end["id"] for end in endpoints if end["api_name"] == "on_ask"))
+
+    def _connection(self) -> HTTPConnection:
+        """One that is kept, and light, for it shares the machine with what it measures."""
+        return HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+
+    def _call(self, connection: HTTPConnection, path: str, body: str = "") -> tuple[str, float]:
+        """The text of an answer, empty if it failed; and the seconds until the page asks again."""
+        head = {"Content-Type": "application/json"}
         try:
-            status, text = await visitor.send(path, body)
-        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            connection.request("POST" if body else "GET", path, body or None, head)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        except (OSError, HTTPException) as error:
             self.failures.append(repr(error)[:200])
-            visitor.close()
-            return ""
-        if status not in (200, 204):
-            self.failures.append(f"{status} {text[:150]}")
-            return ""
-        return text
-
-
-class _Connection:
-    """A kept connection; light, for it shares the machine with what it measures."""
-
-    def __init__(self, url: str) -> None:
-        self._address = urlsplit(url)
-        self.wait = 1.0  # seconds that the app wants the page to let pass
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def send(self, path: str, body: str) -> tuple[int, str]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(
-                self._address.hostname, self._address.port
-            )
-        reader, writer = self._streams
-        data = body.encode()
-        head = (
-            f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: {self._address.netloc}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-        )
-        writer.write(head.encode() + data)
-        answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        status = int(answer.split()[1])
-        if wait := re.search(r"x-wait: (\d+)", answer):
-            self.wait = int(wait[1]) / 1000
-        length = re.search(r"content-length: (\d+)", answer)
-        if length is None and status != 204:
-            raise ValueError(answer[:200])
-        text = await reader.readexactly(int(length[1]) if length else 0)
-        return status, text.decode()
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
-
-
-def _delays(run: Run, visitors: list[Steps]) -> list[float]:
-    """Seconds from each measurement of the run until a visitor who was there saw it or a later."""
-    delays = []
-    steps = _steps(run)
-    for sights in visitors:
-        for (before, _), (seen_at, seen) in itertools.pairwise(sights):
-            delays += [
-                seen_at - told_at
-                for told_at, step in steps
-                if step <= seen and before < told_at <= seen_at
-            ]
-    return delays
+            connection.close()
+            return "", 1.0
+        if answer.status not in (200, 204):
+            self.failures.append(f"{answer.status} {text[:150]}")
+            return "", 1.0
+        return text, int(answer.headers.get("x-wait") or 1000) / 1000
 
 
 def _spread(seconds: list[float]) -> str:

@@ -1,26 +1,31 @@
-"""What the benchmarks share: the machine their figures were taken on, a clock, sides in turns."""
+"""What the benchmarks share: the machine they run on, sides in turns, and work in processes."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from finetune.environment import devices
+import psutil
+
+from finetune.config import RunConfig
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.uploads import Uploads
 
 # Which of a processor's instruction sets torch's kernels differ by.
 SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "sve", "bf16")
-
-
 MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
-
-
-_measuring = 1.0  # seconds that a rate is measured
 # A classifier that is trained in a moment.
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
 
@@ -29,11 +34,10 @@ def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
     """Parse the command line; `--quick` sets the values of `quick` in place of those given."""
     about = "run through in seconds, with figures that mean nothing"
     parser.add_argument("--quick", action="store_true", help=about)
-    global _measuring
     args = parser.parse_args()
     if args.quick:
         vars(args).update(quick)
-        _measuring = 0.01
+    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     return args
 
 
@@ -51,9 +55,15 @@ def random_bert(folder: Path, **shape: int) -> Path:
     return folder
 
 
+def on_mrpc(config: RunConfig, folder: Path, mrpc: Path = MRPC) -> RunConfig:
+    """The configuration on the files of MRPC, kept in a folder; as it is where there are none."""
+    files = {name: path for name in ("train", "validation") for path in mrpc.glob(f"{name}-*")}
+    return config.changed(dataset=Uploads(folder / "uploads").add(files)) if files else config
+
+
 def described() -> str:
-    """The processor, its cores, the instruction sets it computes with, the GPU, and the rates of a
-    large product; each benchmark prints it first."""
+    """The processor, its cores, the instruction sets it computes with, and the GPU; each benchmark
+    prints it first."""
     import torch
 
     information = Path("/proc/cpuinfo")
@@ -62,14 +72,10 @@ def described() -> str:
     flags = re.search(r"^(?:flags|Features)\s*: (.+)", text, re.MULTILINE)
     name = model[1] if model else platform.processor() or platform.machine()
     sets = [name for name in SETS if flags and name in flags[1].split()]
-    has_bf16 = bool({"avx512_bf16", "amx_bf16"} & set(sets))
     parts = [name, f"{os.cpu_count()} cores", " ".join(sets) or "instructions unknown"]
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
-        has_bf16 = devices.prefers_bf16()
-    precisions = ["fp32", "bf16"] if has_bf16 else ["fp32"]
-    rates = ", ".join(f"{matmul_rate(name) / 1e9:.0f} GFLOP/s in {name}" for name in precisions)
-    return f"processor: {', '.join(parts)}; {rates}"
+    return f"processor: {', '.join(parts)}"
 
 
 def clock() -> float:
@@ -81,26 +87,62 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def matmul_rate(precision: str) -> float:
-    """FLOP/s of a large square product in `bf16` or `fp32`, on the GPU where there is one."""
-    import torch
-    from torch.utils.benchmark import Timer
-
-    device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 2048)
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    matrix = torch.randn(size, size, device=device, dtype=dtype)
-    timer = Timer("x @ x", globals={"x": matrix}, num_threads=torch.get_num_threads())
-    return 2 * size**3 / float(timer.blocked_autorange(min_run_time=_measuring).median)
-
-
-def alternate(
+def medians(
     sides: Sequence[str], rounds: int, measure: Callable[[str], float], unit: str
-) -> dict[str, list[float]]:
-    """What `measure` says of each side in every round, the sides in the other order every other
-    round; each figure is printed as it comes."""
+) -> dict[str, float]:
+    """The median of what `measure` says of each side in every round, the sides in the other order
+    every other round; each figure is printed as it comes."""
     figures: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(rounds):
         for side in list(sides)[:: -1 if number % 2 else 1]:
             figures[side].append(measure(side))
             print(f"round {number + 1} {side:<28}{figures[side][-1]:>8.1f} {unit}", flush=True)
-    return figures
+    return {side: statistics.median(values) for side, values in figures.items()}
+
+
+class Worker(NamedTuple):
+    """A process that has ended well: what it wrote, seconds it ran, largest resident MiB."""
+
+    output: str
+    seconds: float
+    peak: float
+
+
+def work(module: str, *words: object) -> Worker:
+    """Run `python -m MODULE` to its end; a RuntimeError when it fails."""
+    began, peak = time.monotonic(), 0.0
+    command = [sys.executable, "-m", module, *map(str, words)]
+    with tempfile.TemporaryFile() as output:
+        process = psutil.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            peak = max(peak, _peak(process.pid))
+            time.sleep(0.05)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if process.returncode:
+        raise RuntimeError(text[-2000:])
+    return Worker(text, time.monotonic() - began, peak)
+
+
+def _peak(pid: int) -> float:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"VmHWM:\s+(\d+)", status)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def of_side(benchmark: str, side: str, *words: object) -> Any:
+    """What a side of a benchmark prints as JSON, measured in a process of its own."""
+    output = work(f"tests.benchmarks.{benchmark}", "--side", side, *words).output
+    return json.loads(output.splitlines()[-1])
+
+
+def train(config: RunConfig, runs: Path) -> tuple[Run, Worker]:
+    """Carry out a run by the command line."""
+    runs.mkdir(parents=True, exist_ok=True)
+    file = runs / "config.json"
+    file.write_text(config.to_json(), encoding="utf-8")
+    worker = work("finetune", "train", "--runs", runs, "--config", file)
+    return RunStore(runs).runs()[0], worker

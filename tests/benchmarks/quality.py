@@ -1,17 +1,16 @@
 """How good is Recommended on pairs that chose nothing, and how much sooner than the published loop?
 
 Both train the bundled checkpoint on MRPC's training pairs (or the bundled ones where `--mrpc` is no
-folder), in turns and in processes of their own: the published loop its three epochs at 5e-5 in
-batches of 8 in fp32, and the app's loop with the Recommended preset. Each seed holds out other
-pairs, which share no sentence with those trained on: three tenths of all, on which both sides are
-compared, and a tenth of the rest, on which the step is picked whose model is kept. The pairs
-compared on have chosen neither, and MRPC's own validation split, on which Recommended was once
-chosen, is not read.
+folder), in turns and by the command line: the course's recipe its three epochs at 5e-5 in batches
+of 8 in fp32, and the Recommended preset. Each seed holds out other pairs, which share no sentence
+with those trained on: three tenths of all, on which both sides are compared, and a tenth of the
+rest, on which the step is picked whose model is kept. The pairs compared on have chosen neither,
+and MRPC's own validation split, on which Recommended was once chosen, is not read.
 
 The time is that of training alone: evaluations are left out on both sides. The goal is the F1 of
-the published loop's last epoch, mean over the seeds; Recommended has reached it at the first
-evaluation from which on its own F1, mean over the seeds, is no lower. The ratio is the seconds of
-the one over the seconds of the other; 0 where it is not reached.
+the course's last epoch, mean over the seeds; Recommended has reached it at the first evaluation
+from which on its own F1, mean over the seeds, is no lower. The ratio is the seconds of the one over
+the seconds of the other; 0 where it is not reached.
 
 Without options it ends within ten minutes: one seed and 1,200 training pairs. The figure meant is
 that of `--seeds 5 --pairs 0`, which takes an hour and more. `--change dropout=0.1` tries another
@@ -25,30 +24,26 @@ never on MRPC's validation split.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.config import RunConfig, preset
+from finetune.data import splits
 from finetune.data.catalog import BUNDLED_PAIRS
-from finetune.metrics.calibration import Logits
-from finetune.metrics.classification import Indices
+from finetune.evaluation import saved_predictions
+from finetune.metrics import intervals
+from finetune.metrics.catalog import F1, tallied_scores
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.tasks.base import Target
+from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
-if TYPE_CHECKING:
-    from finetune.data import splits
-
-SIDES = ("course", "recommended")
+SIDES = {"course": "As the course", "recommended": "Recommended"}
 UNSEEN, PICKING = 0.3, 0.1  # shares: compared on, of all pairs; picks the step, of the rest
 Curve = list[tuple[float, float]]  # seconds of training, and F1 on unseen pairs, by evaluation
 
@@ -57,9 +52,9 @@ class Trained(NamedTuple):
     """What a side came to with one seed."""
 
     curve: Curve
-    labels: list[int]  # of the unseen pairs, and
-    answers: list[int]  # those of the model of the picked step
-    last: list[int]  # and of the last
+    labels: Any  # of the unseen pairs, and
+    answers: Any  # those of the model of the picked step
+    last: Any  # and of the last
 
 
 def main() -> None:
@@ -68,180 +63,117 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=1200, help="trained on; 0 for all")
     parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--checkpoint", default=RunConfig().checkpoint)
-    parser.add_argument("--side", choices=SIDES)
-    parser.add_argument("--seed", type=int, default=1)
     short = ["num_train_epochs=1"]
     args = machine.parsed(parser, pairs=40, mrpc=Path("absent"), change=short)
-    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    if args.side:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(_train(config_of(args), args.side, args.mrpc, Path(folder))))
-        return
     print(machine.described())
-    with tempfile.TemporaryDirectory() as folder:
-        if args.quick:
-            args.checkpoint = str(machine.random_bert(Path(folder), **machine.TINY))
-        _compare(args)
-
-
-def _compare(args: argparse.Namespace) -> None:
+    changes = dict(change.split("=", 1) for change in args.change)
     trained: dict[str, list[Trained]] = {side: [] for side in SIDES}
     for seed in range(1, args.seeds + 1):
-        for side in SIDES[:: -1 if seed % 2 else 1]:
-            trained[side].append(_measured(side, seed, args))
-            curve = trained[side][-1].curve
-            shown = ", ".join(f"{seconds:.0f} s {f1:.3f}" for seconds, f1 in curve)
-            print(f"seed {seed} {side}: {shown}", flush=True)
+        for side in list(SIDES)[:: -1 if seed % 2 else 1]:
+            config = RunConfig(seed=seed, data_seed=seed).changed(**preset(SIDES[side]))
+            if side == "recommended" or args.quick:
+                config = config.changed(**changes)
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                if args.quick:
+                    tiny = machine.random_bert(folder / "tiny", **machine.TINY)
+                    config = config.changed(checkpoint=str(tiny))
+                trained[side].append(train(config, args.mrpc, args.pairs, folder))
+            curve = ", ".join(
+                f"{seconds:.0f} s {f1:.3f}" for seconds, f1 in trained[side][-1].curve
+            )
+            print(f"seed {seed} {side}: {curve}", flush=True)
     print(f"model of the picked step: {difference(trained, 'answers')}")
     print(f"model of the last step: {difference(trained, 'last')}")
-    curves = {side: [each.curve for each in trained[side]] for side in SIDES}
-    (seconds, goal), reached = _mean(curves["course"])[-1], _reached(curves)
-    print(f"the published loop: F1 {goal:.3f} after {seconds:.0f} s")
-    print(
-        f"Recommended: as good after {reached:.0f} s, F1 {_mean(curves['recommended'])[-1][1]:.3f}"
-    )
+    curves = {side: mean_curve([each.curve for each in trained[side]]) for side in SIDES}
+    (seconds, goal), reached = curves["course"][-1], float("inf")
+    for at, f1 in reversed(curves["recommended"]):
+        if f1 < goal:
+            break
+        reached = at
+    print(f"the course: F1 {goal:.3f} after {seconds:.0f} s")
+    print(f"Recommended: as good after {reached:.0f} s, F1 {curves['recommended'][-1][1]:.3f}")
     print(f"quality: ratio {seconds / reached:.2f}")
+
+
+def train(config: RunConfig, mrpc: Path, count: int, folder: Path) -> Trained:
+    """Train on `count` pairs, and score the unseen ones by the logits that the run has kept."""
+    files, picking = hold_out(config, mrpc, folder)
+    dataset = Uploads(folder / "runs" / "uploads").add(files)
+    config = config.changed(dataset=dataset, max_train_samples=count, max_eval_samples=0)
+    run, _ = machine.train(config, folder / "runs")
+    times = times_of_training(run)
+    prepared = run.state().prepared
+    assert prepared is not None
+    target = Target(tuple(prepared.labels))
+    kept = [saved_predictions.read_logits(run, step, target) for step in times]
+    labels, answers = kept[0].labels, [each.logits.argmax(axis=1) for each in kept]
+    picked, unseen = (
+        [tallied_scores(labels[part], each[part], 2)["f1"] for each in answers]
+        for part in (slice(picking), slice(picking, None))
+    )
+    return Trained(
+        list(zip(times.values(), unseen, strict=True)),
+        labels[picking:],
+        answers[int(np.argmax(picked))][picking:],
+        answers[-1][picking:],
+    )
+
+
+def hold_out(config: RunConfig, mrpc: Path, folder: Path) -> tuple[dict[str, Path], int]:
+    """Files of the pairs trained on and of those that are not: first so many that pick the step,
+    then the unseen ones. All are of the training file, cut as the app cuts a validation split."""
+    from datasets import concatenate_datasets
+
+    uploads = Uploads(folder / "uploads")
+    left = next(mrpc.glob("train-*"), BUNDLED_PAIRS / "train.csv")
+    cut: list[Any] = []
+    for share in (UNSEEN, PICKING):
+        dataset = uploads.add({"train": left})
+        parts = splits.load_pairs(
+            config.changed(dataset=dataset, validation_share=share, max_train_samples=0), folder
+        ).splits
+        left = folder / f"train-{len(cut)}.parquet"
+        parts["train"].to_parquet(left)
+        cut.append(parts["validation"])
+    unseen, picking = cut
+    validation = folder / "validation.parquet"
+    concatenate_datasets([picking, unseen.cast(picking.features)]).to_parquet(validation)
+    return {"train": left, "validation": validation}, len(picking)
+
+
+def times_of_training(run: Run) -> dict[int, float]:
+    """Seconds of training alone until each evaluated step, the untrained model's left out."""
+    times, trained, began = {}, 0.0, None
+    for event in run.tail()[0]:
+        if isinstance(event, events.PhaseStarted):
+            trained += event.time - began if began is not None else 0.0
+            began = event.time if event.phase == events.Phase.TRAIN else None
+        elif isinstance(event, events.Evaluated) and event.step:
+            times[event.step] = trained
+    return times
 
 
 def difference(trained: dict[str, list[Trained]], which: str) -> str:
     """F1 of both sides' `answers` or `last` on the unseen pairs of all seeds together, and their
     difference with its 95% interval."""
-    from finetune.metrics import intervals
-    from finetune.metrics.catalog import F1, tallied_scores
-
     labels = np.concatenate([each.labels for each in trained["course"]])
-    answers = {
-        side: np.concatenate([getattr(each, which) for each in trained[side]]) for side in SIDES
-    }
-    course, recommended = (tallied_scores(labels, answers[side], 2)["f1"] for side in SIDES)
-    gain = intervals.difference_intervals(
-        answers["recommended"], answers["course"], labels, [F1], 1
-    )["f1"]
+    answers = [np.concatenate([getattr(each, which) for each in trained[side]]) for side in SIDES]
+    course, recommended = (tallied_scores(labels, of_side, 2)["f1"] for of_side in answers)
+    gain = intervals.difference_intervals(answers[1], answers[0], labels, [F1], 1)["f1"]
     return (
         f"F1 on {len(labels):,} unseen pairs {course:.3f}, Recommended {recommended:.3f}, "
         f"{gain.value:+.3f} (95% {gain.low:+.3f} to {gain.high:+.3f})"
     )
 
 
-def _measured(side: str, seed: int, args: argparse.Namespace) -> Trained:
-    command = [sys.executable, "-m", "tests.benchmarks.quality", "--side", side]
-    command += ["--seed", str(seed), "--pairs", str(args.pairs), "--mrpc", str(args.mrpc)]
-    command += ["--checkpoint", args.checkpoint, "--change", *args.change]
-    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    curve, *rest = json.loads(output.strip().splitlines()[-1])
-    return Trained([(seconds, f1) for seconds, f1 in curve], *rest)
-
-
-def _mean(curves: list[Curve]) -> Curve:
-    """The mean curve of several seeds, which are evaluated at the same steps."""
-    seconds, scores = (
-        [statistics.mean(values) for values in zip(*column, strict=True)]
-        for column in ([[point[at] for point in curve] for curve in curves] for at in (0, 1))
-    )
-    return list(zip(seconds, scores, strict=True))
-
-
-def _reached(curves: dict[str, list[Curve]]) -> float:
-    """Seconds after which Recommended is no worse any more than the published loop's end."""
-    goal, reached = _mean(curves["course"])[-1][1], float("inf")
-    for seconds, f1 in reversed(_mean(curves["recommended"])):
-        if f1 < goal:
-            break
-        reached = seconds
-    return reached
-
-
-def held_out(mrpc: Path, config: RunConfig, folder: Path) -> tuple[splits.Pairs, NDArray[np.bool_]]:
-    """Pairs whose validation split has those that pick the step and the unseen ones, and which of
-    its rows are unseen; all of the training file, cut as the app cuts a validation split."""
-    from datasets import DatasetDict, concatenate_datasets
-
-    from finetune.data import splits
-    from finetune.uploads import Uploads
-
-    files = list(mrpc.glob("train-*")) or [BUNDLED_PAIRS / "train.csv"]
-    uploads = Uploads(folder / "uploads")
-    everything = config.changed(
-        dataset=uploads.add({"train": files[0]}), validation_share=UNSEEN, max_train_samples=0
-    )
-    unseen = splits.load_pairs(everything, folder).splits
-    unseen["train"].to_parquet(folder / "rest.parquet")
-    rest = config.changed(
-        dataset=uploads.add({"train": folder / "rest.parquet"}), validation_share=PICKING
-    )
-    pairs = splits.load_pairs(rest, folder)
-    picking = pairs.splits["validation"]
-    validation = concatenate_datasets([picking, unseen["validation"].cast(picking.features)])
-    is_unseen = np.arange(len(validation)) >= len(picking)
-    both = DatasetDict(train=pairs.splits["train"], validation=validation)
-    return dataclasses.replace(pairs, splits=both), is_unseen
-
-
-def config_of(args: argparse.Namespace) -> RunConfig:
-    """The configuration of a side: each seed holds out other pairs."""
-    values = preset("Recommended" if args.side == "recommended" else "As the course")
-    if args.side == "recommended":
-        values |= dict(change.split("=", 1) for change in args.change)
-    return RunConfig(seed=args.seed, max_train_samples=args.pairs).changed(
-        **values, data_seed=args.seed, checkpoint=args.checkpoint
-    )
-
-
-def _train(config: RunConfig, side: str, mrpc: Path, folder: Path) -> Trained:
-    from finetune.metrics.catalog import tallied_scores
-    from finetune.runs import events
-    from finetune.tasks.registry import task_of
-    from finetune.training import accelerator as engine
-    from finetune.training import dataloaders, loop, recipe
-    from finetune.training import model as models
-
-    loaded, is_unseen = held_out(mrpc, config, folder)
-    accelerator = engine.make_accelerator(config)
-    attention = "auto"
-    if side == "recommended":
-        engine.keep_freed_memory()
-        half = accelerator.mixed_precision == "bf16"
-        attention = models.choose_attention("auto", accelerator.device, half, config.max_length)
-    # With the rate of a small model, which the bundled checkpoint is.
-    gpu, rows = engine.gpu_memory(accelerator.device), len(loaded.splits["train"])
-    config = recipe.resolve(config, parameters=0, pairs=rows, gpu_memory=gpu, processes=1)
-    tokenizer, classifier, _ = models.load_classifier(
-        config.checkpoint, loaded.target, config.max_length, config.dropout, attention
-    )
-    classifier = models.apply_config(classifier, config)
-    batches = dataloaders.build_loaders(loaded, tokenizer, config, accelerator.device)
-    logits: list[Logits] = []
-
-    def keep(step: int, scored: Logits, labels: Indices) -> dict[str, list[float]]:
-        logits.append(scored)
-        return {}
-
-    seconds, began, evaluated = [], time.perf_counter(), 0.0
-    interval = 0 if side == "course" else -(-len(batches.train) // 5)
-    hooks = loop.Hooks(save_predictions=keep)
-    task = task_of(loaded.target)
-    metric = task.score_modules(loaded.target, task.metrics)
-    for event in loop.fit(
-        config, accelerator, classifier, batches, task, metric, hooks, interval=interval
-    ):
-        if isinstance(event, events.Evaluated):
-            evaluated += event.seconds
-            if not event.step:  # before the first, which needs no part of the time
-                began, evaluated = time.perf_counter(), 0.0
-                continue
-            seconds.append(time.perf_counter() - began - evaluated)
-    labels = np.array(loaded.splits["validation"]["label"][:])
-
-    def f1(scored: Logits, rows: NDArray[np.bool_]) -> float:
-        return tallied_scores(labels[rows], scored.argmax(axis=1)[rows], 2)["f1"]
-
-    picked = max(logits, key=lambda scored: f1(scored, ~is_unseen))
-    return Trained(
-        [(at, f1(scored, is_unseen)) for at, scored in zip(seconds, logits, strict=True)],
-        labels[is_unseen].tolist(),
-        *(scored.argmax(axis=1)[is_unseen].tolist() for scored in (picked, logits[-1])),
-    )
+def mean_curve(curves: list[Curve]) -> Curve:
+    """The mean curve of several seeds, from the last evaluation back to the first that all have."""
+    points = []
+    for each in zip(*map(reversed, curves), strict=False):
+        seconds, scores = zip(*each, strict=True)
+        points.append((statistics.mean(seconds), statistics.mean(scores)))
+    return points[::-1]
 
 
 if __name__ == "__main__":

@@ -1,29 +1,19 @@
 """How much faster is the Recommended preset than the loop the course publishes?
 
-The sides train the bundled checkpoint on the same pairs with the same batch size and learning
-rate: the published loop written out straight (fp32); `finetune`'s loop under Recommended; `Trainer`
-with its best equivalent flags; and `Trainer` with those and also with what is no flag of its own:
-the embeddings frozen, no dropout, plain attention, lengths rounded alike, the last layer for the
-first token alone. Each measurement is a process of its own, the sides alternate, and the median of
-training samples a second counts. The ratio is Recommended over the published loop.
+The sides train one checkpoint on the same pairs with the same batch size and learning rate: the
+published loop written out straight (fp32); `finetune`'s loop under Recommended; and `Trainer` with
+its best equivalent flags. Each measurement is a process of its own, the sides alternate, and the
+median of training samples a second counts. The ratio is Recommended over the published loop. Where
+the hardware has no bf16, all train in fp32.
 
-Then, at batches of 8 and of 32, the FLOP/s of Recommended's matrix products over the rate of a
-large product in the same precision, measured in the same process before and after it. Where the
-hardware has no bf16, Recommended and `Trainer` train in fp32, and the product is one in fp32.
-
-    python -m tests.benchmarks.training [--train_file FILE] [--checkpoint NAME] [--batch 8]
+    python -m tests.benchmarks.training [--train_file FILE] [--checkpoint FOLDER] [--batch 8]
         [--steps 60] [--rounds 3] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +24,6 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.optim import AdamW
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     DataCollatorWithPadding,
     Trainer,
@@ -45,19 +34,16 @@ from transformers import (
 
 from finetune.config import RunConfig, preset
 from finetune.data import splits
-from finetune.environment import devices
 from finetune.runs import events
 from finetune.tasks.base import Target
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop
 from finetune.training import model as models
-from finetune.training.step import Step, build_optimizer
 from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
 RATE, SEED, MAX_LENGTH = 5e-5, 42, 128
-WARM = 10  # steps before the clock starts
 
 
 def main() -> None:
@@ -69,48 +55,33 @@ def main() -> None:
     parser.add_argument("--checkpoint", default=RunConfig().checkpoint)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--warm", type=int, default=10, help="steps before the clock starts")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=[*SIDES, "utilisation"])
-    args = machine.parsed(parser, steps=2, rounds=1, train_file=None)
-    if args.checkpoint == RunConfig().checkpoint or Path(args.checkpoint).is_dir():
-        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    if args.side:
-        measure = (SIDES | {"utilisation": utilisation})[args.side]
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(measure(Path(folder), args)))
-        return
-    print(machine.described())
+    parser.add_argument("--side", choices=SIDES)
+    args = machine.parsed(parser, steps=2, warm=1, rounds=1, train_file=None)
     with tempfile.TemporaryDirectory() as folder:
+        if args.side:
+            print(json.dumps(SIDES[args.side](Path(folder), args)))
+            return
+        print(machine.described())
         if args.quick:
             args.checkpoint = str(machine.random_bert(Path(folder), **machine.TINY))
-        _compare(args, ["course", "recommended"] if args.quick else [*SIDES])
-
-
-def _compare(args: argparse.Namespace, sides: list[str]) -> None:
-    rates = machine.alternate(
-        sides, args.rounds, lambda side: _measure(side, args, args.batch, args.steps), "samples/s"
-    )
-    medians = {side: statistics.median(samples) for side, samples in rates.items()}
-    print(f"\n{'side':<14}{'samples/s':>10}{'over course':>14}")
-    for side, value in medians.items():
-        print(f"{side:<14}{value:>10.1f}{value / medians['course']:>14.2f}")
-    for batch in () if args.quick else (8, 32):
-        used = _measure("utilisation", args, batch, min(args.steps, 40))
-        print(
-            f"batch {batch}: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} in "
-            f"{used['precision']} (MFU {used['achieved'] / used['matmul']:.2f}), "
-            f"{used['tokens']:,.0f} tokens/s",
-            flush=True,
-        )
+        sides = ["course", "recommended"] if args.quick else [*SIDES]
+        medians = measure(sides, args.rounds, args)
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
-def _measure(side: str, args: argparse.Namespace, batch: int, steps: int) -> Any:
-    command = [sys.executable, "-m", "tests.benchmarks.training", "--side", side]
-    command += ["--steps", str(steps), "--batch", str(batch), "--checkpoint", args.checkpoint]
-    command += ["--train_file", str(args.train_file)] if args.train_file else []
-    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(output.strip().splitlines()[-1])
+def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str, float]:
+    """Print and return samples a second of each side."""
+    words = ["--steps", args.steps, "--warm", args.warm, "--batch", args.batch]
+    words += ["--checkpoint", args.checkpoint]
+    words += ["--train_file", args.train_file] if args.train_file else []
+    medians = machine.medians(
+        sides, rounds, lambda side: machine.of_side("training", side, *words), "samples/s"
+    )
+    for side, value in medians.items():
+        print(f"{side:<14}{value:>10.1f} samples/s, {value / medians['course']:.2f} times")
+    return medians
 
 
 def config_of(name: str, args: argparse.Namespace) -> RunConfig:
@@ -146,12 +117,12 @@ def course(folder: Path, args: argparse.Namespace) -> float:
     model, optimizer, loader = accelerator.prepare(
         model, optimizer, DataLoader(rows, args.batch, shuffle=True, collate_fn=collator)
     )
-    scheduler = get_scheduler("linear", optimizer, 0, WARM + args.steps)
+    scheduler = get_scheduler("linear", optimizer, 0, args.warm + args.steps)
     model.train()
     step, samples, began = 0, 0, 0.0
     while True:
         for batch in loader:
-            if step == WARM:
+            if step == args.warm:
                 samples, began = 0, machine.clock()
             loss = model(**batch).loss
             accelerator.backward(loss)
@@ -160,14 +131,14 @@ def course(folder: Path, args: argparse.Namespace) -> float:
             optimizer.zero_grad()
             step += 1
             samples += len(batch["labels"])
-            if step == WARM + args.steps:
+            if step == args.warm + args.steps:
                 return samples / (machine.clock() - began)
 
 
 def recommended(folder: Path, args: argparse.Namespace) -> float:
     """`finetune`'s own loop and preset, as the app runs it."""
     run_config = config_of("Recommended", args).changed(
-        max_steps=WARM + args.steps, logging_steps=10, eval_steps=10 * args.steps,
+        max_steps=args.warm + args.steps, logging_steps=10, eval_steps=10 * args.steps,
         max_eval_samples=8,
     )  # fmt: skip
     accelerator = engine.make_accelerator(run_config)
@@ -177,27 +148,23 @@ def recommended(folder: Path, args: argparse.Namespace) -> float:
     metric = task.score_modules(Target(("0", "1")), task.metrics)
     stream = loop.fit(run_config, accelerator, model, batches, task, metric)
     times = {event.step: machine.clock() for event in stream if isinstance(event, events.Stepped)}
-    return int(args.batch * args.steps) / (times[WARM + args.steps] - times[WARM])
+    return int(args.batch * args.steps) / (times[args.warm + args.steps] - times[args.warm])
 
 
-def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) -> float:
-    """`Trainer` with its best equivalent flags; with the model and the padding that Recommended
-    has, too, where `same_model`."""
+def trainer(folder: Path, args: argparse.Namespace) -> float:
+    """`Trainer` with its best equivalent flags."""
     set_seed(SEED)
-    config = config_of("Recommended" if same_model else "As the course", args)
-    pairs, tokenizer, model, _ = _prepared(folder, args, config)
-    precision = engine.choose_precision(config.mixed_precision)
-    multiple = dataloaders.padding_multiple(config, precision, MAX_LENGTH)
+    pairs, tokenizer, model, _ = _prepared(folder, args, config_of("As the course", args))
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
     class Clock(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step in (WARM, state.max_steps):
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            if state.global_step in (args.warm, state.max_steps):
                 moments[state.global_step] = machine.clock()
 
     arguments = TrainingArguments(
-        str(folder / "trainer"), max_steps=WARM + args.steps,
+        str(folder / "trainer"), max_steps=args.warm + args.steps,
         per_device_train_batch_size=args.batch, learning_rate=RATE, bf16=half,
         optim="adamw_torch_fused", report_to="none",
         train_sampling_strategy="group_by_length", logging_steps=10, save_strategy="no",
@@ -205,52 +172,16 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
     )  # fmt: skip
     Trainer(
         model, arguments,
-        DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple),
+        DataCollatorWithPadding(tokenizer),
         dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
-    return int(args.batch * args.steps) / (moments[WARM + args.steps] - moments[WARM])
-
-
-def utilisation(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """FLOP/s of Recommended's matrix products, and of a large product like them."""
-    config = config_of("Recommended", args)
-    accelerator = engine.make_accelerator(config)
-    engine.keep_freed_memory()
-    _, _, model, batches = _prepared(folder, args, config)
-    model, optimizer, loader = accelerator.prepare(
-        model, build_optimizer(model, config), batches.train
-    )
-    compute = Step(config, accelerator, model, optimizer, SingleLabel(), None)
-
-    def train(batches: list[Any]) -> None:
-        for batch in batches:
-            compute.add_gradient(batch, 1.0, True)
-
-    precision = "bf16" if devices.prefers_bf16() else "fp32"
-    rates = [machine.matmul_rate(precision)]
-    model.train()
-    taken = [batch for batch, _ in zip(loader, range(WARM + args.steps), strict=False)]
-    train(taken)  # every shape, as they are recorded on a GPU
-    began = machine.clock()
-    train(taken[WARM:])
-    seconds = machine.clock() - began
-    rates.append(machine.matmul_rate(precision))
-    with FlopCounterMode(display=False) as counter:
-        for batch in taken[WARM:]:
-            accelerator.backward(model(**batch).loss)
-    flops = counter.get_total_flops()
-    tokens = sum(int(batch["attention_mask"].sum()) for batch in taken[WARM:])
-    return {
-        "achieved": flops / seconds, "matmul": statistics.mean(rates), "precision": precision,
-        "tokens": tokens / seconds,
-    }  # fmt: skip
+    return int(args.batch * args.steps) / (moments[args.warm + args.steps] - moments[args.warm])
 
 
 SIDES: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
     "course": course,
     "recommended": recommended,
     "trainer": trainer,
-    "trainer+": functools.partial(trainer, same_model=True),
 }
 
 if __name__ == "__main__":

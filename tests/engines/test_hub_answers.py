@@ -25,9 +25,9 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.benchmarks.engines import SimulatedJob
 from tests.support.engines import steps
 from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.simulated_job import SimulatedJob
 from tests.support.waiting import until
 
 START = ("POST", r"/api/jobs/ada$")

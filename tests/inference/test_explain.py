@@ -1,4 +1,4 @@
-"""Explanations by words: exact if the answer is known, complete for every family of models."""
+"""Explanations by words, and the small edits of a pair that change a decision."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from transformers import (
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
 )
 
 from finetune.data import checkpoints
 from finetune.inference import explain
-from finetune.inference.explain import Explanation, explain_pair
+from finetune.inference.explain import Edit, Explanation, explain_pair, find_flips, small_edits
 from finetune.training import model
 from tests.support.families import FAMILIES, write
 
@@ -160,32 +157,64 @@ def test_tokens_are_joined_to_words(
     assert texts(explanation) == [*expected.split("|"), "cats"]
 
 
-def byte_level() -> PreTrainedTokenizerFast:
-    """A minimal tokenizer like RoBERTa's: a token for each byte, including spaces."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {character: at for at, character in enumerate(["<pad>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
-
-
-TEXT = st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and "\0" not in text)
-
-
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("negation", "Cats are lazy.", "Cats are not lazy."),
+        ("negation", "We can swim.", "We cannot swim."),
+        ("negation", "It is not open.", "It is open."),
+        ("negation", "It isn’t open.", "It is open."),
+        ("negation", "BIRDS CAN'T swim.", "BIRDS CAN swim."),
+        ("negation", "Won't it work?", "Will it work?"),
+        ("negation", "Open the can now", ""),  # a noun
+        ("negation", "Is it open?", ""),
+        ("negation", "Der Hund schläft im Haus.", ""),  # not English
+        ("number", "3 cats", "4 cats|6 cats"),
+        ("number", "pay 1,250.50 now", "pay 1,251.50 now|pay 2,501.00 now"),
+        ("number", "999,999 cats", "1,000,000 cats|1,999,998 cats"),
+        ("number", "Agent 007", "Agent 008|Agent 014"),
+        ("number", "0 cats", "1 cats"),  # twice nothing is no edit
+        ("number", "at 10:30", "at 11:30|at 20:30|at 10:31|at 10:60"),
+        ("number", "an MP3 on the 2nd", ""),
+        ("number", "1234567890123456789", ""),
+        ("drop", "The cat sat.", "Cat sat.|The sat.|The cat."),
+        ("drop", "Yes, it works .", "It works .|Yes, works .|Yes, it ."),
+        ("drop", "Fine 😀 day", "😀 day|Fine 😀"),
+        ("drop", "cat", ""),  # an empty sentence is no question
+        ("drop", "well-known facts", "facts|well-known"),
+    ],
 )
-@given(first=TEXT, second=TEXT, max_length=st.integers(5, 40))
-def test_words_follow_each_other_and_every_weight_is_in_the_sum(
-    first: str, second: str, max_length: int, bundled: PreTrainedTokenizerBase
+def test_a_sentence_is_negated_has_other_numbers_and_loses_a_word(
+    kind: str, text: str, expected: str
 ) -> None:
-    for tokenizer in (bundled, byte_level()):
-        explanation = explain_pair(tokenizer, Bag(len(tokenizer)), first, second, max_length, 1)
-        for index, text in enumerate((first, second), start=1):
-            words = [word.text for word in explanation.words if word.sentence == index]
-            assert all(word == word.strip() != "" for word in words)
-            assert "".join("".join(words).split()) in "".join(text.split())
-        difference = explanation.target - explanation.baseline_target
-        assert total_weight(explanation) == pytest.approx(difference, abs=1e-3, rel=1e-3)
+    edits = [edit.sentence1 for edit in small_edits(text, None) if edit.kind == kind]
+    assert "|".join(edits) == expected
+
+
+def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> None:
+    one, two = "Anna has 3 cats.", "Tom is not here."
+    edits = {(edit.sentence1, edit.sentence2): edit for edit in small_edits(one, two)}
+    assert edits.pop((two, one)).kind == "swap"
+    assert edits.pop((one, one)).kind == edits.pop((two, two)).kind == "same"
+    for (first, second), edit in edits.items():
+        assert (first == one) != (second == two)
+        assert edit.description.startswith(f"Sentence {2 if first == one else 1}: ")
+    assert {edit.kind for edit in edits.values()} == {"negation", "number", "drop"}
+    assert {edit.kind for edit in small_edits("a cat", "a cat")} == {"drop"}
+
+
+def test_flips_are_the_surest_of_each_kind_first() -> None:
+    kinds = ["drop", "swap", "drop", "negation", "number", "drop"]
+    chances = [0.6, 0.99, 0.8, 0.7, 0.2, 0.9]  # of "yes"
+    edits = [Edit(kind, f"{n}.", "a", None) for n, kind in enumerate(kinds)]
+    answers = [
+        ("yes" if chance >= 0.5 else "no", {"no": 1 - chance, "yes": chance}) for chance in chances
+    ]
+    flips = find_flips(edits, "no", answers)
+    assert [(edits.index(flip.edit), flip.probability) for flip in flips] == [
+        (1, 0.99), (5, 0.9), (3, 0.7), (2, 0.8), (0, 0.6)
+    ]  # fmt: skip
+    assert {flip.label for flip in flips} == {"yes"}
+    # A threshold may decide for a class that is not the most probable.
+    (flip,) = find_flips(edits[:1], "a", [("b", {"a": 0.6, "b": 0.4})])
+    assert (flip.label, flip.probability) == ("b", 0.4)

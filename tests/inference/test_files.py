@@ -1,14 +1,15 @@
-"""Predictions of whole files: the same rows come back, whatever they contain."""
+"""Predictions of whole files: all rows and columns come back, whatever they contain."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
-import os
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +19,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
 from finetune.data.columns import match_columns
-from finetune.errors import DataError, JobError, ModelError, StoreError
+from finetune.errors import DataError, JobError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.files import Window, WindowLogits, WindowScorer
 from finetune.inference.predictor import Predictor
-from finetune.inference.result_files import UNSURE, PredictedRow, ShownRows
+from finetune.inference.result_files import UNSURE
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
-from finetune.runs import events
+from finetune.runs import events, pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import (
-    MULTI_LABEL,
-    Answers,
-    DecisionRule,
     PredictOptions,
     SureRule,
     Target,
 )
-from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 from tests.support.judging import PAIRS, SIDES, judged, write_csv
 from tests.support.waiting import until
+
+ADDED = ["prediction", "probability_not_equivalent", "probability_equivalent", "error"]
 
 
 @pytest.fixture
@@ -54,9 +52,44 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
     return run
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows in the format of the ending; None is an empty cell."""
+    names = [*rows[0]]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".xlsx":
+        book = openpyxl.Workbook()
+        for line in (names, *([row.get(name) for name in names] for row in rows)):
+            book.active.append(line)
+        book.save(path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            delimiter = "\t" if path.suffix == ".tsv" else ","
+            writer = csv.DictWriter(file, names, delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    if path.suffix == ".json":
+        return list(json.loads(path.read_text(encoding="utf-8")))
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+def predict_to(run: Run, path: Path, out: Path, **columns: str) -> dict[str, Any]:
+    first, second = (columns.get(name, name) for name in SIDES)
+    request = PredictionRequest(run.id, path.name, first, second)
+    report, complete = files.predict_file(run, request, path, out)
+    assert complete
+    return report
 
 
 @pytest.mark.parametrize(
@@ -77,13 +110,6 @@ def test_columns_are_matched_by_name_to_those_of_the_training(names: str, expect
     assert " ".join(match_columns(names.split(), trained)) == expected
 
 
-def test_a_column_that_is_chosen_as_a_sentence_is_not_the_label(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "x.csv", [("text", "label"), ("a", "b")])
-    request = PredictionRequest("run", "x.csv", "", "label")
-    matched = file_request.check_columns(request, path, ColumnNames())
-    assert (matched.sentence1, matched.sentence2, matched.label) == ("text", "label", "")
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"threshold": True}, {"calibrated": True}, {"both_orders": True}]
 )
@@ -94,7 +120,7 @@ def test_the_same_rows_come_out_with_the_models_answers(
     lines = [("id", *SIDES, "label"), *((f"=row {n}", *pair) for n, pair in enumerate(PAIRS))]
     path = write_csv(tmp_path / "pairs.csv", lines)
     report = judged(run, path, tmp_path / "out.csv", **options)
-    rows = read_csv(tmp_path / "out.csv")
+    rows = read(tmp_path / "out.csv")
     assert [row["id"] for row in rows] == ["=row 0", "=row 1", "=row 2"]
     predictor, right = Predictor(run.best, 32), 0
     for row, (first, second, label) in zip(rows, PAIRS, strict=True):
@@ -117,7 +143,6 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
     texts = {
         "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows) + "not json\n",
         "a.json.gz": json.dumps(rows),
-        "a.tsv": "sentence1\tsentence2\nthe cat\ta dog\n",
         "a.csv": "sentence1,sentence2\nthe cat,a dog\nbroken\n ,a dog\nthe owl,a bee\n",
     }
     lines, reports = {}, {}
@@ -132,26 +157,11 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
     assert "is not JSON" in records[5]["error"]
     assert (reports["a.jsonl"]["rows"], reports["a.jsonl"]["errors"]) == (6, 1)
     assert len(lines["a.json.gz"]) == 5
-    assert lines["a.tsv"][1].startswith("the cat\ta dog\t")
     cells = list(csv.DictReader(lines["a.csv"]))
     assert [bool(row["prediction"]) for row in cells] == [True, False, False, True]
     errors = ["line 3 has 1 fields where the first line has 2", "sentence1 is empty"]
     assert [row["error"] for row in cells] == ["", *errors, ""]
     assert (reports["a.csv"]["errors"], reports["a.csv"]["examples"]) == (2, errors)
-
-
-def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Path) -> None:
-    """Some writers do not mark text columns as text."""
-    out, answers = tmp_path / "out.parquet", []
-    for kind in (pa.string(), pa.binary()):
-        columns = dict(zip((*SIDES, "label"), zip(*PAIRS, strict=True), strict=True))
-        table = pa.table({name: pa.array(texts).cast(kind) for name, texts in columns.items()})
-        table = table.append_column("day", pa.array([1, 2, 3], pa.date32()))
-        pq.write_table(table, tmp_path / "pairs.parquet")
-        assert judged(run, tmp_path / "pairs.parquet", out)["labelled"] == 3
-        assert pq.read_table(out).select(table.column_names).equals(table)
-        answers.append(pq.read_table(out).column("probability_equivalent").to_pylist())
-    assert answers[0] == answers[1]
 
 
 def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
@@ -164,22 +174,11 @@ def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "pairs.csv", lines)
     request = PredictionRequest(run.id, path.name, "=one", "sentence2")
     files.predict_file(run, request, path, tmp_path / "out.csv")
-    rows = read_csv(tmp_path / "out.csv")
+    rows = read(tmp_path / "out.csv")
     names = {'\'=HYPERLINK("http://example.com")', "-1"}
     assert {row["prediction"] for row in rows[:3]} <= names
     assert {row["id"] for row in rows[:3]} == {"=1+1"}
     assert rows[3]["error"] == "'=one is empty"
-    book = openpyxl.Workbook()
-    for line in lines:
-        book.active.append(line)
-        for cell in book.active[book.active.max_row]:
-            cell.data_type = "s"  # what begins with = is a text here, and no formula
-    book.save(tmp_path / "pairs.xlsx")
-    request = replace(request, file="pairs.xlsx")
-    files.predict_file(run, request, tmp_path / "pairs.xlsx", tmp_path / "out.csv")
-    rows = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8-sig")))
-    assert {row["id"] for row in rows[:3]} == {"'=1+1"}
-    assert rows[0]["'=one"] == PAIRS[0][0]
 
 
 def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: Path) -> None:
@@ -196,7 +195,7 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
         run, request, path, out, on_progress, lambda rows: heads.append(rows[:])
     )
     assert (report["rows"], whole, progress) == (320, False, [(64, 900), (320, 900)])
-    assert [row["sentence1"] for row in read_csv(out)] == [f"cat {n}" for n in range(320)]
+    assert [row["sentence1"] for row in read(out)] == [f"cat {n}" for n in range(320)]
     assert [len(rows) for rows in heads] == [64, 320, 320]
     assert [row["row"] for row in heads[-1]] == list(range(320))
     assert max(len(row["cells"]["sentence2"]) for row in heads[-1]) == 500
@@ -226,15 +225,9 @@ def test_what_cannot_be_predicted_is_refused(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_csv(tmp_path / "x.csv", [SIDES, *(pair[:2] for pair in PAIRS)])
-    request = PredictionRequest(run.id, "x.csv", "", "sentence2")
-    single = file_request.check_columns(request, path, ColumnNames(sentence2=""))
-    assert (single.sentence1, single.sentence2) == ("sentence1", "")
     untrained = PredictionRequest(store.create(RunConfig()).id, "x.csv", *SIDES)
     with pytest.raises(JobError, match="no model"):
         predict.start_prediction(store, untrained, path)
-    toys.overwrite(run.best, lambda weights: weights["classifier.weight"].fill_(float("nan")))
-    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
-        judged(run, path, tmp_path / "out.csv")
 
     def full(source: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -270,7 +263,7 @@ def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelle
     until(lambda: job.state().status != "running", 60)
     assert job.state().status == "stopped"
     assert job.result is not None
-    assert 0 < len(read_csv(job.result)) < 60_000
+    assert 0 < len(read(job.result)) < 60_000
     assert events.Failed not in {type(event) for event in job.tail()[0]}
 
 
@@ -289,7 +282,7 @@ def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
     assert state.report["unsure"] == len(unsure)
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
     assert job.result is not None
-    assert len(read_csv(job.result)) == 300
+    assert len(read(job.result)) == 300
 
 
 def test_a_batch_is_nobody_elses(
@@ -306,22 +299,6 @@ def test_a_batch_is_nobody_elses(
             predict.PredictionJob.find(store, wrong)
 
 
-def test_the_latest_predictions_stay_though_the_clock_was_set_back(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
-    path = write_csv(tmp_path / "mine.csv", [SIDES, ("a", "b")])
-    jobs: list[str] = []
-    for _ in range(predict.KEPT + 2):
-        request = PredictionRequest(run.id, path.name, "")
-        jobs.insert(0, predict.start_prediction(store, request, path).id)
-        found = predict.newest_predictions(store)
-        assert [job.id for job in found] == jobs[: predict.KEPT]
-        for job in found:
-            ahead = job.created + 10**6
-            os.utime(job.folder / "job.json", (ahead, ahead))
-
-
 def test_what_is_judged_counts_with_what_is_uploaded(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,27 +312,18 @@ def test_what_is_judged_counts_with_what_is_uploaded(
         rows = [(*SIDES, "label"), (name * kilobytes * 1024, "b", "1")]
         return write_csv(tmp_path / f"{name}.csv", rows)
 
-    def judge(name: str, kilobytes: int) -> predict.PredictionJob:
+    def judge(name: str, kilobytes: int) -> str:
         path = write(name, kilobytes)
-        return predict.start_prediction(ada, PredictionRequest(trained.id, path.name, ""), path)
+        return predict.start_prediction(ada, PredictionRequest(trained.id, path.name, ""), path).id
 
-    def jobs() -> set[str]:
-        return {job.id for job in predict.newest_predictions(ada)}
-
-    first, second = judge("a", 300), judge("b", 300)
-    os.utime(first.folder / "job.json", (0, 0))
+    ids = {judge("a", 300), judge("b", 300)}
     with pytest.raises(DataError, match=r"predictions 0\.6 MB; a visitor may have 1 MB"):
         ada.uploads.add({"train": write("c", 600)})
     assert other.uploads.add({"train": write("c", 600)})  # another's share is another's
     ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))
     with pytest.raises(DataError, match=r"These files have 0\.8 MB"):
         judge("e", 800)
-    assert jobs() == {first.id, second.id}  # in vain, so none goes
-    third = judge("f", 300)
-    assert jobs() == {second.id, third.id}
-    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
-    with pytest.raises(DataError, match="a visitor may have 0 MB"):
-        judge("g", 1)
+    assert {job.id for job in predict.newest_predictions(ada)} == ids  # in vain, so none goes
 
 
 @pytest.mark.parametrize(
@@ -377,30 +345,6 @@ def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
     path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *lines])
     report = judged(run, path, tmp_path / "out.csv", label="label")
     assert (report["labelled"], report["unknown_labels"]) == (known, 3 - known)
-
-
-def test_the_least_sure_rows_are_shown_wherever_they_are() -> None:
-    shown = ShownRows()
-    for begin in range(0, 5000, 500):
-        numbers = range(begin, begin + 500)
-        margins = [0.01 if number == 4321 else 0.2 + number / 1e5 for number in numbers]
-        lines = [
-            PredictedRow({"text": str(number)}, margin, margin < UNSURE)
-            for number, margin in zip(numbers, margins, strict=True)
-        ]
-        assert shown.add(begin, lines) == (begin < 1000)
-    assert [row["row"] for row in shown.rows] == [*range(1000), *range(1000, 1199), 4321]
-    assert shown.rows[-1]["cells"] == {"text": "4321"}
-
-
-def test_answers_near_the_threshold_are_unsure() -> None:
-    shares = np.array([[0.5, 0.5], [0.4, 0.6], [0.1, 0.9]], np.float32)
-    target, options = Target(("no", "yes")), PredictOptions()
-    answers = Answers(shares, np.array([0, 1, 1]))
-    plain = SingleLabel().margins(answers, target, DecisionRule(), options)
-    at_threshold = SingleLabel().margins(answers, target, DecisionRule(0.9, None, "yes"), options)
-    assert plain == pytest.approx([0, 0.2, 0.8])
-    assert at_threshold == pytest.approx([0.8, 0.6, 0], abs=1e-6)
 
 
 class Known(WindowScorer):
@@ -435,12 +379,12 @@ def test_rows_that_are_not_sure_are_decided_so_and_collected(
     report = predict()
     assert report["unsure"] == 2
     assert (report["sure"]["column"], report["sure"]["error"]) == ("decision_2", 0.02)
-    rows = rows_of(out)
+    rows = read(out)
     assert [row["decision"] for row in rows] == ["mine"] * 4
     decided = [row["decision_2"] or "" for row in rows]
     assert decided == ["unsure", "", "equivalent", "unsure"]
     assert [row["prediction_2"] or "" for row in rows] == ["equivalent", "", *["equivalent"] * 2]
-    assert rows_of(review) == [row for row in rows if row["decision_2"] == "unsure"]
+    assert read(review) == [row for row in rows if row["decision_2"] == "unsure"]
     review.unlink()
     other = predict(both_orders=True)
     assert "sure" not in other
@@ -448,44 +392,132 @@ def test_rows_that_are_not_sure_are_decided_so_and_collected(
     assert not review.exists()
 
 
-def test_labelled_rows_may_have_a_column_for_each_label(tmp_path: Path) -> None:
-    target = Target(("a", "b"), task=MULTI_LABEL)
-    lines = [
-        ("text", "a", "b"), ("one", "1", "0"), ("two", "1", "1"), ("three", "0", "0"),
-        ("four", "", ""), ("five", "maybe", "0"), ("", "1", "1"), ("", "", ""),
-    ]  # fmt: skip
-    path = write_csv(tmp_path / "rows.csv", lines)
-    request = PredictionRequest("", "rows.csv", "text", "", "a | b")
-    rows = files.read_labelled(path, request, target)
-    assert rows.truth.tolist() == [[1, 0], [1, 1], [0, 0], [0, 0]]
-    assert rows.numbers.tolist() == [1, 2, 3, 4]
-    assert rows.sentences == [["one", "two", "three", "four"]]
-    assert (rows.incomplete, rows.unlabelled) == (1, 1)
-    rows = files.read_labelled(path, request, target, empty_is_none=False)
-    assert rows.truth.tolist() == [[1, 0], [1, 1], [0, 0]]  # nothing is said of the fourth
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        return list(pq.read_table(path).to_pylist())
-    if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    return list(read_csv(path))
-
-
-@pytest.mark.long
-def test_a_terminal_writes_the_rows_to_review(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "\n,,\nid,sentence1,sentence2\n,,\n1,cat,dog\n\n  \n,,\n2,owl,bee\n,,\n\n"),
+        ("a.tsv", "id\tsentence1\tsentence2\n\t\t\n1\tcat\tdog\n\n\t\t\n2\towl\tbee\n\t\t\n"),
+        ("one.csv", 'sentence1\n""\ncat\n\n""\nowl\n""\n'),
+        ("a.xlsx", ""),
+    ],
+)
+def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(
+    run: Run, tmp_path: Path, name: str, text: str
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *PAIRS])
-    out, review = tmp_path / "out.csv", tmp_path / "review.csv"
-    words = ["predict", "--run", str(run.folder), f"--file={path}", f"--out={out}"]
-    decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 1.0, examples=9))
-    assert command_line([*words, f"--review={review}"]) == 0
-    assert json.loads(capsys.readouterr().out)["unsure"] == 3
-    assert [row["decision"] for row in read_csv(review)] == ["unsure"] * 3
-    for wrong in (out, path):
-        with pytest.raises(SystemExit):
-            command_line([*words, f"--review={wrong}"])
-        assert "which another option names" in capsys.readouterr().err
+    """pandas reads such a file in the same way."""
+    path = tmp_path / name
+    if text:
+        path.write_text(text)
+    else:
+        empty = dict.fromkeys(("id", *SIDES))
+        known = [dict(zip(empty, cells, strict=True)) for cells in (("1", "cat", "dog"), "2ab")]
+        write(path, [empty, known[0], empty, known[1], empty, {**empty, "id": "3"}])
+    report = predict_to(run, path, tmp_path / "out.jsonl", **(
+        {"sentence2": ""} if name == "one.csv" else {}
+    ))  # fmt: skip
+    rows = read(tmp_path / "out.jsonl")
+    answered = [bool(row["prediction"]) for row in rows]
+    assert answered == [False, True, False, True, False] + [False] * (not text)
+    assert {row["error"] for row in rows if not row["prediction"]} == {"sentence1 is empty"}
+    assert (report["rows"], report["errors"]) == (len(rows), len(rows) - 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("csv", "parquet"), ("tsv", "csv"), ("jsonl", "json"), ("parquet", "jsonl"),
+        ("xlsx", "tsv"), ("xlsx", "parquet"), ("parquet", "csv"), ("jsonl", "parquet"),
+    ],
+)  # fmt: skip
+def test_any_file_becomes_any_format(run: Run, tmp_path: Path, source: str, target: str) -> None:
+    text = 'tab\t, comma, "quote"\nand a line'
+    rows = [
+        {"id": number, "share": 0.5 + number, **dict(zip(SIDES, pair, strict=False)), "note": text}
+        for number, pair in enumerate(PAIRS)
+    ]
+    path, out = write(tmp_path / f"in.{source}", rows), tmp_path / f"out.{target}"
+    predict_to(run, path, out)
+    result = read(out)
+    assert [list(row) for row in result] == [[*rows[0], *ADDED]] * 3
+    is_text = source in ("csv", "tsv") or target in ("csv", "tsv")
+    for row, before in zip(result, rows, strict=True):
+        assert {name: row[name] for name in before} == {
+            name: str(cell) if is_text else cell for name, cell in before.items()
+        }
+        assert row["prediction"] in ("equivalent", "not_equivalent")
+        assert sum(float(row[name]) for name in ADDED[1:3]) == pytest.approx(1)
+
+
+def test_cells_that_a_format_has_no_type_for_become_text(run: Run, tmp_path: Path) -> None:
+    odd = {"day": date(2024, 2, 29), "raw": b"ab", "share": math.nan, "yes": True, "none": None}
+    rows = [{"sentence1": "=cat", "sentence2": "\u732b", **odd}]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([{**rows[0], "parts": [1, 2]}]), path)
+    for name in ("out.json", "out.csv"):
+        assert predict_to(run, path, tmp_path / name)["left_out"] == ["parts"]
+    (json_row,), (csv_row,) = read(tmp_path / "out.json"), read(tmp_path / "out.csv")
+    texts = {"day": "2024-02-29", "raw": "ab"}
+    assert json_row.items() >= ({**rows[0], **texts, "share": None}).items()
+    texts |= {"share": "nan", "yes": "true", "none": ""}
+    assert csv_row.items() >= ({**rows[0], **texts}).items()
+    # And types that are known only once all rows are read.
+    mixed: list[dict[str, Any]] = [
+        {
+            **dict(zip(SIDES, "ab", strict=True)),
+            "n": 1,
+            "big": 2**70,
+            "list": [1],
+            "lone": "\ud800",
+        },
+        {**dict(zip(SIDES, "cd", strict=True)), "n": 1.5, "flag": False, "lone": None},
+    ]
+    predict_to(run, write(tmp_path / "a.jsonl", mixed), tmp_path / "out.parquet")
+    result = pq.read_table(tmp_path / "out.parquet")
+    assert result.select(["n", "big", "list", "lone", "flag"]).to_pydict() == {
+        "n": [1.0, 1.5], "big": [str(2**70), None], "list": ["[1]", None], "lone": ["?", None],
+        "flag": [None, False],
+    }  # fmt: skip
+    predict_to(run, tmp_path / "a.jsonl", tmp_path / "out.csv")
+    assert [row["list"] for row in read(tmp_path / "out.csv")] == ["[1]", ""]
+
+
+@pytest.mark.parametrize(
+    ("ending", "own"),
+    [
+        ("csv", "prediction"), ("tsv", "Error"), ("jsonl", "PROBABILITY_EQUIVALENT"),
+        ("parquet", "trained_on"), ("xlsx", "prediction"), ("parquet", "Error"),
+    ],
+)  # fmt: skip
+def test_a_column_of_the_files_own_is_kept(run: Run, tmp_path: Path, ending: str, own: str) -> None:
+    """Even if it is the sentence column; all added columns then have other names."""
+    hashes = pair_index.pair_hashes([PAIRS[0][0]], [PAIRS[0][1]])
+    pair_index.write_pair_index(run, {"train": hashes, "validation": hashes[:0]})
+    rows = [{own: first, "reference": second} for first, second, _ in PAIRS]
+    path = write(tmp_path / f"in.{ending}", [*rows, {own: None, "reference": "a"}])
+    out = tmp_path / ("out.csv" if ending == "xlsx" else f"out.{ending}")
+    report = predict_to(run, path, out, sentence1=own, sentence2="reference")
+    result = read(out)
+    names = [f"{name}_2" for name in (*ADDED[:3], "trained_on", "error")]
+    assert report["columns"] == names
+    assert [list(row) for row in result] == [[own, "reference", *names]] * 4
+    assert [{own: row[own], "reference": row["reference"]} for row in result[:3]] == rows
+    assert all(row["prediction_2"] for row in result[:3])
+    assert [str(row["trained_on_2"]).lower() for row in result[:3]] == ["true", "false", "false"]
+    assert result[3]["error_2"] == f"{own} is empty"
+
+
+def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -> None:
+    """Only the first thousand rows of JSON determine its columns."""
+    rows: list[dict[str, Any]] = [{"sentence1": "cat", "sentence2": "dog"}] * 1100
+    path = write(tmp_path / "in.jsonl", [*rows, {**rows[0], "prediction": "mine"}])
+    for name in ("out.jsonl", "out.csv"):
+        predict_to(run, path, tmp_path / name)
+        last = read(tmp_path / name)[-1]
+        assert last["prediction"] == "mine"
+        assert last["prediction_2"] in ("equivalent", "not_equivalent")
+
+
+def test_no_rows_are_a_list_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("sentence1,sentence2\n")
+    predict_to(run, tmp_path / "in.csv", tmp_path / "out.json")
+    assert read(tmp_path / "out.json") == []

@@ -74,12 +74,6 @@ def test_numbers_of_classes_count_if_the_labels_are_numbers() -> None:
     assert [*compared(Target(("0", "1")), answers, columns)] == ["second"]
 
 
-def test_without_labels_nobody_is_right() -> None:
-    found = compared(Target(NAMES), [0, 1] * 20, {"other": ["no", "no", "yes", "yes"] * 10})
-    assert {*found["other"]} == {"rows", "agreement", "differ"}
-    assert found["other"]["agreement"]["kappa"][0] == 0
-
-
 def test_scores_and_sets_of_labels_are_compared_as_such() -> None:
     target = Target((), task=REGRESSION, low=0, high=5)
     scores = np.linspace(0, 5, 40, dtype=np.float32)

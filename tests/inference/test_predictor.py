@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import weakref
@@ -10,15 +11,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.errors import ConfigError, DataError, FinetuneError, ModelError
+from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule
 from finetune.inference.predictor import MAX_CHARACTERS, ModelCache, Predictor
-from finetune.runs.store import RunStore
-from finetune.tasks.base import PredictOptions, SureRule, Target
+from finetune.metrics import calibration
+from finetune.tasks.base import DecisionRule, PredictOptions, SureRule, Target
+from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
@@ -65,11 +68,6 @@ def test_a_pair_is_decided_by_the_bound_kept_with_the_model(best: Path) -> None:
             assert (decided.label, decided.decision) == (answer.label, decision)
             assert decided.is_unsure == (decision == "unsure")
         assert predictor(*PAIR, PredictOptions(both_orders=True)).decision == ""
-
-
-def test_a_class_called_unsure_is_told_from_an_answer_that_is_not_given() -> None:
-    assert Target(("sure", "Unsure")).unsure == "(unsure)"
-    assert Target(("no", "yes")).unsure == "unsure"
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t ", "\0\0", None, 7, "x" * (MAX_CHARACTERS + 1)])
@@ -181,37 +179,39 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
     for ask in (predictor, predictor.explain, predictor.flips):
         with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
             ask(odd, "the")
-    toys.overwrite(best, lambda weights: weights["classifier.weight"].fill_(math.nan))
-    with pytest.raises(ModelError, match="are not finite numbers: its file is damaged"):
+    (best / "model.safetensors").write_bytes(b"\xff" * 99)
+    with pytest.raises(ModelError, match="cannot be loaded"):
         load(ModelCache(), best)
-    weights = best / "model.safetensors"
-    for damaged in (weights.read_bytes()[:1000], b"\xff" * 99):
-        weights.write_bytes(damaged)
-        with pytest.raises(ModelError, match="cannot be loaded"):
-            load(ModelCache(), best)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
         load(ModelCache(), best)
 
 
-def test_a_run_is_named_by_itself_its_folder_or_its_id(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = toys.finished_run(store, toy_checkpoint)
-    monkeypatch.setenv("FINETUNE_RUNS", str(store.root))
-    for named in (run, run.id, run.folder, str(run.folder)):
-        assert Predictor.from_run(named).folder == run.best
-    for other, said in (("absent", "There is no such run."), (7, "run is 7. Give a run")):
-        with pytest.raises(FinetuneError, match=said):
-            Predictor.from_run(other)  # type: ignore[arg-type]
+def test_a_rule_is_kept_with_the_model_and_the_model_loads_as_before(best: Path) -> None:
+    assert decision_rule.read_rule(best) == DecisionRule()
+    decision_rule.write_rule(best, threshold=0.43, positive="equivalent")
+    decision_rule.write_rule(best, temperature=1.5)
+    assert decision_rule.read_rule(best) == DecisionRule(0.43, 1.5, "equivalent")
+    AutoModelForSequenceClassification.from_pretrained(best).save_pretrained(best)
+    assert decision_rule.read_rule(best).threshold == 0.43
+    decision_rule.write_rule(best, threshold=None, temperature=None, positive="")
+    assert "finetune" not in json.loads((best / "config.json").read_text())
 
 
-def test_a_wrong_value_is_named(predictor: Predictor, toy_checkpoint: Path) -> None:
-    with pytest.raises(DataError, match=r"sentence1 is 1\. Give a text\."):
-        predictor(1, 2)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"sentence2 is None\. Give a text\."):
-        predictor("a cat", None)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=r"folder is 1\. Give a saved model"):
-        Predictor(1, 2)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="max_length must be a whole number above 0, got '2'"):
-        Predictor(toy_checkpoint, "2")  # type: ignore[arg-type]
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.83])
+def test_a_temperature_changes_no_answer_of_a_threshold(threshold: float) -> None:
+    logits = np.random.default_rng(0).normal(0, 3, (500, 2)).astype(np.float32)
+    plain = calibration.probabilities(logits)[:, 1]
+    clear = np.abs(plain - threshold) > 1e-5  # but for rounding at the very edge
+    for temperature in (None, 0.5, 1.0, 2.5):
+        rule = DecisionRule(threshold, temperature, "yes")
+        shares, answers = SingleLabel().answers(
+            logits, Target(("no", "yes")), rule, PredictOptions(False, True, True)
+        )
+        expected = calibration.probabilities(logits, temperature or 1.0)
+        np.testing.assert_array_equal(shares, expected)
+        np.testing.assert_array_equal(answers[clear], (plain >= threshold)[clear])
+    other = SingleLabel().answers(
+        logits, Target(("yes", "no")), rule, PredictOptions(threshold=True)
+    )[1]
+    assert (other == np.where(1 - plain >= threshold, 0, 1))[clear].mean() > 0.99

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,12 +16,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import quick_layers
-from finetune.inference import scorer as scoring
 from finetune.inference.predictor import MicroBatcher
-from finetune.inference.scorer import Row, Scorer, set_own_threads
+from finetune.inference.scorer import Row, Scorer
 from finetune.training import cuda_graphs, layers
 from tests.support import toys
 from tests.support.families import FAMILIES, lively, write
@@ -97,104 +94,6 @@ def test_layers_with_another_activation_score_alike(activation: str, tmp_path: P
     folder = lively(tmp_path)
     logits = plain(folder, list(PAIRS))
     assert np.abs(Scorer(folder, 32, "fp32").scores(FIRST, SECOND) - logits).max() < 1e-4
-
-
-@pytest.mark.parametrize(("onnx", "all_threads", "one_thread", "expected"), [
-    (0.01, 0.02, 0.03, (True, 1)),  # ONNX Runtime has threads of its own
-    (0.03, 0.01, 0.02, (False, 2)),
-    (0.03, 0.02, 0.01, (False, 1)),
-    (0.3, 0.2, 0.1, (True, 1)),  # too slow for another to be measured
-])  # fmt: skip
-def test_layers_and_threads_are_those_measured_to_be_fastest(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[bool, int],
-    onnx: float, all_threads: float, one_thread: float,
-) -> None:  # fmt: skip
-    def pair_seconds(scorer: Scorer, threads: int) -> list[float]:
-        return [onnx if scorer.optimized else all_threads if threads == 2 else one_thread]
-
-    monkeypatch.setattr(Scorer, "_pair_seconds", pair_seconds)
-    scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
-    used: list[int] = []
-    compute = scorer._compute
-
-    def counted(rows: scoring.Tokens, threads: int) -> Any:
-        used.append(threads)
-        return compute(rows, threads)
-
-    monkeypatch.setattr(scorer, "_compute", counted)
-    logits = scorer.scores(FIRST[:1], SECOND[:1])
-    assert np.abs(logits - plain(checkpoint, list(PAIRS[:1]))).max() < 1e-4
-    assert (scorer.optimized, *used) == expected
-
-
-@pytest.mark.parametrize(("times", "expected"), [
-    ([0.3, 0.001], 3 * 6),  # the first answer is slow
-    ([0.2], 3),  # too slow to be measured with other layers and threads
-])  # fmt: skip
-def test_one_slow_answer_decides_nothing_and_a_slow_machine_loads_soon(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, times: list[float], expected: int
-) -> None:
-    def compute(scorer: Scorer, rows: scoring.Tokens, threads: int) -> NDArray[np.float32]:
-        calls.append(threads)
-        time.sleep(times[min(len(calls), len(times)) - 1])
-        return np.zeros((1, 2), np.float32)
-
-    calls: list[int] = []
-    monkeypatch.setattr(Scorer, "_compute", compute)
-    scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
-    assert len(calls) == expected + 1  # the last tells whether the model is damaged
-    scorer.free()
-
-
-@pytest.mark.parametrize(("faster", "precision", "alone", "expected"), [
-    (True, "auto", False, "bf16"),
-    (True, "auto", True, "fp32"),  # a lone pair is no sooner answered in bf16
-    (True, "bf16", True, "bf16"),
-    (False, "auto", False, "fp32"),
-])  # fmt: skip
-def test_bf16_is_for_many_pairs_where_the_processor_is_faster_in_it(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, expected: str,
-    faster: bool, precision: Literal["auto", "bf16"], alone: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(devices, "prefers_bf16", lambda device: faster)
-    scorer = Scorer(checkpoint, 32, precision, "cpu", single_requests=alone)
-    assert scorer.precision == expected
-
-
-def test_in_bf16_the_labels_are_the_same(checkpoint: Path, expected: NDArray[np.float32]) -> None:
-    scorer = Scorer(checkpoint, 32, precision="bf16", threads=2)
-    logits = scorer.scores(FIRST, SECOND)
-    assert 0 < np.abs(logits - expected).max() < 0.1
-    sure = np.abs(expected[:, 0] - expected[:, 1]) > 0.2
-    assert sure.sum() > len(PAIRS) / 2
-    assert (logits.argmax(1) == expected.argmax(1))[sure].all()
-
-
-@pytest.mark.parametrize("family", ["DebertaV2", "ModernBert", "Albert", "MPNet"])
-def test_a_family_with_its_own_layers_knows_bf16_too(family: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / family, family)
-    scorer = Scorer(folder, 32, precision="bf16")
-    assert not scorer.optimized
-    assert np.abs(scorer.scores(FIRST, SECOND) - plain(folder, list(PAIRS))).max() < 0.02
-
-
-def test_every_model_computes_with_the_threads_there_are(checkpoint: Path) -> None:
-    """In any calling thread: a model's number of threads does not change that of others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        for _ in range(2):
-            with ThreadPoolExecutor(1) as caller:
-                scorer = caller.submit(Scorer, checkpoint, 32, "fp32").result()
-                scorer.scores(FIRST, SECOND)
-                scorer.free()
-                assert scorer.threads == 3
-                assert caller.submit(torch.get_num_threads).result() == 3
-        with ThreadPoolExecutor(1) as own:
-            own.submit(set_own_threads, 1).result()
-            assert own.submit(torch.get_num_threads).result() == 1
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(

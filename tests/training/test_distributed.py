@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -12,11 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
-from finetune.errors import ConfigError
-from finetune.jobs import service, train, workers
+from finetune.jobs import service, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.training.accelerator import check_accelerate_config
 from tests.support.running import start
 from tests.support.waiting import until
 
@@ -93,19 +90,3 @@ def test_two_processes_stopped_go_on_to_the_same_weights(
     assert ended(store, run) == "finished", run.log_tail()
     first, second = (load_file(run.best / "model.safetensors") for run in (whole, run))
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_an_accelerate_configuration_is_passed_on_or_refused(
-    tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = RunConfig(accelerate_config=str(tmp_path / "fsdp.yaml"))
-    with pytest.raises(ConfigError, match=r"fsdp\.yaml', and there is no such file"):
-        check_accelerate_config(config)
-    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
-    check_accelerate_config(config)
-    words = train.launch_command(store.create(config))
-    assert words[words.index("--config_file") + 1] == config.accelerate_config
-    assert "--num_processes" not in words  # the file's
-    monkeypatch.setitem(os.environ, "SPACE_ID", "ada/space")
-    with pytest.raises(ConfigError, match="cannot be named here"):
-        check_accelerate_config(config)

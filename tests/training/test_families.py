@@ -3,7 +3,6 @@ few steps, saved, loaded back, and answers as it did."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,23 @@ from accelerate.utils import set_seed
 from transformers import AutoModelForSequenceClassification
 
 from finetune.config import PRESETS, RunConfig, preset
-from finetune.data import checkpoints, checks, splits
+from finetune.data import checkpoints, splits
 from finetune.errors import ConfigError, ModelError
 from finetune.inference.predictor import Predictor
-from finetune.jobs import cost, service, train
+from finetune.jobs import cost, service
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
-from finetune.training import dataloaders, model
+from finetune.training import dataloaders, layers, model
 from tests.support import toys
-from tests.support.families import FAMILIES, SMALL, write
-from tests.support.training import fit, losses, prepared, work_in_this_process
+from tests.support.families import FAMILIES, SMALL, VARIANTS, write
+from tests.support.training import fit, losses, prepared
 
 
 @pytest.mark.parametrize(
     ("family", "values"),
     [
-        *((family, {}) for family in FAMILIES),
+        *((family, {}) for family in (*FAMILIES, *VARIANTS)),
         *((family, {"use_lora": True}) for family in FAMILIES),
         *(("Bert", preset(name)) for name in PRESETS),
     ],
@@ -140,25 +139,6 @@ def test_a_tokenizer_is_read_from_its_sentencepiece_model(tmp_path: Path) -> Non
     assert "".join(words).replace("\u2581", " ").split() == ["the", "cat", "a", "dog"]
 
 
-def test_a_tokenizer_of_another_language_is_refused(
-    tmp_path: Path, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [f"quem viu a vaca {n},quem viu a vaca ali {n},{n % 2}" for n in range(60)]
-    (tmp_path / "pairs.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]))
-    store = RunStore(tmp_path / "runs")
-    config = toy_config.changed(
-        checkpoint=str(write(tmp_path / "bert", "Bert")),
-        dataset=store.uploads.add({"train": tmp_path / "pairs.csv"}),
-    )
-    words = r"does not know the text: of \d+ of the \d+ rows looked at, half or more"
-    (blocked,) = checks.check_pairs(config, store.root).blocked
-    assert re.search(words, blocked.title)
-    run = store.create(config)
-    work_in_this_process(monkeypatch)
-    assert train.carry_out_run(run, lambda event: None) == 1
-    assert re.search(words, run.state().error)
-
-
 def test_more_tokens_than_embeddings_are_said(
     tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
@@ -175,3 +155,41 @@ def test_more_tokens_than_embeddings_are_said(
     assert predictor("the cat", "a dog").label
     with pytest.raises(ModelError, match=words):
         predictor("the cat leaves", "a dog")
+
+
+def gradients(classifier: Any, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The loss's gradient by every weight, after a batch."""
+    classifier.train()
+    batch = {"input_ids": tokens, "attention_mask": mask, "labels": torch.tensor([0, 1, 1])}
+    classifier(**batch).loss.backward()
+    return {name: weights.grad for name, weights in classifier.named_parameters()}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "XLMRoberta", "Electra", "DistilBert"])
+def test_the_last_layer_for_the_first_token_alone_learns_the_same(
+    tmp_path: Path, family: str, padded: bool, attention: str
+) -> None:
+    write(tmp_path, family)
+    tokens = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([[9], [4], [7]]) if padded else torch.tensor([[9]])
+    mask = (torch.arange(9) < lengths).long().expand(3, 9)
+    sides = {}
+    for dropout in (0.0, -1.0):
+        torch.manual_seed(0)  # for the head
+        _, classifier, _ = model.load_classifier(
+            str(tmp_path), Target(("no", "yes")), 32, 0.0, attention
+        )
+        config = RunConfig(dropout=dropout, freeze_embeddings=False)
+        classifier = model.apply_config(classifier, config)
+        widths: list[int] = []
+        layers.layer_stack(classifier)[-1].register_forward_hook(
+            lambda _, inputs, output, widths=widths: widths.append(output.shape[1])
+        )
+        sides[dropout] = (gradients(classifier, tokens, mask), widths)
+    assert (sides[0.0][1], sides[-1.0][1]) == ([1], [9])
+    assert classifier.config.model_type in cost.SHORTENED
+    assert sides[0.0][0].keys() == sides[-1.0][0].keys()
+    for name, expected in sides[-1.0][0].items():
+        assert torch.allclose(sides[0.0][0][name], expected, atol=1e-6), name

@@ -6,7 +6,7 @@ import pytest
 
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.benchmarks import odd_calls
+from tests.support import odd_calls
 from tests.support.server import Server
 
 
