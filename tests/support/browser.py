@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BUNDLED = "Bundled pairs (no network needed)"
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
 # A busy machine is not a fault of the page; what never comes fails all the same.
-PATIENCE = 60_000  # milliseconds
+PATIENCE = 120_000  # milliseconds
 # `python app.py`, but with the priority of the tests: below them it would hardly get to answer.
 PROGRAM = "import app; app.lower_priority = lambda: None; app.main()"
 expect.set_options(timeout=PATIENCE)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,7 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     expect(page).to_have_url(re.compile("compare="))
     page.reload()  # the address opens it again
     page.locator("#measure-speeds").click()
-    expect(page.locator("#measure-speeds")).to_have_count(0)
+    expect(page.locator("#ranked")).to_contain_text(re.compile(r"\d ms"))
     with page.expect_download() as told:
         page.locator("#comparison a[href*='ranking.csv']").click()
     rows = list(csv.DictReader(told.value.path().open()))
@@ -307,9 +306,6 @@ def test_a_model_is_published(
     assert (repo.private, len(repo.commits)) == (True, 1)
     assert {"model.safetensors", "training.png"} <= set(repo.files)
     assert TOKEN not in page.content()
-    with page.expect_download() as taken:
-        page.locator("#away-links a[href*='script.zip']").click()
-    assert "train.py" in str(zipfile.ZipFile(taken.value.path()).namelist())
 
 
 def tab_to(page: Page, selector: str, back: bool = False) -> None:
@@ -352,7 +348,7 @@ def test_by_keyboard_alone(visit: Visit, toy_checkpoint: Path) -> None:
     expect(page.locator("#knob-dataset input")).not_to_have_value(re.compile("MRPC"))
     type_into(page, "#knob-checkpoint input", str(toy_checkpoint))
     keys.press("Enter")
-    type_into(page, "#knob-num_train_epochs input", "200")
+    type_into(page, "#knob-num_train_epochs input", "60")
     type_into(page, "#find-knob :is(input, textarea)", "max_length")
     tab_to(page, "#advanced > button")
     expect(page.locator("#advanced > button")).to_have_attribute("aria-expanded", "true")
