@@ -19,6 +19,7 @@ from finetune.jobs import scheduler, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from tests.benchmarks import odd_calls
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 from tests.support.server import Server
@@ -147,3 +148,12 @@ def test_agents_have_the_same_as_tools(server: Server, finished: Run) -> None:
         answer, wrong = pool.submit(asyncio.run, ask()).result()
     assert "equivalent" in answer.content[0].text
     assert "no such run" in wrong.content[0].text
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_no_odd_call_is_the_apps_fault(server: Server, finished: Run) -> None:
+    sweep = odd_calls.Sweep(server.url, [finished.id])
+    sweep()
+    assert sweep.faults == []
+    assert "probabilities" in sweep.call("run", "predict", finished.id, "the cat", "a dog")

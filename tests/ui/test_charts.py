@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from finetune.runs import events
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts, theme
-from finetune.ui.charts import ChartView, Series
+from finetune.ui.charts import Series
 from tests.support.browser import new_page
 from tests.support.toys import story
 
@@ -39,18 +39,6 @@ def losses(*measured: float) -> RunSummary:
     ])  # fmt: skip
 
 
-def test_a_chart_carries_the_values_of_its_points() -> None:
-    drawn = charts.loss_chart(RunSummary().fold(story()))
-    line, scored = values(drawn)
-    assert (line["name"], line["x"]) == ("training loss", "1 2 3 4 5 6 7 8")
-    assert line["y"].startswith("1.0000 0.5000 0.3333")
-    assert (scored["name"], scored["x"], scored["y"]) == ("validation loss", "8", "0.5000")
-    assert 'tabindex="0" role="slider"' in drawn
-    last = "step 8: training loss 0.1250, validation loss 0.5000"
-    assert attribute(drawn, "aria-valuetext") == last
-    assert "slider" not in charts.loss_chart(RunSummary())  # there is nothing to read
-
-
 @pytest.mark.parametrize(
     "points",
     [
@@ -71,21 +59,6 @@ def test_any_points_are_drawn_within_the_plot_and_keep_their_digits(
     (line,) = values(drawn)
     pairs = zip(line["x"].split(), line["y"].split(), strict=True)
     assert [(float(x), float(y)) for x, y in pairs] == points
-
-
-def test_a_run_is_drawn_over_steps_epochs_or_time() -> None:
-    steps = [
-        events.Stepped(step=n, epoch=n / 4, loss=0.5, learning_rate=1e-5, samples_per_second=9.0,
-                       time=1000.0 + 60 * n)
-        for n in range(1, 9)
-    ]  # fmt: skip
-    summary = RunSummary().fold([events.Started(device="CPU", time=1000.0), *steps])
-    for across, places in (("step", "1 2 3"), ("epoch", "0.2500 0.5000"), ("time", "1 2 3")):
-        drawn = charts.loss_chart(summary, ChartView.read({"across": across}))
-        assert values(drawn)[0]["x"].startswith(places)
-        name = {"time": "minutes"}.get(across, across)
-        assert attribute(drawn, "data-across") == name
-    assert ChartView.read({"across": "<b>", "smoothing": "?", "scale": "2"}) == ChartView()
 
 
 def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
