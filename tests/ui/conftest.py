@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from gradio.context import LocalContext
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -48,11 +48,6 @@ def visit(browser: Browser, app: App, request: pytest.FixtureRequest) -> Iterato
     visit = Visit(browser, app.url, getattr(request, "param", View()))
     yield visit
     visit.end()
-
-
-@pytest.fixture
-def page(visit: Visit) -> Page:
-    return visit.page
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,12 @@ from finetune.config import BUNDLED_CHECKPOINT, DATA_FIELDS, RunConfig
 from finetune.engines.registry import make_spec
 from finetune.environment import devices
 from finetune.errors import DataError
+from finetune.evaluation import report
+from finetune.evaluation.report import Verdict
 from finetune.inference import decision_rule
 from finetune.jobs import probe
 from finetune.jobs.cost import Cut, Estimate
+from finetune.metrics.intervals import Interval
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.events import Phase
@@ -127,9 +130,11 @@ def test_the_command_starts_the_same_from_where_the_page_keeps_it(
 
 
 def test_the_buttons_of_a_verdict_keep_a_threshold_and_fill_the_form(
-    tab: TrainTab, finished: Run
+    tab: TrainTab, finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished.append(events.Finished(step=8, seconds=1.0))
+    score, gain = Interval(0.8, 0.75, 0.85), Interval(0.1, 0.05, 0.15)
+    verdict = Verdict("F1", score, "", gain, None, 30, 60, None, None)
+    monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
 
     def press(**sent: Any) -> Any:
         return tab.on_press(NOBODY, gr.EventData(None, sent), finished.id)
