@@ -5,6 +5,7 @@ Parts are found by their ids, for their words differ; what a part says in full, 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 from pathlib import Path
@@ -216,7 +217,7 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     assert judged is not None
     assert judged.examples == 40
     back_to_all(page)
-    page.locator(f"#runs-table .ft-open[data-what='{good.id}']").click()
+    open_run(page, good)
     keep_a_threshold(page, good)
     correct_a_label(visit, good)
     back_to_all(page)
@@ -230,9 +231,17 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
 
 def back_to_all(page: Page) -> None:
     page.locator("#all-runs-again").click()
-    for part in ("#comparison", "#one-run"):  # Gradio drops a click while one is answered
+    for part in ("#comparison", "#one-run"):
         expect(page.locator(part)).to_be_hidden()
-    page.wait_for_timeout(500)
+
+
+def open_run(page: Page, run: Run) -> None:
+    """Open a run from the table, again if Gradio drops the click while it answers another."""
+    for _ in range(5):
+        page.locator(f"#runs-table .ft-open[data-what='{run.id}']").click()
+        with contextlib.suppress(AssertionError):
+            expect(page.locator("#verdict")).to_be_visible(timeout=20_000)
+            break
 
 
 def tick_all(page: Page) -> None:
