@@ -159,7 +159,7 @@ def test_from_an_own_file_to_predictions(
     visit.tab("Runs")
     page.locator("#runs-table .ft-open").first.click()
     expect(page.locator("#verdict")).to_be_visible()
-    part = {"pairs": "#panel-thresholds", "scores": ".ft-density rect", "labels": "#panel-classes"}
+    part = {"pairs": "#panel-thresholds", "scores": ".ft-density rect", "labels": "#panel-together"}
     expect(page.locator(part[kind]).first).to_be_attached()
     visit.tab("Predict")
     ask(visit, "the cat sees a fox .", *["the cat sees a fox ."] * (kind != "labels"))
