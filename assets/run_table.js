@@ -1,9 +1,9 @@
 // The table of runs: `js_on_load` of its gr.HTML, which knows `element`, `props`, `trigger`, `watch`.
-// A click is sent with a number that grows: requests may arrive in any order.
-let sent = performance.now(); // above what an earlier drawing of this page may have counted to
+// A click is sent with its time, which grows: requests may arrive in any order. A comparison's clicks
+// are counted with the table's.
 element.addEventListener('click', (event) => {
   const part = event.target.closest('button[data-do]');
-  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what, at: sent += 1});
+  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what, at: performance.now()});
 });
 
 // The boxes are this page's own: a table that is drawn anew is ticked as the old one was.
@@ -20,7 +20,7 @@ element.addEventListener('change', (event) => {
   if (event.target.dataset.column) {
     const chosen = [...element.querySelectorAll('[data-column]:checked')];
     const what = chosen.map((one) => one.dataset.column).join(' ');
-    trigger('click', {do: 'columns', what, at: sent += 1});
+    trigger('click', {do: 'columns', what, at: performance.now()});
   }
   const box = event.target.closest('input[data-do=choose]');
   if (!box) return;

@@ -24,16 +24,7 @@ from tests.support import monitored, toys
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["search", "--over", "learning_rate="], "learning_rate has nothing after its ="),
-        (
-            ["train", "--learning_rate", "0,0001"],
-            "with a point before its decimals and no commas, got",
-        ),
-        (["train", "--config", "."], "is a folder. Name a file."),
         (["train", "--config", "n" * 5000], "is too long. Give a shorter one."),
-        (["train", "--config", "absent.json"], "There is no absent.json. See that its name"),
-        (["train", "--config", __file__], "must be a JSON object of names and values"),
-        (["train", "--accelerate_config", __file__], "which `accelerate config` has not written"),
         (["train", "--run", "my first"], "a new run, which gets its name by --name 'my first'\n"),
         (["train", "--run", "-1"], "gets its name by --name=-1\n"),
         (["evaluate", "--run", "n" * 5000], "no such run"),
@@ -149,7 +140,7 @@ def in_a_terminal(script: str) -> str:
     return printed.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_terminal_shows_our_words_without_reports_of_libraries(tmp_path: Path) -> None:
     """Such as a coloured table of the weights that a checkpoint lacks, and bars of their own."""
     checkpoint = toys.write_checkpoint(tmp_path / "toy")

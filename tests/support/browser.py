@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from finetune.jobs import workers
 from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
-from tests.support import toys
+from tests.support import toys, translations
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+BUNDLED = "Bundled pairs (no network needed)"
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
 # A busy machine is not a fault of the page; what never comes fails all the same.
 PATIENCE = 120_000  # milliseconds
@@ -93,6 +95,76 @@ class App:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class View:
+    """In which way a person looks at the page."""
+
+    width: int = 1280  # pixels
+    theme: str = "light"
+    locale: str = "en-US"
+
+
+class Visit:
+    """The app's page in a view; it may neither ask another host nor throw."""
+
+    def __init__(self, browser: Browser, url: str, view: View) -> None:
+        self.view = view
+        size = {"width": view.width, "height": 900 if view.width > 740 else 800}
+        self.page = new_page(browser, viewport=size, locale=view.locale)
+        self.words = {} if view.locale[:2] == "en" else translations.catalogue(view.locale[:2])
+        self.urls: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", lambda request: self.urls.append(request.url))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.goto(f"{url}?__theme={view.theme}")
+
+    def end(self) -> None:
+        """Close the page, and see that it behaved."""
+        self.page.close()
+        local = ("http://127.0.0.1", "http://localhost", "data:", "blob:")
+        assert [url for url in self.urls if not url.startswith(local)] == []
+        # A page may be left while it is still loading.
+        left = re.compile("Failed to fetch dynamically imported module|Unable to preload CSS")
+        assert [text for text in self.errors if not left.search(text)] == []
+
+    def word(self, text: str) -> str:
+        """A text of the page in the language of the view."""
+        return self.words.get(text, text)
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=self.word(name), exact=True).click()
+
+    def part(self, name: str) -> None:
+        """Choose among radio buttons."""
+        self.page.get_by_role("radio", name=self.word(name), exact=True).check(force=True)
+
+    def fill_toy(self, checkpoint: Path, epochs: int) -> None:
+        """Choose a toy checkpoint, which trains in seconds, and the bundled pairs."""
+        page, status = self.page, self.page.locator("#hub-status")
+        expect(status).to_contain_text("Hub")
+        if page.locator("#hub-status [data-answers]").count() == 0:  # a busy machine
+            page.reload()
+            expect(page.locator("#hub-status [data-answers]")).to_be_attached()
+        expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+        choose(page, "checkpoint", str(checkpoint))
+        fill(page, "num_train_epochs", str(epochs))
+        fill(page, "max_length", "48")
+        pick(page, page.locator("#knob-dataset input"), self.word(BUNDLED))
+
+    def first_screen(self, *selectors: str) -> None:
+        """See that parts are drawn within the first screen; one in a row to swipe may be beside
+        it."""
+        height = self.page.viewport_size["height"]  # type: ignore[index]
+        for part in map(self.page.locator, selectors):
+            expect(part).to_be_visible()
+            box = part.bounding_box()
+            assert box is not None, part
+            assert box["height"] > 10, part
+            assert box["y"] >= 0, (part, box)
+            assert box["y"] + box["height"] <= height, (part, box)
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= self.view.width
+
+
 def control(page: Page, field: str) -> Locator:
     """The box of a hyperparameter; those under Advanced are not there before it is open. The page
     opens it too, if it marks a value there: two clicks would close it again."""
@@ -129,28 +201,6 @@ def choose(page: Page, field: str, value: str) -> None:
     box.press("Enter")
     if field.endswith("_column"):  # others show a label for their value
         expect(box).to_have_value(value)
-
-
-def choose_bundled(page: Page) -> None:
-    """Choose the bundled pairs on the Train tab."""
-    pick(page, page.locator("#knob-dataset input"), re.compile("Bundled"))
-
-
-def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
-    """Choose a toy checkpoint, which trains in seconds."""
-    status = page.locator("#hub-status")
-    expect(status).to_contain_text("Hub")
-    if "No connection" in status.inner_text():  # no answer in time from a busy machine
-        page.reload()
-        expect(status).to_contain_text("The Hub answers")
-    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
-    choose(page, "checkpoint", str(checkpoint))
-    fill(page, "num_train_epochs", str(epochs))
-    fill(page, "max_length", "48")
-
-
-def press_train(page: Page) -> None:
-    page.get_by_role("button", name="Train", exact=True).click()
 
 
 def own_file(folder: Path) -> Path:

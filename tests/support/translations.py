@@ -13,6 +13,7 @@ import string
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -121,6 +122,7 @@ def shown(folder: Path) -> list[str]:
     return [text for _, _, text in i18n.texts(built) if text not in NAMES]
 
 
+@cache
 def keys() -> list[str]:
     """All of them, once each."""
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 from gradio.context import LocalContext
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import app as ui_app
 from finetune.ui import auth
 from tests.support import toys
-from tests.support.browser import App, launch_browser, new_page
+from tests.support.browser import App, View, Visit, launch_browser
 from tests.support.hub import LoopbackHub
 from tests.support.server import Server
 from tests.support.tabs import LOG, NAME, asks
@@ -44,21 +43,11 @@ def app(running: App, hub: LoopbackHub) -> Iterator[App]:
 
 
 @pytest.fixture
-def page(browser: Browser, app: App) -> Iterator[Page]:
-    """The app's page; it may neither ask another host nor throw."""
-    page = new_page(browser, viewport={"width": 1280, "height": 900})
-    urls: list[str] = []
-    errors: list[str] = []
-    page.on("request", lambda request: urls.append(request.url))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(app.url)
-    yield page
-    page.close()
-    local = ("http://127.0.0.1", "http://localhost", "data:", "blob:")
-    assert [url for url in urls if not url.startswith(local)] == []
-    # A page may be left while it is still loading.
-    left = re.compile("Failed to fetch dynamically imported module|Unable to preload CSS")
-    assert [text for text in errors if not left.search(text)] == []
+def visit(browser: Browser, app: App, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """The app's page, in the view that is a parameter of the test or in a wide one."""
+    visit = Visit(browser, app.url, getattr(request, "param", View()))
+    yield visit
+    visit.end()
 
 
 @pytest.fixture(scope="module")

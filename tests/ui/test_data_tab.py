@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,14 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import dataset_cache
 from finetune.data.check_report import CheckReport
-from finetune.findings import Example, Finding, Remedy
+from finetune.findings import Finding, Remedy
 from finetune.jobs import check
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
+from finetune.ui import elements
 from finetune.ui.html import macro
 from finetune.ui.tabs.data import Drawn
 from tests.support.hub import LoopbackHub
@@ -75,32 +73,6 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert watched.tick() == {tab.poller: "-this"}
 
 
-def test_columns_that_are_not_clear_are_chosen_by_the_first_rows(watched: Watched) -> None:
-    unclear = Finding(
-        "columns", "blocks", "Unclear.", 0, "Choose.", [Example("train", 2, note="<i>")]
-    )
-    watched.write("report.json", CheckReport("<b>.csv", findings=[unclear]).to_json())
-    shown = watched.tick()[watched.tab.overview]
-    assert "&lt;i&gt;" in shown
-    assert "<b>.csv" not in shown
-
-
-def test_the_columns_stand_in_one_line_that_can_be_changed(watched: Watched) -> None:
-    columns = {"sentence1": "ours", "sentence2": "", "label": "verdict"}
-    choices = {"ours": "", "theirs": "", "verdict": "", "tags": "is nested"}
-    report = CheckReport("x", corpus="c", columns=columns, choices=choices, read={"train": 9})
-    watched.write("report.json", report.to_json())
-    tab, shown = watched.tab, watched.tick()[watched.tab.overview]
-    line = shown[shown.index("ft-columns") :]
-    assert re.findall(r"<label>(.*?) <select", line) == ["First text", "Second text", "Answer"]
-    assert '<option value="(none)" selected>' in line
-    assert "<option selected>ours</option>" in line
-    assert "tags" not in line
-    values = {"sentence1_column": "ours", "sentence2_column": "theirs", "label_column": "verdict"}
-    changes = tab.on_remedy(NOBODY, gr.EventData(None, {"values": values | {"name": "x"}}))
-    assert changes == {tab.remedies[name]: value for name, value in values.items()}
-
-
 def test_a_question_about_columns_stands_above_all_and_nothing_else_is_offered(
     watched: Watched,
 ) -> None:
@@ -118,6 +90,9 @@ def test_a_question_about_columns_stands_above_all_and_nothing_else_is_offered(
     assert "Train on these pairs" not in shown
     assert "--x" not in shown  # of a terminal
     assert '<option value="" selected>' in shown
+    names = {"sentence1_column": "ours", "sentence2_column": "theirs", "label_column": "verdict"}
+    changes = watched.tab.on_remedy(NOBODY, gr.EventData(None, {"values": names | {"name": "x"}}))
+    assert changes == {watched.tab.remedies[name]: value for name, value in names.items()}
 
 
 def test_answers_about_one_source_are_not_those_of_another(store: RunStore, tmp_path: Path) -> None:
@@ -127,26 +102,6 @@ def test_answers_about_one_source_are_not_those_of_another(store: RunStore, tmp_
     changes = tab.on_upload(NOBODY, str(path), None, None)
     for name in ("drop_duplicates", "drop_leaked", "label_map", "rare_classes", "positive_label"):
         assert changes[tab.remedies[name]] == getattr(RunConfig(), name)
-
-
-def test_rows_come_in_the_requested_order(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[object] = []
-
-    def preview_rows(folder: Path, split: str, seed: int | None) -> list[Example]:
-        calls.append((folder.name, split, seed is None))
-        return [Example("train", 7, "an owl")]
-
-    monkeypatch.setattr(dataset_cache, "preview_rows", preview_rows)
-    tab = watched.tab
-    columns = {"sentence1": "p", "label": "y"}
-    report = CheckReport("x", corpus="c", columns=columns, read={"train": 9, "test": 2})
-    watched.write("report.json", report.to_json())
-    assert "an owl" in watched.tick()[tab.rows]
-    shown = tab.on_rows(NOBODY, watched.check.id, "test", "random")
-    assert "an owl" in shown[tab.rows]
-    assert calls == [("c", "train", True), ("c", "test", False)]
 
 
 def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
@@ -179,28 +134,6 @@ def test_a_failure_is_told_each_time_and_keeps_what_needs_no_tokenizer(watched: 
     assert {tab.progress, tab.poller, *tab.columns} <= set(changes)
 
 
-def test_an_examination_tells_what_it_does_with_the_pairs(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("alarm", "signal"):
-        monkeypatch.setattr(signal, name, lambda *values: None)
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the examination sets them
-        monkeypatch.setenv(name, "1")
-    job = new_check(store)
-    assert job.carry_out() == 0
-    started = [event for event in job.tail()[0] if isinstance(event, events.PhaseStarted)]
-    assert [(event.phase, event.detail) for event in started] == [
-        (Phase.START, ""), (Phase.READ_ROWS, "train"), (Phase.READ_ROWS, "validation"),
-        (Phase.READ_ROWS, "test"), (Phase.COUNT_ROWS, ""), (Phase.MEASURE_LENGTHS, ""),
-        (Phase.BASELINES, ""),
-    ]  # fmt: skip
-    report = job.state().report
-    assert report is not None
-    partial = CheckReport(**json.loads((job.folder / "partial.json").read_text()))
-    assert partial.splits == report.splits
-    assert (partial.lengths.rows, partial.baselines, len(report.baselines)) == (2038, {}, 2)
-
-
 def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
     remedy = Remedy("drop_leaked", True, "<i>Leave</i> them out")
     leakage = Finding("leakage", "warns", "Leakage", 3, "Kept.", remedies=[remedy])
@@ -231,6 +164,14 @@ def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
     assert chosen[tab.columns[0]] == ""
     hub.fail("GET", "/api/datasets", 500, times=9)
     assert "does not answer" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
+
+
+def test_an_answer_ends_the_wait_it_was_asked_in() -> None:
+    wait = elements.start_polling()
+    assert wait != elements.start_polling()
+    assert elements.stop_polling(gr.EventData(None, {"wait": wait})) == "-" + wait[1:]
+    for odd in (None, "x", {"wait": None}, {"wait": [1]}):  # any client can send anything
+        assert elements.stop_polling(gr.EventData(None, odd)).startswith("-")
 
 
 def test_a_label_is_renamed_merged_or_left_out_in_place(store: RunStore) -> None:

@@ -7,35 +7,18 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-from gradio.context import LocalContext
-from playwright.sync_api import Browser, Page, expect
 
-from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
 from finetune.ui import charts, feedback, html, i18n, live_updates
-from tests.support import toys, translations
-from tests.support.browser import App, fill, new_page
-from tests.support.hub import LoopbackHub
-
-
-@pytest.fixture(scope="module")
-def keys() -> list[str]:
-    return translations.keys()
-
-
-def test_there_is_a_catalogue_for_each_language_and_no_other() -> None:
-    folders = {path.parts[-3].replace("_", "-") for path in i18n.FOLDER.rglob("*.po")}
-    assert folders == set(i18n.LANGUAGES)
+from tests.support import translations
 
 
 @pytest.mark.parametrize("name", i18n.LANGUAGES)
-def test_every_text_is_translated_and_no_translation_is_left_over(
-    name: str, keys: list[str]
-) -> None:
-    catalogue = translations.catalogue(name)
+def test_every_text_is_translated_and_no_translation_is_left_over(name: str) -> None:
+    keys, catalogue = translations.keys(), translations.catalogue(name)
     assert [text for text in keys if not catalogue.get(text, "").strip()] == []
     assert [text for text in catalogue if text not in keys] == []
     for text, translated in catalogue.items():
@@ -75,10 +58,6 @@ def test_the_asker_is_answered_as_the_browser_shows_the_page(
     assert i18n._negotiate(cookie, accepted) == expected
 
 
-def test_a_text_without_a_request_is_english() -> None:
-    assert i18n.gettext("{n:,} rows", n=1234) == "1,234 rows"
-
-
 @pytest.mark.parametrize("language", ["de"], indirect=True)
 def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     language: str,
@@ -94,16 +73,6 @@ def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     assert "&lt;b&gt;" in feedback.note(i18n.gettext("{name} is not text.", name="<b>"))
     assert "Der Loss erscheint" in charts.loss_chart(RunSummary())
     assert "Trainieren" in live_updates.lesson("waiting")
-
-
-def test_what_the_browser_reads_is_in_no_language() -> None:
-    attribute = re.compile(r'\b(?:style|d|value|aria-value(?:now|min|max)|data-box)="([^"]*)"')
-    for path in html.FOLDER.glob("*.html"):
-        for content in attribute.findall(path.read_text(encoding="utf-8")):
-            assert not re.search(r"\|\s*(?:fixed|count|size|number)\b", content), (
-                path.name,
-                content,
-            )
 
 
 def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_path: Path) -> None:
@@ -123,78 +92,6 @@ def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_pa
     (rate,) = [block for block in blocks if block.elem_id == "knob-learning_rate"]
     assert str(getattr(rate, "info", "")).startswith("`learning_rate` __i18n__")
     assert "Train" not in [block.label for block in blocks if isinstance(block, gr.Tab)]
-
-
-@pytest.mark.parametrize("language", ["ko"], indirect=True)
-def test_a_run_is_drawn_in_the_language_of_whoever_watches(store: RunStore, language: str) -> None:
-    run = store.create(RunConfig())
-    korean, _ = live_updates.changes(store, run, {})
-    assert korean["log-tab"][1] == "로그"
-    assert korean["lesson-tab"][1] == "지금 일어나는 일"
-    LocalContext.request.set(None)
-    english, _ = live_updates.changes(store, run, {})
-    assert english["log-tab"][1] == "Log"
-    assert set(korean) == set(english)
-
-
-def visit(browser: Browser, app: App, locale: str) -> Page:
-    opened = new_page(browser, locale=locale, viewport={"width": 1280, "height": 900})
-    opened.goto(app.url)
-    expect(opened.locator("#examine, #train").first).to_be_attached()
-    return opened
-
-
-@pytest.mark.long
-def test_a_german_browser_sees_german_and_an_unknown_one_english(
-    app: App, browser: Browser, hub: LoopbackHub
-) -> None:
-    hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network: the bundled pairs stay selected
-    german = visit(browser, app, "de-AT")
-    expect(german.get_by_role("tab", name="Daten")).to_be_visible()
-    expect(german.locator("#train")).to_have_text("Trainieren")
-    for place, words in (
-        ("header", "wann zwei Sätze dasselbe bedeuten"),
-        ("#costs", "Schritte"),
-        ("#pairs-card", "fürs Training"),
-        ("#knob-num_train_epochs", "Epochen"),
-        ("#knob-learning_rate", "learning_rate"),
-    ):
-        expect(german.locator(place)).to_contain_text(words)
-    german.get_by_role("tab", name="Läufe").click()
-    expect(german.locator("#runs-table")).to_contain_text("Noch wurde nichts trainiert.")
-    german.get_by_role("tab", name="Daten").click()
-    expect(german.get_by_role("button", name="Erneut prüfen")).to_be_visible()
-    expect(german.locator("#overview")).to_contain_text("kann trainiert werden")
-
-    swedish = visit(browser, app, "sv-SE")
-    expect(swedish.get_by_role("tab", name="Data")).to_be_visible()
-    swedish.get_by_role("tab", name="Runs").click()
-    expect(swedish.locator("#runs-table")).to_contain_text("Nothing has been trained yet.")
-    german.close()
-    swedish.close()
-
-
-@pytest.mark.long
-def test_a_german_browser_reads_of_a_run_in_german(
-    app: App, browser: Browser, hub: LoopbackHub, tmp_path: Path
-) -> None:
-    hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network: the bundled pairs stay selected
-    checkpoint = toys.write_checkpoint(tmp_path / "toy")
-    german = visit(browser, app, "de-DE")
-    expect(german.locator("#hub-status")).to_contain_text("Keine Verbindung")
-    german.locator("#knob-checkpoint input").fill(str(checkpoint))
-    german.locator("#knob-checkpoint input").press("Enter")
-    fill(german, "max_length", "48")  # the toy reads 64 tokens
-    fill(german, "num_train_epochs", "500")  # still under way at the last line
-    german.locator("#train").click()
-    expect(german.locator("#run-phase")).to_have_text(
-        re.compile("Baselines|Tokenisiert|Training|Wertet|Speichert")
-    )
-    german.get_by_role("tab", name="Läufe").click()
-    expect(german.locator("#runs-table .ft-state")).to_contain_text("läuft")
-    german.locator("#runs-table .ft-open").first.click()
-    expect(german.locator("#run-stop")).to_have_text("Anhalten, bestes behalten")
-    german.close()
 
 
 def test_the_page_names_a_field_by_its_label_and_a_terminal_by_its_flag() -> None:

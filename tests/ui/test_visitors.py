@@ -32,11 +32,11 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import auth
+from finetune.ui import auth, form
 from finetune.ui.tabs import data, runs
 from tests.support.hub import LoopbackHub
 from tests.support.server import Server
-from tests.support.tabs import LOG, NAME, asks, data_tab, new_check
+from tests.support.tabs import LOG, NAME, NOBODY, asks, data_tab, draw_train, new_check
 from tests.support.waiting import until
 
 SENTENCE = "the private cat sees a private dog"
@@ -204,6 +204,29 @@ def test_nobody_causes_no_fetch_from_the_hub(
             assert refused in shown[tab.message]
     # Other pages and their checks may ask for the default pairs.
     assert [path for _, path, _ in hub.requests if "ada" in path or "paws" in path] == []
+
+
+def test_anothers_uploads_are_not_offered(
+    store: RunStore, ada: str, bob: str, upload: str, tmp_path: Path
+) -> None:
+    train, tab = draw_train(store), data_tab(store)
+
+    def offered(visitor: gr.Request, kept: Any = None) -> str:
+        return str(train.on_restore(visitor, kept)[train.filled[-1]]["choices"])
+
+    assert upload in offered(asks(ada))
+    for other in (asks(bob), NOBODY):
+        for kept in (None, RunConfig(dataset=upload).to_dict()):
+            assert "hers.csv" not in offered(other, kept)
+    path = tmp_path / "hers.csv"  # which he did not bring
+    updates = tab.on_upload(asks(bob), str(path), None, None)
+    assert set(updates) == {tab.message}
+    assert "no longer available" in updates[tab.message]
+    path.write_text("sentence1,sentence2,label\na,b,1\n")
+    his = auth.visitor_store(store, asks(bob)).uploads.add({"train": path})
+    assert his in offered(asks(bob))
+    browser = auth.visitor_store(store, asks(ada)).visitor.names
+    assert upload in str(form.datasets(store.for_visitor(Visitor(("user:ada", *browser)))))
 
 
 def test_a_visitor_uploads_so_much(

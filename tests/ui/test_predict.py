@@ -1,45 +1,47 @@
-"""A whole file on the page: what it says of rows that are not new, and what a reload finds again.
+"""Pairs and whole files on the page: what is said of rows that are not new, if a model still holds
+on them, and what a reload finds again.
 
 The handlers are called as Gradio calls them; what a job leaves behind is laid down by hand.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import secrets
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import openpyxl  # type: ignore[import-untyped]
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from finetune.config import RunConfig
-from finetune.inference.file_request import NONE, PredictionRequest
+from finetune.data.sources import LABELS
+from finetune.errors import DataError
+from finetune.evaluation import saved_predictions
+from finetune.evaluation.file_shift import Monitoring
+from finetune.inference import decision_rule
+from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
-from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import auth, form
+from finetune.ui import auth
 from finetune.ui.tabs import predict_file
-from finetune.ui.tabs.predict_file import (
-    ALL,
-    CORRECTED,
-    UNSURE_ONLY,
-    FilePredictions,
-    PredictedRows,
-    blank,
-)
-from tests.support import toys
-from tests.support.tabs import NOBODY, asks, data_tab, draw_train, predict_tab
+from finetune.ui.tabs.predict_file import FilePredictions, PredictedRows, blank
+from tests.support import monitored
+from tests.support.judging import write_csv
+from tests.support.tabs import NOBODY, asks, predict_tab
 
 SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
 NEW_SCORES = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
@@ -53,6 +55,7 @@ REPORT = {
 ANSWERS = {"prediction": "no"}, {"prediction": "yes"}
 INPUT = "sentence1,sentence2\nthe first row,a\na nut,b\nten nuts,c\nthe last row,d\n"
 POLL = gr.EventData(None, {"wait": "+abc"})
+PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
 def add_job(store: RunStore, run: Run, file: str, ended: bool = True) -> PredictionJob:
@@ -64,14 +67,10 @@ def add_job(store: RunStore, run: Run, file: str, ended: bool = True) -> Predict
     (job.folder / "input.csv").write_text(INPUT)
     (job.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
     texts = ("the first row", "a nut", "ten nuts", "the last row")
+    cells = [{"sentence1": text, "n": 10 - n, **ANSWERS[n % 2]} for n, text in enumerate(texts)]
     rows = [
-        ShownRow(
-            row=n,
-            margin=margin,
-            unsure=margin < 0.3,
-            cells={"sentence1": text, "n": 10 - n, **ANSWERS[n % 2]},
-        )
-        for n, (text, margin) in enumerate(zip(texts, (0.9, 0.2, 0.1, 0.8), strict=True))
+        ShownRow(row=n, margin=margin, unsure=margin < 0.3, cells=cells[n])
+        for n, margin in enumerate((0.9, 0.2, 0.1, 0.8))
     ]
     (job.folder / "shown.json").write_text(json.dumps({"rows": rows}))
     job.append(events.Progressed(done=7, total=408))
@@ -92,16 +91,16 @@ def tab(store: RunStore) -> FilePredictions:
     ("status", "changes", "texts", "absent"),
     [
         ("finished", {},
-         ["The model was trained on 312 of the 408 rows: their scores say nothing about new pairs.",
+         ["trained on 312 of the 408 rows: their scores say nothing about new pairs.",
           "6 of the 408 rows are pairs by which the model was chosen",
           "Accuracy 0.900 0.850 to 0.950 0.600 0.400 to 0.800 F1 0.800 0.700 to 0.900",
-          "no yes no 200 4 yes 4 200", "On 408 labelled rows; 96 of them were not trained on"],
-         "too few"),
-        # Too few new rows to be scored apart.
+          "no yes no 200 4 yes 4 200", "On 408 labelled rows; 96 of them were not trained on",
+          "yes 306 75.0% no 102 25.0% Unsure of 31:", "(CSV, 408 rows)"], "too few"),
+        # Too few new rows to be scored apart; new rows only, and an old run of which that is
+        # unknown.
         ("finished", {"not_trained_on": {"labelled": 1200}, "validated_on": 0},
          ["1,200 labelled rows were not trained on: too few to be scored apart."],
          "pairs by which"),
-        # New rows only, and an old run of which that is unknown.
         ("finished", {"trained_on": 0, "validated_on": 0, "not_trained_on": None},
          ["408 rows"], "trained on"),
         ("finished", {"trained_on": None, "validated_on": None, "not_trained_on": None},
@@ -109,21 +108,16 @@ def tab(store: RunStore) -> FilePredictions:
         # The file has columns of the names that are added.
         ("finished",
          {"errors": 2, "columns": ["prediction_2", "error_2"], "left_out": ["parts"]},
-         ["are left out: parts.",
-          "keeps it as it was; added are prediction_2, error_2.",
-          "the column error_2 says why"],
-         "could be read"),
+         ["are left out: parts.", "added are prediction_2, error_2.",
+          "the column error_2 says why"], "could be read"),
         # A bound kept with the model decides, or is of other answers.
         ("finished",
          {"sure": {"error": 0.02, "confidence": 0.95, "column": "decision"}, "unsure": 9,
           "precision": "int8", "answers": {"no": 200, "yes": 208}},
          ["Unsure of 9 of 408: the column decision says so of each. At most 2% of the others",
-          "Rows to review (9)", "in int8 a few answers differ"],
-         "nothing is decided"),
+          "Rows to review (9)", "in int8 a few answers differ"], "nothing is decided"),
         ("finished", {"undecided": True}, ["with these options nothing is decided"], "to review"),
         ("running", {"rows": 20, "trained_on": 5}, ["trained on 5 of the 20 rows"], "Download"),
-        ("running", {"trained_on": None, "validated_on": None}, ["20 of about 408 rows"],
-         "trained on"),
         ("waiting", {}, ["Waiting for the machine"], "Loading"),
         ("stopped", {}, ["as long as a job may be. · 408 rows"], "cancelled"),
     ],
@@ -144,12 +138,8 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
 
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
     job = add_job(store, store.create(RunConfig()), "<b>.csv")
-    report = REPORT | {
-        "labels": ["<i>", "yes"],
-        "choices": ["<i>", "yes"],
-        "errors": 2,
-        "examples": ["<u>"],
-    }
+    names = ["<i>", "yes"]
+    report = REPORT | {"labels": names, "choices": names, "errors": 2, "examples": ["<u>"]}
     cells = {"<s>": "<script>", "long": "x" * 999}
     rows = [ShownRow(row=0, margin=None, unsure=False, cells=cells)]
     state = PredictionState("finished", rows=rows, report=report)
@@ -162,14 +152,6 @@ def test_markup_in_a_file_is_shown(store: RunStore) -> None:
         assert tag.replace("<", "&lt;").replace(">", "&gt;") in shown
     assert "x" * 200 + "\u2026" in shown
     assert "x" * 201 not in shown
-
-
-def test_a_predicted_file_says_how_many_have_each_answer(store: RunStore) -> None:
-    job = add_job(store, store.create(RunConfig()), "pairs.csv")
-    shown = predict_file.view(store, job, job.state())
-    plain = " ".join(re.sub("<.*?>", " ", shown).split())
-    assert "yes 306 75.0% no 102 25.0% Unsure of 31:" in plain
-    assert "Download predictions (CSV, 408 rows)" in plain
 
 
 @pytest.mark.long
@@ -188,15 +170,16 @@ def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(
 
     def clicked(**data: Any) -> Any:
         event = gr.EventData(None, {"run": job.id} | data)
-        return rows.on_table(NOBODY, event, job.id, blank(), ALL, "")
+        return rows.on_table(NOBODY, event, job.id, blank(), predict_file.ALL, "")
 
     opened = tab.on_open(NOBODY, "")
     assert listed(opened) == ["the first row", "a nut", "ten nuts", "the last row"]
     names = [name for name, _ in opened[rows.which]["choices"]]
     assert names == ["all rows", "unsure (31)", "no (102)", "yes (306)", "corrected"]
     for which, words, expected in (
-        (UNSURE_ONLY, "", ["ten nuts", "a nut"]), ("answer:no", "", ["the first row", "ten nuts"]),
-        (ALL, "NUT", ["a nut", "ten nuts"]), (CORRECTED, "", []),
+        (predict_file.UNSURE_ONLY, "", ["ten nuts", "a nut"]),
+        ("answer:no", "", ["the first row", "ten nuts"]),
+        (predict_file.ALL, "NUT", ["a nut", "ten nuts"]), (predict_file.CORRECTED, "", []),
     ):  # fmt: skip
         assert listed(rows.on_filter(NOBODY, job.id, blank(), which, words)) == expected
     order = ["the last row", "ten nuts", "a nut", "the first row"]
@@ -241,50 +224,6 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     assert f'href="finetune/batches/{old.id}/result"' in shown
 
 
-def test_a_file_is_matched_to_the_columns_of_the_model(
-    store: RunStore, tab: FilePredictions, tmp_path: Path
-) -> None:
-    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
-    names = {"sentence1": "frage 1", "sentence2": "frage 2", "label": "gleich?"}
-    run = store.create(RunConfig())
-    run.append(prepared.model_copy(update={"data": {"columns": names}}))
-    file = tmp_path / "new.csv"
-    file.write_text("id,Frage_2,Frage_1\n1,a,b\n")
-    updates = tab.on_file(NOBODY, run.id, str(file), None)
-    shown = [updates[column] for column in tab.columns]
-    assert [update["value"] for update in shown] == ["Frage_1", "Frage_2", NONE]
-    assert [update["label"] for update in shown] == [
-        f"Column for {name}" for name in names.values()
-    ]
-    columns = ["Frage_1", "id", "id"]
-    assert tab.on_sentence(NOBODY, *columns) == {tab.columns[2]: NONE}
-    assert tab.on_sentence(NOBODY, "Frage_1", "Frage_2", "id") == gr.skip()
-
-
-@pytest.mark.long
-def test_a_sheet_of_a_workbook_is_chosen(
-    store: RunStore, tab: FilePredictions, tmp_path: Path
-) -> None:
-    book = openpyxl.Workbook()
-    for title, head in (("Cover", ["a", "b"]), ("Pairs", ["sentence1", "sentence2"])):
-        sheet = book.create_sheet(title)
-        sheet.append(head)
-        sheet.append(["x", "y"])
-    del book["Sheet"]
-    book.save(tmp_path / "book.xlsx")
-    file = str(tmp_path / "book.xlsx")
-    run, trained = store.create(RunConfig()), store.create(RunConfig(sheet="Pairs"))
-    for of, asked, read, first in (
-        (run, None, "", "a"), (run, "Pairs", "Pairs", "sentence1"), (run, "gone", "", "a"),
-        (trained, "", "Pairs", "sentence1"), (trained, "Cover", "Cover", "a"),
-    ):  # fmt: skip
-        updates = tab.on_file(NOBODY, of.id, file, asked)
-        assert (updates[tab.sheet]["value"], updates[tab.sheet]["visible"]) == (read, True)
-        assert (updates[tab.columns[0]]["value"] or "") == first
-    updates = tab.on_file(NOBODY, run.id, None, "Pairs")
-    assert not updates[tab.sheet]["visible"]
-
-
 def test_anothers_results_are_not_shown(
     store: RunStore, tab: FilePredictions, ada: str, bob: str
 ) -> None:
@@ -307,60 +246,101 @@ def test_anothers_results_are_not_shown(
     assert "hers-alone" not in shown
 
 
-def add_upload(store: RunStore, folder: Path, name: str, age: float = 0.0) -> str:
-    """Upload a file; its name as a configuration has it."""
-    path = folder / name
-    path.write_text(f"sentence1,sentence2,label\n{name},b,1\nc,d,0\n")
-    dataset = store.uploads.add({"train": path})
-    uploaded = time.time() - age
-    os.utime(store.root / "uploads" / dataset.removeprefix("upload/"), (uploaded, uploaded))
-    return dataset
+def monitored_job(store: RunStore, checkpoint: Path, folder: Path) -> PredictionJob:
+    """A file predicted in this process, beside a column of another's answers."""
+    run = monitored.monitored_run(store, checkpoint)
+    pairs = [(*texts, LABELS[label], LABELS[0]) for *texts, label in monitored.rows(120, 2)]
+    pairs[0] = (*pairs[0][:3], LABELS[1])
+    path = write_csv(folder / "new.csv", [(*monitored.HEAD, "gpt"), *pairs])
+    request = PredictionRequest(run.id, "new.csv", "sentence1", "sentence2", "label")
+    job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
+    job.folder.mkdir(parents=True)
+    job.describe_job("predict", store.visitor.name, asdict(request))
+    shutil.copy(path, job.folder / "input.csv")
+    job.work()
+    job.append(events.Finished(step=0, seconds=2.0))
+    return job
 
 
-def upload_labels(choices: list[tuple[str, str]]) -> dict[str, str]:
-    return {name: label for label, name in choices if name.startswith("upload/")}
-
-
-def test_the_newest_ten_uploads_and_the_current_one_are_offered_after_a_reload(
-    store: RunStore, tmp_path: Path
+def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tab = draw_train(store)
-    names = [add_upload(store, tmp_path, f"{n}.csv", age=100 - n) for n in range(12)]
-    newest = names[:1:-1]
-    updates = tab.on_restore(NOBODY, None)
-    assert set(updates) == {tab.form["dataset"], tab.filled[-1]}
-    for update in updates.values():
-        assert "value" not in update
-        labels = upload_labels(update["choices"])
-        assert list(labels) == newest
-        assert labels[newest[0]].startswith("Your files: 11.csv \u00b7 43 B \u00b7 20")
-    assert list(upload_labels(form.datasets(store, names[0]))) == [*newest, names[0]]
-    assert add_upload(store, tmp_path, "5.csv") == names[5]  # brought again: the newest
-    assert next(iter(upload_labels(form.datasets(store)))) == names[5]
-    (store.root / "uploads" / names[5].removeprefix("upload/") / "upload.json").unlink()
-    assert names[5] not in upload_labels(form.datasets(store))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job does
+    job = monitored_job(store, toy_checkpoint, tmp_path)
+    table = PredictedRows(store)
+    with gr.Blocks():
+        table.draw(gr.State())
+    shown = table.shown(job, job.state())
+    plain = " ".join(re.sub("<.*?>", " ", shown[table.monitoring]).split())
+    for text in (
+        "Does the model still hold on this file?", "120 rows beside 200 validation pairs",
+        "right answers", "label at least 30 of 100 random rows (0 are labelled)",
+        "Answers in the column gpt", "equal answers", "On 120 labelled rows",
+    ):  # fmt: skip
+        assert text in plain
+    choices = [value for _, value in shown[table.which]["choices"]]
+    assert {predict_file.TO_LABEL, "differs:gpt"} <= {*choices}
+    filters = (job.id, blank(), predict_file.TO_LABEL, "")
+    rows = table.on_filter(NOBODY, *filters)[table.table]
+    assert rows.count('<option value="" selected>') == 25  # the model's answer is not shown
+    for row in job.state().to_label[:30]:
+        event = {"do": "label", "what": str(row["row"]), "label": LABELS[0], "run": job.id}
+        updates = table.on_table(NOBODY, gr.EventData(None, event), *filters)
+    plain = re.sub("<.*?>", " ", updates[table.monitoring])
+    assert "Measured on 30 of 100 random rows" in plain
+    assert updates[table.table].count(f'<option value="{LABELS[0]}" selected>') == 25
+    with pytest.raises(DataError, match="no such row"):
+        predict.label_row(job, 10**6, LABELS[0])
+    predict.label_row(job, row["row"], "")
+    judged = predict.monitored(job)
+    assert isinstance(judged, Monitoring)
+    assert judged.measured is None
 
 
-def test_anothers_uploads_are_not_offered(
-    store: RunStore, ada: str, bob: str, tmp_path: Path
-) -> None:
-    hers = auth.visitor_store(store, asks(ada))
-    name = add_upload(hers, tmp_path, "hers.csv")
-    train, data = draw_train(store), data_tab(store)
+def test_a_pair_is_asked_and_explained_through_the_tab(store: RunStore, finished: Run) -> None:
+    tab = predict_tab(store)
+    for chosen in (None, finished.id):  # None: Compare was pressed before the tab had chosen
+        shown = tab.on_ask(NOBODY, chosen, *PAIR, False, False, False)
+        assert "not_equivalent" in shown[tab.answer]
+        assert shown[tab.question][0] == finished.id
+    decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
+    for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
+        shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, threshold, False)
+        assert f'id="label">{label}<' in shown[tab.answer]
+        assert shown[tab.why]["visible"]
+        question = shown[tab.question]
+        # Whatever stands in the boxes by now.
+        reasons = tab.on_why(NOBODY, question)[tab.reasons]
+        assert f"Why \u201c{label}\u201d" in reasons
+    assert "Nothing was asked yet" in tab.on_why(NOBODY, None)[tab.reasons]
+    # Of another model nothing was asked.
+    assert tab.answer not in tab.on_run(NOBODY, finished.id, question)  # the chooser was left
+    other = tab.on_run(NOBODY, "another", question)
+    assert "The answer appears here" in other[tab.answer]
+    assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
+    for run in ("gone", None):
+        assert tab.on_open(NOBODY, run, "")[tab.run]["value"] == finished.id
 
-    def offered(visitor: gr.Request) -> list[str]:
-        return list(upload_labels(train.on_restore(visitor, None)[train.filled[-1]]["choices"]))
 
-    assert offered(asks(ada)) == [name]
-    for other in (asks(bob), NOBODY):
-        assert offered(other) == []
-        kept = RunConfig(dataset=name).to_dict()
-        assert "hers" not in str(train.on_restore(other, kept))
-    his = add_upload(auth.visitor_store(store, asks(bob)), tmp_path, "his.csv")
-    assert offered(asks(bob)) == [his]
-    path = str(tmp_path / "hers.csv")  # which he did not bring
-    updates = data.on_upload(asks(bob), path, None, None)
-    assert set(updates) == {data.message}
-    assert "no longer available" in updates[data.message]
-    signed_in = store.for_visitor(Visitor(("user:ada", *hers.visitor.names)))
-    assert name in upload_labels(form.datasets(signed_in))
+def test_validation_pairs_of_both_classes_are_offered(store: RunStore, finished: Run) -> None:
+    tab, best = predict_tab(store), finished.state().best
+    assert best is not None
+    labels = np.arange(40) % 2
+    logits = np.eye(2, dtype=np.float32)[np.where(np.arange(40) < 30, labels, 1 - labels)]
+    saved_predictions.save_logits(finished, best.step, logits, labels)
+    firsts = [f"cat {n}" for n in range(40)]
+    texts = pa.table({"sentence1": firsts, "sentence2": ["dog"] * 40, "label": labels})
+    saved_predictions.save_examples(finished, "validation", texts)
+    offered = tab.on_run(NOBODY, finished.id, None)
+    pairs = offered[tab.samples]
+    kinds = {(pair.label, pair.right) for pair in pairs}
+    assert kinds == set(itertools.product(("not_equivalent", "equivalent"), (True, False)))
+    pick = gr.EventData(None, {"do": "ask", "what": "1"})
+    asked = tab.on_sample(NOBODY, pick, finished.id, pairs, False, False, False)
+    assert (asked[tab.first], asked[tab.second]) == (pairs[1].sentence1, pairs[1].sentence2)
+    assert "label =</span>" in asked[tab.answer]
+    wrong_rows: list[Any] = ["9", "-1", None, {}]
+    for wrong_row in wrong_rows:
+        pick = gr.EventData(None, {"do": "ask", "what": wrong_row})
+        assert tab.on_sample(NOBODY, pick, finished.id, pairs) == gr.skip()
+    assert tab.on_run(NOBODY, "gone", None)[tab.offered] == ""

@@ -1,0 +1,333 @@
+"""What is known of a run is the same wherever the run is shown: its threshold, the names of its
+scores, and metrics that a person added."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from sklearn import metrics
+
+from finetune import owners
+from finetune.config import RunConfig
+from finetune.data import catalog as offered
+from finetune.data import checks, splits
+from finetune.errors import ConfigError
+from finetune.evaluation import cross_validation, examples, picking, report, saved_predictions
+from finetune.hub import model_card
+from finetune.hub.downloads import events_csv
+from finetune.inference import decision_rule
+from finetune.jobs import cost, evaluate, pipeline, run_table, service, webhook
+from finetune.jobs.check import check_folder
+from finetune.metrics import catalog
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState
+from finetune.tasks.base import DecisionRule, Target
+from finetune.training import accelerator
+from finetune.ui import charts, choosers, compare_view, evaluation_view, run_view, train_plan
+from tests.support.evaluated_runs import LABELS, evaluated
+from tests.support.folded_runs import finish, folded
+from tests.support.training import evaluations, fit
+from tests.support.uploads import some, upload
+
+ADDED = [metric.name for metric in catalog.OPTIONAL]
+BASELINES = {"always the commonest answer": {"accuracy": 0.5, "f1": 0.9}}
+
+
+def places(store: RunStore, run: Run, other: Run) -> dict[str, str]:
+    """What each place says of a run."""
+    summary = run.state()
+    study = report.evaluate_run(run, summary)
+    rule = decision_rule.read_rule(run.best)
+    return {
+        "verdict": str(run_view.verdict(run, summary)),
+        "tiles": str(run_view.cards(run, summary)),
+        "chart": charts.score_chart(summary),
+        "evaluation": str(evaluation_view.view(study, summary, rule, JobState("none"))),
+        "table": str(run_view.table([run_table.run_row(store, run)], "f1", True)),
+        "compare": str(compare_view.comparison(store, [run.id, other.id])),
+        "chooser": str(choosers.choices(store, run.id)[0]["choices"]),
+        "news": str(webhook.message("example.org", run, summary)["text"]),
+        "card": model_card.card_text(run, summary, "ada/texts"),
+    }
+
+
+@pytest.fixture
+def shy(store: RunStore, toy_checkpoint: Path) -> Run:
+    """Its model calls too few pairs equivalent."""
+    app: Any = SimpleNamespace(store=store)
+    run = evaluated(app, toy_checkpoint, 1, 2.0)
+    scored = saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
+    logits = scored.logits - np.array([0, 2.2], np.float32)
+    saved_predictions.save_logits(run, 16, logits, scored.labels)
+    scores = scores_at(run, 0.5)
+    run.append(events.Evaluated(step=16, epoch=2, metrics=scores, seconds=1, best=True))
+    evaluated(app, toy_checkpoint, 2, 1.0)
+    return run
+
+
+def scores_at(run: Run, threshold: float) -> dict[str, float]:
+    """By independent code."""
+    scored = saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
+    called = 1 / (1 + np.exp(scored.logits[:, 0] - scored.logits[:, 1])) >= threshold
+    return {
+        "accuracy": float(metrics.accuracy_score(scored.labels, called)),
+        "f1": float(metrics.f1_score(scored.labels, called)),
+    }
+
+
+def shown_at(store: RunStore, run: Run) -> dict[str, str]:
+    """The places that show the F1 of the saved threshold, in three digits."""
+    other = next(other for other in store.runs() if other.id != run.id)
+    shown = places(store, run, other)
+    del shown["chart"]  # it is of the course
+    results = yaml.safe_load(shown["card"].split("---\n")[1])["model-index"][0]["results"]
+    shown["metadata"] = f"{results[0]['metrics'][1]['value']:.3f}"
+    rounded = re.sub(r"(0\.\d{4})", lambda found: f"{float(found[1]):.3f}", shown["card"])
+    return shown | {"card": rounded}
+
+
+def test_after_the_click_every_place_is_at_the_threshold(store: RunStore, shy: Run) -> None:
+    summary = shy.state()
+    better = report.run_verdict(shy, summary).better_threshold
+    assert better is not None
+    before, after = scores_at(shy, 0.5), scores_at(shy, better.threshold)
+    assert after["f1"] > before["f1"] + 0.03
+    shown = shown_at(store, shy)
+    assert [name for name, text in shown.items() if f"{before['f1']:.3f}" not in text] == []
+    evaluate.save_decision(shy, summary, threshold=better.threshold)
+    shown = shown_at(store, shy)
+    assert [name for name, text in shown.items() if f"{after['f1']:.3f}" not in text] == []
+    # Each says at which threshold it is, or what the figures would be without it.
+    named = {"verdict", "tiles", "evaluation", "table", "compare"}
+    assert {name for name in named if f"{better.threshold:.3f}" not in shown[name]} == set()
+    assert "Use the threshold" not in shown["verdict"]
+    assert f"expect {better.f1.value:.3f}" in shown["verdict"]
+    assert f"gives F1 {better.f1.value:.3f}" in shown["card"]
+    evaluate.save_decision(shy, summary, threshold=None)
+    assert f"{before['f1']:.3f}" in shown_at(store, shy)["tiles"]
+
+
+def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_threshold(
+    shy: Run,
+) -> None:
+    summary, scored = shy.state(), saved_predictions.read_logits(shy, 16, Target(tuple(LABELS)))
+    given = scored.logits
+    swapped = saved_predictions.SwappedLogits(16, np.arange(60), given, given[:, ::-1])
+    saved_predictions.save_swapped_logits(shy, swapped)
+    evaluate.save_decision(shy, summary, threshold=1e-5)  # all are equivalent, in either order
+    study = report.evaluate_run(shy, summary)
+    negatives = int((scored.labels == 0).sum())
+    assert study.answers.tolist() == [1] * 60
+    assert study.analysis.details.confusion.tolist() == [[0, negatives], [0, 60 - negatives]]
+    classes = {part.value: part for part in study.analysis.slices if part.trait == "class"}
+    assert classes["not_equivalent"].result.value == 0
+    assert len(examples.select_examples(study, "wrong")) == negatives
+    assert study.analysis.order is not None
+    assert study.analysis.order.flips == 0
+    sampled = examples.sample_pairs(shy, summary, 60)
+    assert {(pair.label, pair.right) for pair in sampled} == {
+        ("not_equivalent", False), ("equivalent", True),
+    }  # fmt: skip
+
+
+def recorded(store: RunStore, names: str) -> Run:
+    """A run that was evaluated once; of the last class there is no pair, and no answer."""
+    run, truth = store.create(RunConfig()), np.arange(60) % (len(names) - 1)
+    answers = np.where(np.arange(60) < 20, 0, truth)
+    logits = 3 * np.eye(len(names), dtype=np.float32)[answers]
+    saved_predictions.save_logits(run, 8, logits, truth)
+    scores = {"accuracy": 0.83, "f1": 0.82}
+    for event in (
+        events.Started(device="CPU"),
+        events.Prepared(
+            train_examples=9, validation_examples=60, steps_per_epoch=8, total_steps=8,
+            labels=[*names], parameters=1, precision="no",
+        ),
+        events.Evaluated(step=8, epoch=1, metrics=scores, seconds=1, best=True),
+        events.Saved(step=8),
+        events.BaselinesMeasured(baselines=BASELINES),
+        events.Stopped(step=8, seconds=1),
+    ):  # fmt: skip
+        run.append(event)
+    run.best.mkdir()
+    (run.best / "config.json").write_text("{}")
+    return run
+
+
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_f1_of_more_than_two_classes_is_macro_f1_everywhere(store: RunStore, names: str) -> None:
+    run = recorded(store, names)
+    shown = places(store, run, recorded(store, names))
+    each_class = '(?s)<div [^>]*aria-label="Each class".*?</table>'
+    shown["evaluation"] = re.sub(each_class, "", shown["evaluation"])
+    shown["card"] = shown["card"].split("<details>")[0]
+    for name, text in shown.items():
+        spoken = re.sub(r"<[^>]*>", " ", text)
+        macro = len(re.findall(r"macro F1", spoken, re.IGNORECASE))
+        assert (macro > 0) == (len(names) > 2), name
+        if len(names) > 2:
+            assert macro == len(re.findall(r"\bF1\b", spoken)), name
+
+
+def test_a_score_of_no_example_is_a_dash(store: RunStore) -> None:
+    run = recorded(store, "abcd")
+    row = report.evaluate_run(run, run.state()).analysis.details.classes[3]
+    assert (row.precision, row.recall, row.f1) == (None, None, None)
+    assert "| `d` | 0 | 0 | 0 | 0 | – |" in model_card.card_text(run, run.state(), "ada/texts")
+
+
+def test_a_stopped_run_is_green_only_if_it_is_surely_better(store: RunStore) -> None:
+    run = recorded(store, "abcd")
+    drawn = run_view.verdict(run, run.state())
+    assert "below the best simple method" in drawn
+    assert ("ft-warn" in drawn, "ft-good" in drawn) == (True, False)
+    run.append(events.BaselinesMeasured(baselines={"always the commonest answer": {"f1": 0.2}}))
+    drawn = run_view.verdict(run, run.state())
+    assert ("ft-warn" in drawn, "ft-good" in drawn) == (False, True)
+
+
+def test_added_metrics_stand_in_events_curves_tables_and_the_card(
+    store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "0")
+    run = store.create(toy_config.changed(
+        metrics=" ".join(ADDED), metric_for_best_model="matthews_correlation", max_steps=4,
+        eval_steps=2, max_train_samples=32, max_eval_samples=40, mixed_precision="no",
+    ))  # fmt: skip
+    for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
+        run.append(event)
+    summary, names = run.state(), ["accuracy", "f1", *ADDED]
+    assert [metric.name for metric in summary.measured] == names
+    answered = [name for name in names if name != "roc_auc"]  # which needs probabilities
+    for evaluation in summary.validation:
+        assert list(evaluation.metrics) == [*names, "loss"]
+        assert list(evaluation.intervals) == answered
+    assert list(summary.baselines["always the commonest answer"]) == answered
+    best = max(summary.validation, key=lambda e: e.metrics["matthews_correlation"])
+    assert summary.saved_step == best.step
+    assert run_table.run_row(store, run).value("recall") == best.metrics["recall"]
+    shown = places(store, run, run)
+    for place in ("chart", "evaluation", "tiles", "table", "compare", "card"):
+        for metric in catalog.OPTIONAL:
+            if (place, metric.name) != ("evaluation", "roc_auc"):  # it has the whole curve
+                assert re.search(metric.phrase, shown[place], re.IGNORECASE), (place, metric.name)
+    assert "name: Balanced accuracy" in shown["card"]
+    assert ",".join(ADDED) in next(events_csv(run)).splitlines()[0]
+    picked = picking.run_picking(run, summary)
+    assert picked is not None
+    assert picked.candidates == 2
+    assert "matthews_correlation" in picked.bias
+    assert "roc_auc" not in picked.bias
+
+
+def test_a_metric_that_needs_probabilities_may_decide_too(
+    toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    config = toy_config.changed(metric_for_best_model="roc_auc", eval_steps=4)
+    scored = evaluations(fit(config, toy_pairs)[0])
+    best = int(np.argmax([event.metrics["roc_auc"] for event in scored]))
+    assert [event.step for event in scored if event.best][-1] == scored[best].step
+
+
+def test_a_metric_that_is_somebodys_code_is_warned_of_and_refused_in_a_shared_app(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own, theirs = RunConfig(metrics="recall"), RunConfig(metrics="recall somebody/theirs")
+    for config, warned in ((own, False), (theirs, True)):
+        text = train_plan.costs(cost.estimate_cost(store, config), config)
+        assert ("is code, and runs on this machine" in text) == warned
+    # A folder is named by its whole path for workers.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "recall").mkdir()
+    config = offered.with_absolute_paths(RunConfig(metrics="recall ./mine somebody/theirs"))
+    assert config.added_metrics == ["recall", str(tmp_path / "mine"), "somebody/theirs"]
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    visitor = store.for_visitor(owners.Visitor(names=("browser:ada",)))
+    service.check_start(visitor, [own])
+    with pytest.raises(ConfigError, match="metrics names somebody/theirs, which is code"):
+        service.check_start(visitor, [theirs])
+
+
+HEAD = "sentence1,sentence2,label"
+
+
+@pytest.fixture
+def whole(store: RunStore) -> Run:
+    """The finished run on all rows."""
+    *_, run = folded(store, RunConfig(folds=4))
+    cross_validation.gather(run, store.runs())
+    finish(run)
+    return run
+
+
+def test_every_place_says_that_others_answered_the_pairs(store: RunStore, whole: Run) -> None:
+    summary = whole.state()
+    study = report.evaluate_run(whole, summary)
+    html = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
+    assert "one of 4 models that had not seen it" in html
+    assert "this model" not in html.split('id="cross-validated"')[0]
+    assert "It was trained on all pairs" in run_view.verdict(whole, summary)
+    assert "accuracy, cross-validated" in run_view.cards(whole, summary)
+    fold = next(run for run in store.runs() if run.config().fold == 2)
+    assert "accuracy, last model" in run_view.cards(fold, fold.state())
+    card = model_card.card_text(whole, summary, "ada/pairs")
+    score = summary.best.metrics["accuracy"]  # type: ignore[union-attr]
+    assert "(4-fold cross-validation)" in card.split("---")[1]
+    assert f"value: {round(score, 4)}" in card.split("---")[1]
+    assert "models trained on about 75% of the rows" in card
+    assert f"| cross-validated | {score:.4f}" in card
+    assert "this model |" not in card
+    single = model_card.card_text(fold, fold.state(), "ada/fold")
+    assert "fold 2 of 4 of a cross-validation" in single
+    assert "the best by" not in single
+    rows = run_table.run_rows(store)
+    (group,) = run_table.sort_rows(rows, "created", True, rows)
+    assert isinstance(group, run_table.RunGroup)
+    assert (group.count, group.finished, group.folds) == (5, 5, 4)
+    spread = group.scores["accuracy"]
+    assert spread is not None
+    assert (spread.count, spread.interval) == (4, None)
+    assert spread.mean == pytest.approx(report.kept_metrics(whole, summary)["accuracy"])
+    table = run_view.table(rows, "created", True)
+    assert "cross-validation in 4 folds, 5 finished" in table
+
+
+def test_few_rows_are_offered_as_many_folds_as_find_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offered(rows: int, validation: int = 0) -> object:
+        held = some(validation) if validation else ()
+        name = upload(tmp_path, HEAD, some(rows), held, ())
+        config = RunConfig(dataset=name, checkpoint=str(tmp_path))
+        few = checks.check_pairs(config, tmp_path).few_held_out
+        return few and few.remedies[0].value
+
+    assert [offered(300), offered(600), offered(300, 20)] == ["5", None, None]
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    for waiting, value in (("4", "3"), ("9", "5"), ("2", None)):
+        monkeypatch.setenv("FINETUNE_MAX_WAITING", waiting)
+        assert offered(200) == value
+
+
+def test_costs_count_the_rows_that_are_trained_on(tmp_path: Path, toy_checkpoint: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    store = RunStore(tmp_path / "runs")
+    name = upload(store.root, HEAD, some(300), (), ())
+    config = RunConfig(dataset=name, folds=5, max_length=32, checkpoint=str(toy_checkpoint))
+    job = check_folder(store, config)  # the pairs are examined, as Data does
+    job.folder.mkdir(parents=True)
+    job.describe_job("check", "", config.to_dict())
+    (job.folder / "report.json").write_text(checks.check_pairs(config, store.root).to_json())
+    steps = [cost.estimate_cost(store, config.changed(fold=fold)).steps for fold in (1, 0)]
+    assert [each and each.pairs for each in steps] == [240, 300]
