@@ -19,8 +19,7 @@ from finetune.jobs import scheduler, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.benchmarks import odd_calls
-from tests.support import toys
+from tests.support import odd_calls, toys
 from tests.support.hub import LoopbackHub
 from tests.support.server import Server
 from tests.support.waiting import until
