@@ -22,10 +22,10 @@ from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
 from finetune import owners
-from finetune.config import RunConfig
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import hub_access
-from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
-from finetune.jobs import check, scheduler, service, workers
+from finetune.errors import ConfigError, DataError, ModelError, NoSuchRun, StoreError, TooMany
+from finetune.jobs import check, probe, scheduler, service, workers
 from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
@@ -551,3 +551,26 @@ def test_runs_and_examinations_are_counted_before_they_fetch(
     until(lambda: not look.state().running)
     assert "A visitor may fetch 0 MB" in look.state().error
     assert "train.csv" not in str(hub.requests)
+
+
+def test_a_module_is_code_and_refused_in_a_shared_app(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    visitor = store.for_visitor(owners.Visitor(names=("browser:ada",)))
+    service.check_start(visitor, [RunConfig(metrics="recall")])
+    with pytest.raises(ConfigError, match="metrics names somebody/theirs, which is code"):
+        service.check_start(visitor, [RunConfig(metrics="recall somebody/theirs")])
+
+
+def test_nobody_sees_anothers_probe(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    ada, bob = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
+    names = [BUNDLED_CHECKPOINT, "bert-base-uncased"]
+    job = probe.probe_of(ada, RunConfig(), names)
+    assert probe.probe_of(bob, RunConfig(), names).folder != job.folder
+    job.folder.mkdir(parents=True)
+    job.describe_job("probe", ada.visitor.name, {})
+    assert probe.ProbeJob.find(ada, job.id).folder == job.folder
+    with pytest.raises(DataError, match="no such comparison"):
+        probe.ProbeJob.find(bob, job.id)
