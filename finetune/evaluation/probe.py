@@ -95,10 +95,9 @@ class ProbeReport:
         """True if no checkpoint's score is better than that of counting words."""
         scores = [one.score.value for one in self.candidates if one.score is not None]
         better = catalog.find(self.metric).rank
-        words = self.words
-        return (
-            words is not None and bool(scores) and max(map(better, scores)) <= better(words.value)
-        )
+        if self.words is None or not scores:
+            return False
+        return max(map(better, scores)) <= better(self.words.value)
 
     @property
     def verdict(self) -> str:

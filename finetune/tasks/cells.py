@@ -212,9 +212,9 @@ def _recur(
 @lru_cache(maxsize=4096)
 def _read_brackets(text: str) -> Any:
     """Read a text in brackets. ValueError if it is a list or an object that cannot be read."""
-    for parse in (json.loads, _parse_python):
+    for parse, written in ((json.loads, text), (ast.literal_eval, _BETWEEN_TEXTS.sub(", ", text))):
         try:
-            value = parse(text)
+            value = parse(written)
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             continue
         return _said(value) if isinstance(value, _NESTED) else text
@@ -227,10 +227,6 @@ def _read_brackets(text: str) -> Any:
         return [number.removesuffix(".") for number in inner.split()]
     mark = next((mark for mark in ",;|" if mark in inner), ",")
     return _said(next(csv.reader([inner], delimiter=mark, skipinitialspace=True), []))
-
-
-def _parse_python(text: str) -> Any:
-    return ast.literal_eval(_BETWEEN_TEXTS.sub(", ", text))
 
 
 def _said(value: Any) -> Any:
