@@ -98,28 +98,6 @@ def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
 
 
 @pytest.mark.long
-def test_a_job_whose_machine_is_lost_leaves_a_run_that_goes_on_from_its_checkpoint(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
-    run = service.start_run(store, config.changed(max_steps=10_000), job)
-    saved = f"{run.id}/attempt-1/saved/checkpoints"
-    wait(store, run, when=after(20))
-    until(lambda: any(path.startswith(saved) for path in hub.buckets[BUCKET].files))
-    hub.jobs.kill(hub.jobs.last.id, message="The machine was lost")
-    failed = wait(store, run, "failed")
-    assert "The machine was lost" in failed.error
-    assert "Resume" in failed.remedy
-    step = run.checkpoint_step()
-    assert step > 0
-    resume(store, run, EngineSpec())
-    wait(store, run, when=after(step + 5))
-    resumed = [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
-    assert resumed == [step]
-    service.stop_run(store, run)
-    wait(store, run, "stopped")
-
-
-@pytest.mark.long
 def test_a_hub_that_stumbles_loses_no_event_and_no_model(
     hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
 ) -> None:
@@ -469,25 +447,6 @@ def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_termina
     monkeypatch.setattr(train, "carry_out_run", carry_out)
     assert command_line(["train", "--run", run.id, "--runs", str(store.root)]) == 0
     assert stopped == [False]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("ended", [False, True])
-def test_a_job_whose_start_was_not_heard_of_is_taken_up_with_all_its_events(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, ended: bool
-) -> None:
-    hub.fail(method="POST", path=r"/api/jobs/ada$", cut=True, after=20)
-    config = config.changed(num_train_epochs=LONG // 8)
-    run = service.start_run(store, config, job)
-    wait(store, run, "failed")
-    assert len(hub.jobs.all) == 1
-    if ended:
-        until(lambda: hub.jobs.last.stage == "COMPLETED", 240)
-    resume(store, run)
-    wait(store, run, "finished")
-    assert len(hub.jobs.all) == 1
-    assert [step for step, _ in steps(run)] == list(range(1, 8 * config.num_train_epochs + 1))
-    events.from_json(run.events_file.read_bytes().splitlines()[-1])
 
 
 @pytest.mark.long
