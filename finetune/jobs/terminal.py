@@ -83,6 +83,8 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
         case events.Evaluated():
             best = " (best so far)" if event.best else " (before training)" * (not event.step)
             return f"step {event.step}: validation {_scores(event.metrics, classes)}{best}"
+        case events.KeptModelScored():
+            return f"step {event.step}: the kept model {_scores(event.metrics, classes)}"
         case events.BaselinesMeasured():
             baselines = event.baselines.items()
             return "\n".join(

@@ -141,7 +141,8 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
 
 def _charts(run: Run, summary: RunSummary, view: ChartView, rule_file: int) -> dict[str, Any]:
     """The charts among the parts of `_draw`."""
-    total, scored = summary.total_steps, len(summary.curve)
+    total, best = summary.total_steps, summary.best
+    scored = len(summary.curve), str(best and best.metrics)  # the kept model is scored once more
     now = round(summary.latest) if view.across == "time" else 0  # its axis grows
     steps = (view, len(summary.train), summary.step, total, scored)
     stride = max(1, len(summary.train) // 60)  # small charts are not drawn at each of many steps

@@ -175,6 +175,13 @@ def test_a_page_that_watches_is_told_what_is_new(
     third, _ = live_updates.changes(store, run, marks(first | second))
     assert third["state"][1] == "finished"
     assert "Finished" in third["announced"][1]
+    scores = {"accuracy": 0.7, "f1": 0.8, "loss": 0.5}
+    run.append(events.Evaluated(step=8, epoch=1.0, metrics=scores, seconds=0.1, best=True))
+    fourth, _ = live_updates.changes(store, run, marks(first | second | third))
+    assert "F1 0.800" in fourth["scores"][1]
+    run.append(events.KeptModelScored(step=8, metrics=scores | {"f1": 0.81}))
+    fifth, _ = live_updates.changes(store, run, marks(first | second | third | fourth))
+    assert "F1 0.810" in fifth["scores"][1]  # one score in all places
 
 
 def test_every_phase_and_every_ending_has_a_lesson() -> None:
