@@ -44,6 +44,7 @@ def grave(page: Page, where: str) -> list[str]:
     """The violations axe reports on the page as it is now, rule, selector and markup of each, and
     what Tab does not reach."""
     page.wait_for_timeout(400)  # what was just drawn is tended to 150 ms later
+    expect(page.locator(".pending")).to_have_count(0)  # Gradio fades what it waits for
     if not page.evaluate("() => 'axe' in window"):
         page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
     result: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
