@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -313,29 +312,27 @@ def rank(
     return ranked
 
 
-def compare_answers(
-    run: Run | Path | str, file: Path | str, request: PredictionRequest | None = None
-) -> list[dict[str, Any]]:
-    """Compare a run's answers to a file with those in its further columns, such as another model's
-    or a person's.
+def predict(
+    run: Run | Path | str, file: Path | str, out: Path | str,
+    request: PredictionRequest | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Answer every row of a file.
 
     Args:
+        out: the file to write, of any format that can be read; it has the file's columns and the
+            answers.
         request: columns and reading of the file; guessed if None.
 
     Returns:
-        What `OtherAnswers.report` says of each column whose cells are answers: how far they agree,
-        and who is right if the file has labels.
+        the report that `python -m finetune predict` prints: `scores` if the file has labels, and
+            in `others` how far other columns with answers agree with the run's.
     """
     from finetune.inference import files  # which imports torch
 
     run, path = as_run(run), Path(file)
     request = request or PredictionRequest(run.id, path.name, "")
-    trained = run.state().columns
-    request = file_request.check_columns(request, path, trained, run.config().encoding)
-    with tempfile.TemporaryDirectory() as folder:
-        predicted, _ = files.predict_file(run, request, path, Path(folder) / "result.jsonl")
-    others: list[dict[str, Any]] = predicted.get("others", [])
-    return others
+    request = file_request.check_columns(request, path, run.state().columns, run.config())
+    return files.predict_file(run, request, path, Path(out))[0]
 
 
 def still_holds(

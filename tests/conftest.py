@@ -39,7 +39,7 @@ from finetune.jobs import workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
-from tests.support import quality, toy_runs, toys
+from tests.support import toy_runs, toys
 from tests.support.hub import TOKEN
 from tests.support.toy_runs import ToyRuns
 
@@ -52,11 +52,6 @@ def hub() -> Iterator[LoopbackHub]:
     HUB.add_user(TOKEN, "ada", orgs=("lovelace",))
     yield HUB
     HUB.reset()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if quality.is_wanted(config):
-        config.pluginmanager.register(quality.Quality())
 
 
 def pytest_xdist_auto_num_workers() -> int:

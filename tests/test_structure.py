@@ -1,5 +1,5 @@
 """The packages: they use each other's public modules only, and light modules do not load torch.
-`lint-imports` says beside the tests that imports point down."""
+`lint-imports` says that imports point down."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ def predict(words: list[str] | None = None) -> int:
     request = options.file_request(
         args, run, args.file, args.both_orders, args.threshold, args.calibrated
     )
-    trained = run.state().columns
-    request = check_columns(request, args.file, trained, run.config().encoding)
+    request = check_columns(request, args.file, run.state().columns, run.config())
     with tqdm(unit="row") as bar:
         report, _ = predict_file(
             run, request, args.file, args.out,

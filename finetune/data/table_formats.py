@@ -92,7 +92,9 @@ class ParquetTable(Table):
         self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
         self.columns = list(self.schema.names)
         for field in self.schema:
-            if pa.types.is_nested(field.type) and not _is_vector(field.type):
+            # Lists of fractions are no labels.
+            of_fractions = pa.types.is_floating(getattr(field.type, "value_type", pa.null()))
+            if pa.types.is_nested(field.type) and not of_fractions:
                 self.nested.append(field.name)
             if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
@@ -121,11 +123,6 @@ class ParquetTable(Table):
                 name=self.name,
                 error=error,
             ) from error
-
-
-def _is_vector(kind: pa.DataType) -> bool:
-    """True for lists of fractions, which are no labels."""
-    return hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type)
 
 
 def _values(array: pa.Array) -> list[Any]:

@@ -223,20 +223,12 @@ def _find_table(
 
 
 def _rows(workbook: CalamineWorkbook, sheet: str) -> Iterator[tuple[list[str], bool]]:
-    opened = workbook.get_sheet_by_name(sheet)
-    _check_size(opened, os.path.getsize(str(workbook.path)))
-    return ((_texts(cells), merged) for cells, merged in _cells(opened))
-
-
-def _check_size(sheet: CalamineSheet, size: int) -> None:
-    """Raise DataError if a sheet has more rows than its file of `size` bytes can hold, because one
-    is stored with a number of repeats, or too many columns."""
-    table.check_width(sheet.name, sheet.width)
-    if sheet.height > max(size, _FEW):
+    opened, size = workbook.get_sheet_by_name(sheet), os.path.getsize(str(workbook.path))
+    table.check_width(sheet, opened.width)
+    if opened.height > max(size, _FEW):  # one row is stored with a number of repeats
         raise DataError(
             "The sheet {sheet!r} has {rows:,} rows in a file of {size:,} bytes: rows are repeated.",
             "Delete the repeated rows, or save it as CSV.",
-            sheet=sheet.name,
-            rows=sheet.height,
-            size=size,
-        )
+            sheet=sheet, rows=opened.height, size=size,
+        )  # fmt: skip
+    return ((_texts(cells), merged) for cells, merged in _cells(opened))

@@ -390,7 +390,7 @@ def monitor_file(
 
     def checked(file: Path) -> PredictionRequest:
         asked = replace(request, file=file.name)
-        return file_request.check_columns(asked, file, run.state().columns, run.config().encoding)
+        return file_request.check_columns(asked, file, run.state().columns, run.config())
 
     counts, scorer = read_counts(path), files.WindowScorer(run)
     monitor, labelled = Monitor(run, scorer, request.options), None

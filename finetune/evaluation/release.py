@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -144,8 +145,7 @@ def compare_on_file(
     summary = new.state()
     assert summary.prepared is not None, "it was just checked"
     target = summary.prepared.target
-    if not (request.sentence1 and request.label):
-        request = golden_request(new, path, request)
+    request = golden_request(new, path, request)
     labelled = files.read_labelled(path, request, target)
     empty = replace(empty, golden=uploads.contents_hash(path, request.file))
     if not len(labelled.numbers):
@@ -153,21 +153,17 @@ def compare_on_file(
             "No row of {file} has a label that {run} knows.", file=request.file, run=empty.new
         )
         return replace(empty, reasons=[reason])
-    first = _first_of_each(labelled.sentences)
+    pairs = [*zip(*labelled.sentences, strict=True)]
+    first = sorted({pair: row for row, pair in reversed([*enumerate(pairs)])}.values())
     sentences = [[texts[row] for row in first] for texts in labelled.sentences]
     rows = Rows(target, labelled.truth[first], labelled.numbers[first], sentences)
-    remarks = [*empty.remarks]
-    if labelled.unlabelled:
-        remarks.append(
-            _("Rows without a known label, which are left out: {n:,}.", n=labelled.unlabelled)
-        )
-    if labelled.incomplete:
-        remarks.append(
-            _("Rows without a sentence, which are left out: {n:,}.", n=labelled.incomplete)
-        )
-    if repeated := len(labelled.numbers) - len(first):
-        remarks.append(_("Rows that repeat another, which count once: {n:,}.", n=repeated))
-    empty = replace(empty, remarks=remarks)
+    counts = labelled.unlabelled, labelled.incomplete, len(labelled.numbers) - len(first)
+    remarks = [
+        _("Rows without a known label, which are left out: {n:,}.", n=counts[0]),
+        _("Rows without a sentence, which are left out: {n:,}.", n=counts[1]),
+        _("Rows that repeat another, which count once: {n:,}.", n=counts[2]),
+    ]
+    empty = replace(empty, remarks=[*empty.remarks, *compress(remarks, counts)])
     hashes = pair_index.pair_hashes(sentences[0], sentences[1] if len(sentences) > 1 else None)
     for run in (run for run in (new, old) if isinstance(run, Run)):
         reasons, remarks = seen_rows(run, hashes, rows.numbers)
@@ -181,27 +177,18 @@ def compare_on_file(
     return gate.judge(empty, rows, ours, theirs, metrics)
 
 
-def _first_of_each(sentences: Sequence[Sequence[str]]) -> list[int]:
-    """Return the first row of each pair that occurs, of columns of sentences."""
-    first: dict[tuple[str, ...], int] = {}
-    for row, texts in enumerate(zip(*sentences, strict=True)):
-        first.setdefault(texts, row)
-    return [*first.values()]
-
-
 def golden_request(new: Run, path: Path, request: PredictionRequest) -> PredictionRequest:
     """Fill in the columns of a golden file that a request leaves open, by those that a run was
     trained on. Raises a DataError if one is in doubt or there are no labels."""
     trained = new.state().columns
-    request = file_request.check_columns(request, path, trained, new.config().encoding)
+    request = file_request.check_columns(request, path, trained, new.config())
     if request.label:
         return request
     raise DataError(
         "{file} has no column of labels.",
         "Choose it, or call it as it was called in training: {label}.",
-        file=request.file,
-        label=trained.label,
-    )
+        file=request.file, label=trained.label,
+    )  # fmt: skip
 
 
 def seen_rows(run: Run, hashes: Integers, numbers: Integers) -> tuple[list[str], list[str]]:

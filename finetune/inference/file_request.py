@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from finetune import messages
+from finetune.config import RunConfig
 from finetune.data import columns as column_names
 from finetune.data.table import ReadOptions
 from finetune.environment import child_process
@@ -33,6 +34,7 @@ class PredictionRequest:
     calibrated: bool = False
     ending: str = field(default="", kw_only=True)  # of the result; empty for the file's own
     status: str = field(default="", kw_only=True)  # the column that says which labels count
+    label_map: str = field(default="", kw_only=True)  # `RunConfig.label_map` of the run
     # The fields of `ReadOptions`.
     sheet: str = field(default="", kw_only=True)
     delimiter: str = field(default="", kw_only=True)
@@ -71,14 +73,15 @@ def file_columns(
 
 
 def check_columns(
-    request: PredictionRequest, path: Path, trained: ColumnNames, encoding: str = ""
+    request: PredictionRequest, path: Path, trained: ColumnNames, config: RunConfig | None = None
 ) -> PredictionRequest:
-    """Fill in the columns that a request leaves open, by those that the model was trained on.
-    `encoding` is that of the training files, used if the file's is in doubt. DataError if the file
-    lacks a column, or no column matches a sentence."""
+    """Fill in what a request leaves open, by what the model was trained on: the columns, and with
+    its configuration the changed labels and, if the file's is in doubt, the encoding. DataError if
+    the file lacks a column, or no column matches a sentence."""
+    config = config or RunConfig()
     found = file_columns(path, request.file, trained, request.reading)
-    if found.doubt and encoding:
-        request = replace(request, encoding=encoding)
+    if found.doubt and config.encoding:
+        request = replace(request, encoding=config.encoding)
         found = file_columns(path, request.file, trained, request.reading)
     if found.doubt:
         raise DataError(found.doubt)
@@ -108,4 +111,7 @@ def check_columns(
             columns=columns,
         )
     status = trained.status if label and trained.status in usable else ""
-    return replace(request, sentence1=first, sentence2=second, label=label, status=status)
+    return replace(
+        request, sentence1=first, sentence2=second, label=label, status=status,
+        label_map=config.label_map,
+    )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
+from finetune.config import RunConfig
 from finetune.data import checkpoints, review, table_formats
 from finetune.data.columns import parts_of
 from finetune.data.table import Table, is_filled, to_plain_value
@@ -383,7 +384,8 @@ def _read_labels(
             for cell, record in zip(cells, records, strict=True)
         ]
         cells, left_out = [cell for cell, _ in judged], [why for _, why in judged]
-    truth, known = task_of(target).parse(cells, target)
+    changes = RunConfig(label_map=request.label_map).changed_labels
+    truth, known = task_of(target).parse(cells, target, changes)
     return truth, known & [not why for why in left_out]
 
 

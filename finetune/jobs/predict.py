@@ -152,17 +152,13 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     """Predict a copy of a file."""
     run = store.get(request.run)
     if request.ending not in ("", *SUFFIXES):
-        formats = ", ".join(SUFFIXES)
         raise DataError(
-            "The result cannot be {ending}.",
-            "Choose one of {formats}.",
-            ending=request.ending,
-            formats=formats,
-        )
+            "The result cannot be {ending}.", "Choose one of {formats}.",
+            ending=request.ending, formats=", ".join(SUFFIXES),
+        )  # fmt: skip
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
-    trained = run.state().columns
-    request = check_columns(request, path, trained, run.config().encoding)
+    request = check_columns(request, path, run.state().columns, run.config())
 
     def admit() -> None:
         """Remove the visitor's oldest files until this one fits."""

@@ -194,7 +194,12 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     at_work = summary.status == "running" and not run.stop_requested()
     if at_work and max(scores, default=PARTS) < PARTS and writable.should_prune():
         writable.set_user_attr(Noted.PRUNED, True)
-        _prune(store, run, study.settings.keep_pruned)
+        reason = _(
+            "Pruned by the search: it was among the worst quarter of the trials at this point."
+        )
+        with contextlib.suppress(JobError):  # it has just ended on its own
+            discard = not study.settings.keep_pruned
+            service.stop_run(store, run, discard=discard, reason=reason)
     return True
 
 
@@ -217,13 +222,6 @@ def parts(summary: RunSummary, metric: str) -> dict[int, float]:
     total = summary.total_steps or 1
     scored = [scored for scored in summary.validation if metric in scored.metrics]
     return {max(1, PARTS * one.step // total): one.metrics[metric] for one in scored}
-
-
-def _prune(store: RunStore, run: Run, keep: bool) -> None:
-    """End a trial that is behind the others."""
-    reason = _("Pruned by the search: it was among the worst quarter of the trials at this point.")
-    with contextlib.suppress(JobError):  # it has just ended on its own
-        service.stop_run(store, run, discard=not keep, reason=reason)
 
 
 def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:

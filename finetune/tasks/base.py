@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ MULTI_LABEL = "multi_label_classification"
 CUT_SCORES = "cut_scores"  # names how a column is read; what is learned is a single label
 MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
+NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 # What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,
 # of shape (rows, labels).
 Targets = NDArray[Any]
@@ -308,8 +310,13 @@ class Task(Protocol):
         """Return the answers of which a person can choose one; empty if it is no such choice."""
         return []
 
-    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+    def parse(
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+    ) -> tuple[Targets, NDArray[np.bool_]]:
         """Read the cells of any file as targets, however they are spelled.
+
+        Args:
+            changes: `RunConfig.changed_labels` of the run, label -> new name; "" leaves rows out.
 
         Returns:
             The targets, shape (rows, ...), and a mask of the cells that could be read, shape

@@ -199,6 +199,11 @@ def changeable(name: str) -> str:
     return "".join(filter(str.isprintable, name))
 
 
+def changed(label: str, changes: Mapping[str, str]) -> str:
+    """Return the name of a label after `changes`; empty if its rows are left out."""
+    return changes.get(changeable(clean_label(label)), label) if changes else label
+
+
 def label_map(changed: Mapping[str, str]) -> str:
     """Write changes of labels as `RunConfig.label_map`."""
     return shlex.join(f"{old}={new}" for old, new in changed.items())

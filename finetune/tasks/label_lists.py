@@ -224,8 +224,13 @@ def are_lists(sample: Sequence[Any]) -> bool:
     return cells.find_separator(texts) != ""
 
 
-def parse(sample: Sequence[Any], names: Sequence[str]) -> tuple[Targets, NDArray[np.bool_]]:
+def parse(
+    sample: Sequence[Any], names: Sequence[str], changes: Mapping[str, str]
+) -> tuple[Targets, NDArray[np.bool_]]:
     """Read cells of another file as labels with these names.
+
+    Args:
+        changes: label -> new name; "" for none.
 
     Returns:
         1 for each label of a row and 0 for the others, shape (rows, labels), and a mask of the rows
@@ -244,7 +249,8 @@ def parse(sample: Sequence[Any], names: Sequence[str]) -> tuple[Targets, NDArray
         for separator in ("", *MARKS, guessed):
             labels = _labels(said[text], marked, separator)
             if labels is not None and not _has_minus(said[text], marked):
-                found = [place.get(classes.class_key(label), -1) for label in labels]
+                renamed = [classes.changed(label, changes) for label in labels]
+                found = [place.get(classes.class_key(label), -1) for label in renamed if label]
             if min(found, default=0) >= 0:
                 break
         targets[row, [label for label in found if label >= 0]] = 1

@@ -28,6 +28,7 @@ from finetune.tasks.base import (
     LEFT_OUT,
     MISSING_LABEL,
     MULTI_LABEL,
+    NO_CHANGES,
     Answers,
     DecisionRule,
     Findings,
@@ -130,8 +131,10 @@ class MultiLabel(Task):
         """A row without labels is an empty text."""
         return [between.join(target.names[at] for at in np.flatnonzero(row)) for row in values]
 
-    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
-        return label_lists.parse(cells, target.names)
+    def parse(
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+    ) -> tuple[Targets, NDArray[np.bool_]]:
+        return label_lists.parse(cells, target.names, changes)
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
         counts = (int(rows) for rows in values.sum(axis=0, dtype=np.int64))

@@ -24,6 +24,7 @@ from finetune.tasks import class_findings, score_findings, scores
 from finetune.tasks.base import (
     LEFT_OUT,
     MISSING_LABEL,
+    NO_CHANGES,
     REGRESSION,
     Answers,
     DecisionRule,
@@ -146,7 +147,9 @@ class Regression(Task):
     def spell(self, values: Targets, target: Target, between: str = "") -> list[str]:
         return [scores.spell(value) for value in values]
 
-    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+    def parse(
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+    ) -> tuple[Targets, NDArray[np.bool_]]:
         """A number that can be read in two ways is read as those that were trained on, and -1 is no
         score if these begin at 0 or above."""
         values = [to_number(read_value(cell), target.decimal) for cell in cells]

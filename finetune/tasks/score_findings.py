@@ -23,18 +23,16 @@ _CHANCE = 0.001
 
 def blocks(labels: LabelledRows) -> Findings:
     """The finding that makes training impossible, if there is one."""
-    none = no_numbers(labels) or class_findings.no_rows(labels, "train")
-    return none or _constant(labels) or class_findings.no_rows(labels, "validation")
-
-
-def _constant(labels: LabelledRows) -> Findings:
+    if none := no_numbers(labels) or class_findings.no_rows(labels, "train"):
+        return none
     train = labels.of("train")
-    text = _(
-        "All {count:,} training rows have one score, {score}.",
-        count=len(train),
-        score=scores.spell(train[0]),
-    )
-    return class_findings.impossible(text, "constant") if train.min() == train.max() else []
+    if train.min() == train.max():
+        text = _(
+            "All {count:,} training rows have one score, {score}.",
+            count=len(train), score=scores.spell(train[0]),
+        )  # fmt: skip
+        return class_findings.impossible(text, "constant")
+    return class_findings.no_rows(labels, "validation")
 
 
 def no_numbers(labels: LabelledRows) -> Findings:

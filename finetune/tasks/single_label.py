@@ -24,6 +24,7 @@ from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, classes, score_findings, scores
 from finetune.tasks.base import (
+    NO_CHANGES,
     SINGLE_LABEL,
     Answers,
     DecisionRule,
@@ -156,7 +157,9 @@ class SingleLabel(Task):
     def choices(self, target: Target) -> list[str]:
         return [*target.names]
 
-    def parse(self, cells: Sequence[Any], target: Target) -> tuple[Targets, NDArray[np.bool_]]:
+    def parse(
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+    ) -> tuple[Targets, NDArray[np.bool_]]:
         """A class may be named by its number, unless a class is called by a number. A number is on
         one side of the cut, if the classes are."""
         index_of = {classes.class_key(name): index for index, name in enumerate(target.names)}
@@ -166,7 +169,13 @@ class SingleLabel(Task):
         if cut is None and not any(re.fullmatch(r"-?\d+", name) for name in target.names):
             index_of |= {str(index): index for index in range(target.size)}
         texts = [label_text(read_value(cell)) for cell in cells]
-        found = [index_of.get(text, index_of.get(classes.class_key(text), -1)) for text in texts]
+        names = [classes.changed(text, changes) for text in texts]
+        found = [
+            index_of.get(name, index_of.get(classes.class_key(name), -1))
+            if name or not text
+            else -1
+            for text, name in zip(texts, names, strict=True)
+        ]
         if cut is not None:
             numbers = [to_number(text, target.decimal) for text in texts]
             found = [

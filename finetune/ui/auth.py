@@ -104,7 +104,9 @@ def _proven_owner(store: RunStore, headers: Any, scope: Scope) -> str:
     """The owner that a program's header proves, or else a browser's cookie; empty if neither
     does."""
     issued = identities(store)
-    return issued.owner(headers.get(HEADER, "")) or issued.owner(_cookie(headers, scope))
+    cookies = cookie_parser(headers.get("cookie", ""))
+    cookie = cookies.get(SECURE_COOKIE if _is_secure(scope) else COOKIE, "")
+    return issued.owner(headers.get(HEADER, "")) or issued.owner(cookie)
 
 
 def identities(store: RunStore) -> Identities:
@@ -114,11 +116,6 @@ def identities(store: RunStore) -> Identities:
 
 def _is_secure(scope: Scope) -> bool:
     return bool(os.environ.get("SPACE_ID")) or scope.get("scheme") == "https"
-
-
-def _cookie(headers: Any, scope: Scope) -> str:
-    name = SECURE_COOKIE if _is_secure(scope) else COOKIE
-    return cookie_parser(headers.get("cookie", "")).get(name, "")
 
 
 class VisitorCookie:

@@ -105,5 +105,5 @@ def test_a_files_other_answers_are_in_its_report(
     ]
     file = tmp_path / "x.csv"
     write_csv(file, [(*monitored.HEAD, "gpt"), *pairs])
-    (other,) = finetune.compare_answers(run, file)
+    (other,) = finetune.predict(run, file, tmp_path / "answers.csv")["others"]
     assert (other["column"], other["rows"], other["labelled"]) == ("gpt", 40, 40)

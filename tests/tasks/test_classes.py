@@ -11,10 +11,10 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport
 from finetune.errors import ConfigError, DataError
-from finetune.tasks.classes import (
-    is_positive_plain,
-    positive_class,
-)
+from finetune.tasks.base import MULTI_LABEL, Target
+from finetune.tasks.classes import is_positive_plain, positive_class
+from finetune.tasks.multi_label import MultiLabel
+from finetune.tasks.single_label import SingleLabel
 from tests.support.uploads import upload
 
 
@@ -86,3 +86,13 @@ def test_a_class_of_validation_only_is_asked_about(tmp_path: Path) -> None:
     assert report.blocked[0].rows == {"validation": [122]}
     report = check(tmp_path, SPAM, validation=[*SPAM, "eggs"], rare_classes="leave_out")
     assert [split.rows for split in report.splits] == [120, 120]
+
+
+def test_labels_of_another_file_are_changed_as_in_training() -> None:
+    changes = {"maybe": "yes", "junk": ""}
+    cells = ["yes", "NO ", "maybe", "junk", ""]
+    targets, known = SingleLabel().parse(cells, Target(("no", "yes")), changes)
+    assert (targets[:3].tolist(), known.tolist()) == ([1, 0, 1], [True, True, True, False, False])
+    both = Target(("no", "yes"), task=MULTI_LABEL)
+    targets, known = MultiLabel().parse(["maybe;no", "junk", "other"], both, changes)
+    assert (targets.tolist(), known.tolist()) == ([[1, 1], [0, 0], [0, 0]], [True, True, False])

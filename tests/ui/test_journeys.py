@@ -507,7 +507,8 @@ def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, visi
     page.goto(f"{app.url}?tab=runs&run={run.id}")
     page.locator("#run-resume").click()
     asked = page.locator("#resume-asked")
-    expect(asked).to_contain_text(re.compile(r"t4-small, \$0\.40 an hour.*at most \$0\.20", re.DOTALL))
+    price = re.compile(r"t4-small, \$0\.40 an hour.*at most \$0\.20", re.DOTALL)
+    expect(asked).to_contain_text(price)
     page.locator("#resume-leave").click()
     expect(asked).to_be_hidden()
     assert run.state().status == "stopped"

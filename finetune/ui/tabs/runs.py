@@ -284,7 +284,13 @@ class RunsTab(Panel):
         self, store: RunStore, oauth: gr.OAuthToken | None, view: View, words: str, asked: str
     ) -> Updates:
         """Delete the runs or the search in question, whatever is open by now."""
-        self._delete(_visible(store, view), asked, oauth)
+        shown = _visible(store, view)
+        if study := _search(shown, asked):
+            token = _token(shown, results.all_runs(shown, study), oauth)
+            results.delete_search(shown, study, token)
+        else:
+            for run in [shown.get(run_id) for run_id in asked.split() or [asked]]:
+                service.delete_run(shown, run, _token(shown, [run], oauth))
         left = {name: "" for name in ("opened", "search") if view[name] in asked.split()}
         return self._change_view(store, view | left, words)
 
@@ -304,15 +310,6 @@ class RunsTab(Panel):
         notes = dict.fromkeys(filter(None, kept))
         question = macro("run_details.html", "question")(name, len(runs), notes)
         return {self.deletion: gr.update(visible=True), self.question: question, self.asked: asked}
-
-    def _delete(self, store: RunStore, asked: str, oauth: gr.OAuthToken | None) -> None:
-        """Delete what was asked about, whatever is open by now."""
-        if study := _search(store, asked):
-            runs = results.all_runs(store, study)
-            results.delete_search(store, study, _token(store, runs, oauth))
-            return
-        for run in [store.get(run_id) for run_id in asked.split() or [asked]]:
-            service.delete_run(store, run, _token(store, [run], oauth))
 
     @handler()
     def on_clone(self, store: RunStore, view: View) -> Updates:
