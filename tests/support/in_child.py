@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
-import finetune.data.table_formats  # noqa: F401 - as a child does that reads a table
+from finetune.data import table_formats
 from finetune.errors import DataError
 
 
@@ -32,3 +33,11 @@ def hungry() -> int:
 
 def crashes() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def parsed(path: str) -> tuple[int, list[str]]:
+    """How many rows of a file could be read, and why others could not."""
+    problems: list[str] = []
+    table = table_formats.open_table(Path(path))
+    rows = sum(1 for _ in table.rows(lambda line, reason: problems.append(reason)))
+    return rows, problems
