@@ -162,17 +162,6 @@ def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twic
     assert len(hub.jobs.all) == 1
 
 
-@pytest.fixture
-def sleeping(store: RunStore, sleeping_job: EngineSpec) -> tuple[Run, EngineSpec, Engine]:
-    """A run whose job sleeps, its engine spec and its engine."""
-    run = store.create(RunConfig())
-    spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
-    run.append(events.PhaseStarted(phase=events.Phase.SUBMIT))
-    engine = registry.open_engine(spec)
-    name = engine.submit(run, spec)
-    return run, write_spec(run, read_spec(run).model_copy(update={"job": name})), engine
-
-
 def test_a_job_that_is_denied_is_found_by_its_label(
     hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
 ) -> None:

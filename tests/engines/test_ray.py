@@ -101,84 +101,72 @@ def same_weights(first: Run, second: Run) -> bool:
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
+def resumes(run: Run) -> list[int]:
+    """The steps that it went on from."""
+    return [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
+
+
+def steps(run: Run) -> list[int]:
+    return [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
+
+
 @pytest.mark.long
 @needs_ray
-def test_two_nodes_train_what_two_processes_here_do_though_they_were_stopped(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run
+def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_are_killed(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run, cluster: Nodes
 ) -> None:
     run = start(config)
     until(trains(run, 25))
-    ranks = rank_processes(run)
-    assert len({node_of(process) for process in ranks.values()}) == 2
+    assert len({node_of(process) for process in rank_processes(run).values()}) == 2
     service.stop_run(store, run)
     assert ended(store, run) == "stopped", run.log_tail()
     assert run.has_model()
     assert 25 <= run.checkpoint_step() < 400
     until(lambda: not run.is_alive())
     service.resume_run(store, run)
+    until(lambda: len(resumes(run)) == 1)
+    for number, rank in enumerate(("0", "1"), 2):
+        begun = resumes(run)[-1]
+        until(trains(run, begun + 45))
+        former = rank_processes(run)
+        cluster.add()
+        cluster.kill(node_of(former[rank]))
+        until(lambda: len(resumes(run)) == number)  # noqa: B023
+        assert resumes(run)[-1] >= begun + 20
+        assert not any(process.is_running() for process in former.values())
     assert ended(store, run) == "finished", run.log_tail()
     assert same_weights(run, here)
+    assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
     summary = run.state()
     assert summary.started is not None
     assert summary.started.processes == 2
     until(lambda: not run.is_alive())
     assert "finished 400 steps" in run.log_tail()
-    assert (read_spec(run).attempt, read_spec(run).job) == (2, "")
+    assert (read_spec(run).attempt, read_spec(run).job) == (4, "")
 
 
 @pytest.mark.long
 @needs_ray
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_it_goes_on_elsewhere_when_a_node_is_killed(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run, cluster: Nodes,
-    rank: str,
-) -> None:  # fmt: skip
-    cluster.add()
-    run = start(config)
-    until(trains(run, 50))
-    former = rank_processes(run)
-    cluster.kill(node_of(former[rank]))
-    assert ended(store, run) == "finished", run.log_tail()
-    assert same_weights(run, here)
-    assert read_spec(run).attempt == 2
-    resumed = [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
-    assert resumed
-    assert min(resumed) >= 40
-    assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
-    assert not any(process.is_running() for process in former.values())
-
-
-@pytest.mark.long
-@needs_ray
-def test_it_goes_on_when_its_process_is_told_to_end(
-    store: RunStore, start: Callable[..., Run], config: RunConfig
-) -> None:
-    """As a machine's processes are that is taken away."""
-    run = start(config.changed(num_processes=1, max_steps=400), nodes=1)
-    until(trains(run, 25))
-    rank_processes(run)["0"].terminate()
-    assert ended(store, run) == "finished", run.log_tail()
-    assert read_spec(run).attempt == 2
-    steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
-    assert steps == list(range(1, 401))  # it has written a checkpoint, and none is done again
-
-
-@pytest.mark.long
-@needs_ray
-def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
+def test_told_to_end_cut_off_or_alone_it_goes_on_and_writes_no_step_twice(
     store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
 ) -> None:
-    alone = config.changed(num_processes=1, max_steps=600)
-    run = start(alone, nodes=1)
+    run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
+    until(trains(run, 25))
+    rank_processes(run)["0"].terminate()  # as on a machine that is taken away
+    until(lambda: bool(resumes(run)))
     until(trains(run, 50))
+    taken = steps(run)
+    assert taken == list(range(1, len(taken) + 1))  # it has written a checkpoint
+    # Its node is cut off, and comes back: what it does then is written nowhere.
     (process,) = rank_processes(run).values()
     raylet = psutil.Process(node_of(process))
     frozen = [raylet, *raylet.children(recursive=True)]
     for member in frozen:
         member.suspend()
     try:
-        until(lambda: read_spec(run).attempt == 2)
+        until(lambda: read_spec(run).attempt == 3)
         until(lambda: len(rank_processes(run)) == 1 and rank_processes(run)["0"] != process)
+        workers.kill_worker(run)  # it ends while nobody is here
     finally:
         process.resume()  # it finds its parent alive, and trains on
         until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
@@ -187,16 +175,24 @@ def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
                 member.kill()
         cluster.kill(raylet.pid)
         cluster.add()
-    assert ended(store, run) == "finished", run.log_tail()
-    steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
-    assert sum(first >= second for first, second in itertools.pairwise(steps)) <= 1
+    until(lambda: run.state().status == "finished")
+    until(lambda: not rank_processes(run))
+    assert read_spec(run).job
+    taken, count = steps(run), len(run.tail()[0])
+    assert sum(first >= second for first, second in itertools.pairwise(taken)) <= 1
+    Queue(store.root).add(run.id)  # as an app does that starts
+    scheduler.dispatch_queue(store)
+    until(lambda: not read_spec(run).job)
+    assert ended(store, run) == "finished"
+    assert len(run.tail()[0]) == count
 
 
 @pytest.mark.long
 @needs_ray
-def test_one_waits_for_another_and_can_be_stopped_or_deleted(
-    store: RunStore, start: Callable[..., Run], config: RunConfig
-) -> None:
+def test_one_waits_for_another_and_can_be_stopped_or_deleted_and_a_shared_apps_run_trains(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     first = start(config.changed(max_steps=100_000))
     until(trains(first))
     second = start(config.changed(max_steps=20))
@@ -208,7 +204,14 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted(
     assert len(ranks) == 2
     service.delete_run(store, first)
     until(lambda: not any(process.is_running() for process in ranks.values()))
-    third = start(config.changed(max_steps=20))
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    small = RunConfig(max_steps=4, max_length=16, max_train_samples=64, max_eval_samples=16)
+    third = start(small, nodes=1)
+    until(lambda: bool(rank_processes(third)))
+    variables = rank_processes(third)["0"].environ()
+    assert variables["FINETUNE_VISITORS"] == variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
+    assert variables["HF_TOKEN"] == ""
     assert ended(store, third) == "finished", third.log_tail()
 
 
@@ -354,38 +357,3 @@ def test_the_command_carries_an_attempt_out_here_or_ends(
         assert done.returncode == base.LOST
         assert "a later attempt has this run" in done.stdout
         assert second_attempt.tail()[0] == []
-
-
-@pytest.mark.long
-@needs_ray
-def test_a_shared_apps_run_trains_on_the_cluster(
-    store: RunStore, start: Callable[..., Run], cluster: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    config = RunConfig(max_steps=4, max_length=16, max_train_samples=64, max_eval_samples=16)
-    run = start(config, nodes=1)
-    until(lambda: bool(rank_processes(run)))
-    variables = rank_processes(run)["0"].environ()
-    assert variables["FINETUNE_VISITORS"] == variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
-    assert variables["HF_TOKEN"] == ""
-    assert ended(store, run) == "finished", run.log_tail()
-
-
-@pytest.mark.long
-@needs_ray
-def test_one_that_ended_while_nobody_was_here_has_ended(
-    store: RunStore, start: Callable[..., Run], config: RunConfig
-) -> None:
-    run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
-    until(trains(run))
-    workers.kill_worker(run)
-    until(lambda: run.state().status == "finished")
-    until(lambda: not rank_processes(run))
-    assert read_spec(run).job
-    count = len(run.tail()[0])
-    Queue(store.root).add(run.id)  # as an app does that starts
-    scheduler.dispatch_queue(store)
-    until(lambda: not read_spec(run).job)
-    assert ended(store, run) == "finished"
-    assert len(run.tail()[0]) == count
