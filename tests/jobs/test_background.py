@@ -20,7 +20,8 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import checks, hub_access
 from finetune.errors import Cancelled, DataError, JobError, PublishError, StoreError
-from finetune.hub import publish, push_plan
+from finetune.evaluation import quantization
+from finetune.hub import onnx, publish, push_plan
 from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
@@ -181,6 +182,8 @@ def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
     assert state.error
     (run.best / "model.safetensors").write_bytes(whole)
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: ExportJob(job.folder).carry_out())
+    monkeypatch.setattr(onnx, "export_onnx", lambda best, file: file.touch())
+    monkeypatch.setattr(quantization, "quantize_model", lambda *values: None)
     ExportJob.of(run).start(store)
     zipped = b"".join(ExportJob.of(run).zipped())
     names = zipfile.ZipFile(io.BytesIO(zipped)).namelist()

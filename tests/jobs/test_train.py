@@ -27,14 +27,12 @@ from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.evaluation import corrections, report
 from finetune.hub import downloads, model_card
-from finetune.jobs import scheduler, service, webhook, worker, workers
+from finetune.jobs import service, webhook, worker, workers
 from finetune.jobs.scheduler import Scheduler
 from finetune.runs import events, pair_index
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
 from tests.support import stand_in, toys
 from tests.support.hub import SIGNED, LoopbackHub
 from tests.support.running import ROOT, command, losses
@@ -196,36 +194,6 @@ def test_a_terminal_cross_validates_and_its_last_model_is_known_by_it(
     )
     assert len(before ^ after) == 2
     assert len({row[:2] for row in before ^ after}) == 1
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_stopped_fold_is_resumed_and_then_the_run_on_all_rows(
-    store: RunStore, toy_checkpoint: Path, files: dict[str, Path]
-) -> None:
-    config = RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=48,
-        num_train_epochs=1, folds=2,
-    )  # fmt: skip
-    whole = service.start_run(store, config)
-    second = next(run for run in store.runs() if run.config().fold == 2)
-    service.stop_run(store, second)
-    assert "have not finished: 2" in _ended(store, whole).error
-    service.resume_run(store, second)
-    service.resume_run(store, whole)
-    assert _ended(store, whole).status == "finished"
-    assert report.evaluate_run(whole, whole.state()).analysis.folds == 2
-
-
-def _ended(store: RunStore, run: Run) -> RunSummary:
-    """Wait for a run's end; no app is here to start what waits."""
-
-    def ended() -> bool:
-        scheduler.dispatch_queue(store)
-        return run.id not in Queue(store.root).waiting() and run.state().status in ENDED
-
-    until(ended)
-    return run.state()
 
 
 @pytest.fixture
