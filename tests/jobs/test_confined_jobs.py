@@ -247,7 +247,7 @@ def test_what_parses_an_upload_reads_that_alone(
 
 @pytest.mark.long
 @needs_landlock
-@pytest.mark.parametrize(("processes", "abi"), [(1, 99), (2, 99), (1, 1)])
+@pytest.mark.parametrize(("processes", "abi"), [(2, 99), (1, 1)])
 def test_every_kind_of_job_does_its_work_confined(
     ada: RunStore, tmp_path: Path, hub: LoopbackHub, toy_checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch, processes: int, abi: int,

@@ -11,7 +11,6 @@ import threading
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +26,7 @@ from finetune.jobs import probe, service, workers
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.export import ExportJob
 from finetune.jobs.push import PushJob
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
@@ -39,8 +36,7 @@ from tests.support import toys
 from tests.support.browser import App
 from tests.support.engines import steps, weights
 from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.kills import Kills
-from tests.support.scheduling import STEPS
+from tests.support.kills import Kills, check_ended, go_on
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -58,51 +54,6 @@ def kills(store: RunStore, processes: list[psutil.Process]) -> Iterator[Kills]:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that this process starts train nothing, as those of `scheduling`."""
     monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
-
-
-def go_on(store: RunStore) -> bool:
-    """Resume what was interrupted; whether runs are left to be finished."""
-    for run in store.runs():
-        if run.state().status == "interrupted":
-            service.resume_run(store, run)
-    return any(run.state().status != "finished" for run in store.runs())
-
-
-def check_order(run: Run) -> None:
-    """See that a run's steps were taken one after the other, by one worker at a time."""
-    taken = 0
-    for event in run.tail()[0]:
-        if isinstance(event, events.Started | events.Resumed):
-            taken = -1  # it goes on from a checkpoint, or from its beginning
-        if isinstance(event, events.Stepped):
-            assert taken in (-1, event.step - 1), run
-            taken = event.step
-
-
-def check_ended(store: RunStore, run: Run, total: int) -> None:
-    """See that a run has ended once, with every step once as the page shows them."""
-    summary = run.state()
-    assert summary.status == "finished"
-    assert [point.step for point in summary.train] == list(range(1, total + 1)), run
-    scored = [one.step for one in summary.validation]
-    assert all(first < second for first, second in pairwise(scored))
-    assert sum(isinstance(event, events.Finished) for event in run.tail()[0]) == 1
-    check_order(run)
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_runs_that_an_app_takes_in_are_each_carried_out_once(store: RunStore, kills: Kills) -> None:
-    for number in range(10):
-        app = kills.start("scheduling", "24")
-        kills.at_random(app, 1.5, with_workers=number % 3 == 0)
-        assert len(kills.workers()) <= 1
-        go_on(store)
-    app = kills.start("scheduling", "24")
-    until(lambda: len(store.runs()) == 24 and not go_on(store))
-    until(lambda: kills.workers(app) == [])
-    for run in store.runs():
-        check_ended(store, run, STEPS)
-    assert list(store.root.glob(".queue/*-*")) == []
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -136,7 +87,7 @@ def test_a_search_has_every_trial_once(store: RunStore, kills: Kills, program: s
     for row, trial in zip(rows, trials, strict=True):
         if row.state == "finished":
             run = store.get(row.run_id)
-            check_ended(store, run, 60)
+            check_ended(run, 60)
             assert run.metrics["f1"] == trial.value
             assert run.config().learning_rate == trial.params["learning_rate"]
     best = results.best_trial(rows)
@@ -315,7 +266,7 @@ def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
     until(lambda: again.state().status == "finished")
     app.kill()
     for run, other in zip(killed, store.runs()[:3], strict=True):
-        check_ended(store, run, 24)
+        check_ended(run, 24)
         assert run.config().fold == other.config().fold
         assert weights(run) == weights(other)
         assert dict(steps(run)) == dict(steps(other))

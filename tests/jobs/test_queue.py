@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,7 +31,8 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import run_view
 from tests.support import stand_in as stand_in_workers
-from tests.support.kills import Kills
+from tests.support.kills import Kills, check_ended, go_on
+from tests.support.scheduling import STEPS
 from tests.support.stand_in import HOLD, write
 from tests.support.waiting import until
 
@@ -324,49 +323,28 @@ def test_of_two_apps_each_run_is_started_once(
         assert sum(isinstance(event, events.Started) for event in run.tail()[0]) == 1
 
 
+@pytest.mark.parametrize("number", [4, pytest.param(10, marks=pytest.mark.long)])
 def test_kills_lose_nothing_and_leave_nobody(
-    stand_in: RunStore, processes: list[psutil.Process]
+    stand_in: RunStore, processes: list[psutil.Process], number: int
 ) -> None:
-    """Apps and workers die at random moments; every run ends with every step taken in order."""
-    draw, total, steps = random.Random(5), 6, 100
-    runs: list[Run] = []
-
-    def add_run() -> None:
-        runs.append(stand_in.create(brief(steps)))
-        Queue(stand_in.root).add(runs[-1].id)
-
-    def resume_interrupted() -> bool:
-        """Whether runs are left to be finished."""
-        for run in runs:
-            if status(run) == "interrupted":
-                service.resume_run(stand_in, run)
-        return not all(status(run) == "finished" for run in runs)
-
-    app = start_app(stand_in, processes)
-    add_run()
-    kills = {"app": 0, "worker": 0}
-    while sum(kills.values()) < total or min(kills.values()) < total // 6:
-        time.sleep(draw.random() * 0.6)
-        alive = [worker for run in runs if (worker := workers.worker_process(run)) is not None]
-        assert sum(worker.is_running() for worker in alive) <= 1
-        if draw.random() < 0.4:
-            app.kill()
-            app.wait(10)
-            app = start_app(stand_in, processes)
-            kills["app"] += 1
-        elif alive:
+    """Apps and workers die at random moments; each run is carried out once, step for step."""
+    total = str(2 * number)
+    kills = Kills(stand_in.root, processes)
+    for turn in range(number):
+        kills.at_random(kills.start("scheduling", total), 1.5, with_workers=turn % 3 == 0)
+        alive = [worker for run in stand_in.runs() if (worker := workers.worker_process(run))]
+        assert len(kills.workers()) <= 1
+        if alive and turn % 2:
             alive[0].kill()
-            kills["worker"] += 1
-        if not resume_interrupted():
-            add_run()
-    until(lambda: not resume_interrupted())
-    until(lambda: Kills(stand_in.root, processes).workers(app) == [])
-    for run in runs:
-        best = run.state().best
-        assert steps_taken(run) == list(range(1, steps + 1)), run
-        assert best is not None
-        assert best.step == steps
+        go_on(stand_in)
+    app = kills.start("scheduling", total)
+    until(lambda: len(stand_in.runs()) == 2 * number and not go_on(stand_in))
+    until(lambda: kills.workers(app) == [])
+    for run in stand_in.runs():
+        check_ended(run, STEPS)
+        assert run.state().best.step == STEPS // 10 * 10  # type: ignore[union-attr]
     assert Queue(stand_in.root).waiting() == []
+    assert list(stand_in.root.glob(".queue/*-*")) == []
 
 
 def visitors(

@@ -89,11 +89,6 @@ class Job:
     process: subprocess.Popen[bytes] | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    @property
-    def text(self) -> list[str]:
-        """The lines of the log, without the Hub's own."""
-        return [line for _, line in self.lines if not line.startswith("===== Job started")]
-
     def write(self, line: str) -> None:
         """Add a line to the log."""
         with self.changed:
@@ -120,13 +115,6 @@ class Job:
         with self.changed:
             self.log_ended = True
             self.changed.notify_all()
-
-    def wait(self, *stages: str, seconds: float = 30) -> Job:
-        """Wait until it is in one of these stages, or in any of the last ones."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.stage in (*stages, *ENDED), seconds)
-        assert self.stage in (stages or ENDED), f"{self.stage}, {self.message}: {self.text}"
-        return self
 
     def wait_for_lines(self, number: int) -> list[tuple[float, str]]:
         """The lines of the log after so many; none if it ends."""
