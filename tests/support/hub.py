@@ -219,15 +219,6 @@ class LoopbackHub:
         self.faults.append(Fault(*values, **named))
         return self.faults[-1]
 
-    def delay(self, path: str, seconds: float) -> None:
-        """Answer the next request whose path matches late."""
-        self.fail(path=path, seconds=seconds)
-
-    def hold(self, path: str) -> threading.Event:
-        """Let the next request whose path matches wait until the event is set."""
-        self.fail(path=path, gate=(gate := threading.Event()))
-        return gate
-
     def fault_for(self, method: str, path: str) -> Fault:
         for fault in self.faults:
             if fault.times and fault.method in ("", method) and re.search(fault.path, path):
