@@ -34,7 +34,6 @@ Files = dict[str, bytes]
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx", ".parquet", ".png")
 LFS_SIZE = 5 * 2**20
 SIGNED = "X-Amz-Signature=0f1e2d3c4b5a"  # ends every address of the storage, as the Hub's does
-HARDWARE = {"cpu-basic": ("CPU Basic", 0), "t4-small": ("Nvidia T4 - small", 6667)}
 
 
 @dataclass
@@ -439,13 +438,7 @@ class Handler(BaseHTTPRequestHandler):
         )  # fmt: skip
 
     def hardware(self) -> None:
-        self._json(
-            [
-                {"name": name, "prettyName": pretty, "cpu": "4 vCPU", "ram": "15 GB",
-                 "unitCostMicroUSD": cost, "unitCostUSD": cost / 1e6, "unitLabel": "minute"}
-                for name, (pretty, cost) in HARDWARE.items()
-            ]
-        )  # fmt: skip
+        self._json([flavor.answer(name) for name, flavor in jobs.SPACES.items()])
 
     def _space(self, repo: str) -> Space:
         space = self.hub.find("space", repo, self.user).space

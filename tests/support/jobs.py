@@ -60,13 +60,14 @@ class Flavor:
         }  # fmt: skip
 
 
-def _hardware() -> dict[str, Flavor]:
-    return {
-        "cpu-basic": Flavor("CPU Basic", 167),
-        "cpu-upgrade": Flavor("CPU Upgrade", 500, "8 vCPU", "32 GB"),
-        "t4-small": Flavor("Nvidia T4 - small", 6667, "4 vCPU", "15 GB", "T4", "16 GB"),
-        "a10g-small": Flavor("Nvidia A10G - small", 16667, "4 vCPU", "15 GB", "A10G", "24 GB"),
-    }
+_T4 = Flavor("Nvidia T4 - small", 6667, "4 vCPU", "15 GB", "T4", "16 GB")
+SPACES = {"cpu-basic": Flavor("CPU Basic", 0), "t4-small": _T4}
+MACHINES = {
+    "cpu-basic": Flavor("CPU Basic", 167),
+    "cpu-upgrade": Flavor("CPU Upgrade", 500, "8 vCPU", "32 GB"),
+    "t4-small": _T4,
+    "a10g-small": Flavor("Nvidia A10G - small", 16667, "4 vCPU", "15 GB", "A10G", "24 GB"),
+}
 
 
 @dataclass
@@ -168,7 +169,7 @@ class Jobs:
 
     environment: Environment = field(default_factory=dict)  # that every container has
     all: dict[str, Job] = field(default_factory=dict)  # by id, the latest last
-    hardware: dict[str, Flavor] = field(default_factory=_hardware)
+    hardware: dict[str, Flavor] = field(default_factory=lambda: {**MACHINES})
     prepare: Callable[[Command, Environment], tuple[Command, Environment]] = _as_is
     lines_twice: bool = False  # whether logs repeat every line
     threads: list[threading.Thread] = field(default_factory=list)
