@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Command = list[str]
 Environment = dict[str, str]
 PATH = "/usr/local/bin:/usr/bin:/bin"
-DEFAULT_TIMEOUT = 1800  # seconds
 ENDED = ("COMPLETED", "ERROR", "CANCELED")
 
 
@@ -220,24 +219,17 @@ class Jobs:
     def _contain(self, job: Job) -> tuple[str, str | None]:
         """Run a container to its end; how it ended."""
         command, environment = self._prepared(job)
-        try:
-            process = subprocess.Popen(
-                command, env=environment, cwd=job.folder, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        except OSError as error:
-            return "ERROR", f"Job failed to start: {error}"
+        process = subprocess.Popen(
+            command, env=environment, cwd=job.folder, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         job.process = process
         assert process.stdout is not None
         reader = threading.Thread(target=self._read, args=(job, process.stdout), daemon=True)
         reader.start()
         if job.stage in ENDED:  # meanwhile, while there was nothing to kill
             job.kill()
-        try:
-            process.wait(job.spec.get("timeoutSeconds", DEFAULT_TIMEOUT))
-        except subprocess.TimeoutExpired:
-            self._stop(job, "ERROR", "Job timeout")
-            process.wait()
+        process.wait()
         job.kill()  # what it left behind
         reader.join(10)
         code = process.returncode
