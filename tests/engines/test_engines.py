@@ -171,19 +171,13 @@ def test_a_finished_run_is_not_trained_again_when_its_machine_goes(store: RunSto
     assert read_spec(run).attempt == 1
 
 
-def stopped_on(store: RunStore, config: RunConfig, spec: EngineSpec) -> Run:
-    """A run that was stopped on an engine."""
-    run = store.create(config)
-    run.append(events.Stopped(step=1, seconds=1.0))
-    write_spec(run, spec)
-    return run
-
-
 @pytest.mark.usefixtures("nothing_begins")
 def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     store: RunStore, config: RunConfig, job: EngineSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = stopped_on(store, config, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    run = store.create(config)
+    run.append(events.Stopped(step=1, seconds=1.0))
+    write_spec(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.01"):
         service.resume_run(store, run)
     words = ["--run", run.id, "--runs", str(store.root)]

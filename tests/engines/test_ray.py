@@ -13,8 +13,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
 from finetune.engines import base, ray_machines, ray_node
@@ -26,6 +24,7 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from tests.support.engines import steps, wait, weights
 from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
 from tests.support.waiting import until
 
@@ -44,7 +43,7 @@ def here(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run by two processes of this machine."""
     store = RunStore(tmp_path_factory.mktemp("here"))
     run = service.start_run(store, config)
-    assert ended(store, run) == "finished", run.log_tail()
+    wait(store, run, "finished")
     return run
 
 
@@ -59,15 +58,6 @@ def start(store: RunStore, cluster: Nodes) -> Callable[..., Run]:
         return run
 
     return begin
-
-
-def ended(store: RunStore, run: Run) -> str:
-    def has_ended() -> bool:
-        scheduler.dispatch_queue(store)
-        return run.state().status not in ("running", "waiting")
-
-    until(has_ended)
-    return run.state().status
 
 
 def trains(run: Run, step: int = 1) -> Callable[[], bool]:
@@ -96,18 +86,9 @@ def node_of(process: psutil.Process) -> int:
     return next(int(parent.pid) for parent in process.parents() if parent.name() == "raylet")
 
 
-def same_weights(first: Run, second: Run) -> bool:
-    one, two = (load_file(run.best / "model.safetensors") for run in (first, second))
-    return all(torch.equal(one[name], two[name]) for name in one)
-
-
 def resumes(run: Run) -> list[int]:
     """The steps that it went on from."""
     return [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
-
-
-def steps(run: Run) -> list[int]:
-    return [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
 
 
 @pytest.mark.long
@@ -119,7 +100,7 @@ def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_ar
     until(trains(run, 25))
     assert len({node_of(process) for process in rank_processes(run).values()}) == 2
     service.stop_run(store, run)
-    assert ended(store, run) == "stopped", run.log_tail()
+    wait(store, run, "stopped")
     assert run.has_model()
     assert 25 <= run.checkpoint_step() < 400
     until(lambda: not run.is_alive())
@@ -134,8 +115,8 @@ def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_ar
         until(lambda: len(resumes(run)) == number)  # noqa: B023
         assert resumes(run)[-1] >= begun + 20
         assert not any(process.is_running() for process in former.values())
-    assert ended(store, run) == "finished", run.log_tail()
-    assert same_weights(run, here)
+    wait(store, run, "finished")
+    assert weights(run) == weights(here)
     assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
     summary = run.state()
     assert summary.started is not None
@@ -155,7 +136,7 @@ def test_told_to_end_cut_off_or_alone_it_goes_on_and_writes_no_step_twice(
     rank_processes(run)["0"].terminate()  # as on a machine that is taken away
     until(lambda: bool(resumes(run)))
     until(trains(run, 50))
-    taken = steps(run)
+    taken = [step for step, _ in steps(run)]
     assert taken == list(range(1, len(taken) + 1))  # it has written a checkpoint
     # Its node is cut off, and comes back: what it does then is written nowhere.
     (process,) = rank_processes(run).values()
@@ -178,12 +159,12 @@ def test_told_to_end_cut_off_or_alone_it_goes_on_and_writes_no_step_twice(
     until(lambda: run.state().status == "finished")
     until(lambda: not rank_processes(run))
     assert read_spec(run).job
-    taken, count = steps(run), len(run.tail()[0])
+    taken, count = [step for step, _ in steps(run)], len(run.tail()[0])
     assert sum(first >= second for first, second in itertools.pairwise(taken)) <= 1
     Queue(store.root).add(run.id)  # as an app does that starts
     scheduler.dispatch_queue(store)
     until(lambda: not read_spec(run).job)
-    assert ended(store, run) == "finished"
+    wait(store, run, "finished")
     assert len(run.tail()[0]) == count
 
 
@@ -199,7 +180,7 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted_and_a_shared_apps_r
     until(lambda: bool(read_spec(second).job))
     assert open_engine(read_spec(second)).state(second, read_spec(second)).status == "waiting"
     service.stop_run(store, second)
-    assert ended(store, second) == "stopped", second.log_tail()
+    wait(store, second, "stopped")
     ranks = rank_processes(first)
     assert len(ranks) == 2
     service.delete_run(store, first)
@@ -212,7 +193,7 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted_and_a_shared_apps_r
     variables = rank_processes(third)["0"].environ()
     assert variables["FINETUNE_VISITORS"] == variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
     assert variables["HF_TOKEN"] == ""
-    assert ended(store, third) == "finished", third.log_tail()
+    wait(store, third, "finished")
 
 
 @pytest.mark.long
@@ -222,14 +203,14 @@ def test_what_the_cluster_cannot_do_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     run = start(config.changed(num_processes=5), nodes=3)
-    assert ended(store, run) == "failed"
+    wait(store, run, "failed")
     error = run.state().error
     assert error.startswith("The run needs 5 x 1 CPU on 3 machine(s); the Ray cluster has ")
     assert "(1 CPU, 0 GPU)" in error
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             run = start(config, address=f"127.0.0.1:{port}")
-            assert ended(store, run) == "failed"
+            wait(store, run, "failed")
             assert f"127.0.0.1:{port} does not answer" in run.state().error
     spec = EngineSpec(engine="ray", options={"address": cluster.address}, attempt=1, job="a.1")
     monkeypatch.setattr("ray.__version__", "2.59.0")

@@ -32,10 +32,10 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.training import accelerator, model, recipe
+from finetune.training import model, recipe
 from finetune.ui import train_plan
 from tests.support import bundled_report, training
-from tests.support.hub import LoopbackHub, Repo
+from tests.support.hub import LoopbackHub
 from tests.support.waiting import until
 
 PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3, per_device_train_batch_size=16)
@@ -54,22 +54,18 @@ def toy(store: RunStore, toy_config: RunConfig, toy_pairs_folder: Path) -> RunCo
     return toy_config.changed(dataset=store.uploads.add(files))
 
 
-def write_report(store: RunStore, config: RunConfig, report: CheckReport) -> None:
-    """A check of a configuration's pairs as it lies on disk."""
-    job = check.check_folder(store, config)
-    job.folder.mkdir(parents=True)
-    job.describe_job("check", "", config.to_dict())
-    (job.folder / "report.json").write_text(report.to_json())
-
-
 def checked(
     store: RunStore, config: RunConfig, rows: int, held_out: int = 0, **lengths: Any
 ) -> None:
+    """A check of a configuration's pairs as it lies on disk."""
     splits = [SplitSummary("train", "train", rows, [rows])]
     splits += [SplitSummary("validation", "validation", held_out, [held_out])] * bool(held_out)
     lengths = {"rows": rows, "of": rows, "max_length": 128} | lengths if lengths else {}
     report = CheckReport("x", labels=["a"], splits=splits, lengths=TokenLengths(**lengths))
-    write_report(store, config, report)
+    job = check.check_folder(store, config)
+    job.folder.mkdir(parents=True)
+    job.describe_job("check", "", config.to_dict())
+    (job.folder / "report.json").write_text(report.to_json())
 
 
 def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = "CPU") -> None:
@@ -88,20 +84,20 @@ def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = 
     run.append(events.Evaluated(step=5, epoch=1, metrics={}, seconds=2.0, best=True))
 
 
-STEPS: list[dict[str, Any]] = [
-    {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 4},
-    {"max_train_samples": 13},
-    {"swap_augmentation": True, "per_device_train_batch_size": 10},
-    {"per_device_train_batch_size": 500, "gradient_accumulation_steps": 3},
-]
-
-
-@pytest.mark.parametrize("values", STEPS, ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 4},
+        {"max_train_samples": 13},
+        {"swap_augmentation": True, "per_device_train_batch_size": 10},
+        {"per_device_train_batch_size": 500, "gradient_accumulation_steps": 3},
+    ],
+    ids=str,
+)
 def test_the_steps_are_those_the_run_takes(
     values: dict[str, Any], store: RunStore, toy: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
-    monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
+    training.work_in_this_process(monkeypatch)
     config = toy.changed(**values)
     checked(store, toy, rows=64)
     run = store.create(config)
@@ -330,19 +326,15 @@ def test_what_a_run_needs_stays(
     assert memory.remove_model(admin, fetched).name == fetched
 
 
-def large(repo: Repo) -> None:
-    """Give a repository's weights a size that is fetched by parts."""
-    weights = safetensors.torch.load(repo.files["model.safetensors"])
-    weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes
-    repo.files["model.safetensors"] = safetensors.torch.save(weights, {"format": "pt"})
-
-
 @pytest.mark.long
 def test_a_run_is_stopped_while_its_checkpoint_comes_and_begins_again(
     hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, toy_config: RunConfig,
     toy_pairs_folder: Path, processes: list[psutil.Process],
 ) -> None:  # fmt: skip
-    large(hub.add_repo("ada/slow", files=toy_checkpoint))
+    repo = hub.add_repo("ada/slow", files=toy_checkpoint)
+    weights = safetensors.torch.load(repo.files["model.safetensors"])
+    weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes, which are fetched by parts
+    repo.files["model.safetensors"] = safetensors.torch.save(weights, {"format": "pt"})
     gate = threading.Event()
     asked = hub.fail("GET", "^/lfs/", gate=gate)
     dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -133,9 +131,6 @@ class Job:
 
     def kill(self) -> None:
         """End its container at once, and wait until it is gone."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.process is not None and self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
         until = time.monotonic() + 5
         while (left := self.processes()) and time.monotonic() < until:
             for process in left:
