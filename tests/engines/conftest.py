@@ -16,11 +16,9 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.support.engines import let_jobs_train, wait
+from tests.support.engines import let_jobs_train, slow_run, wait
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.ray_nodes import Nodes, running_cluster
-
-TOTAL = 200  # steps
 
 
 @pytest.fixture(scope="session")
@@ -84,19 +82,9 @@ def nothing_begins(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "dispatch_queue", leave)
 
 
-def slow(store: RunStore, checkpoint: Path, pairs: Path) -> RunConfig:
-    """A run of the toys whose steps take a moment, so that it is met at work."""
-    return RunConfig(
-        dataset=store.uploads.add({path.stem: path for path in pairs.glob("*.csv")}),
-        checkpoint=str(checkpoint), max_length=32, learning_rate=1e-3, logging_steps=1,
-        max_steps=TOTAL, eval_steps=TOTAL // 2, save_steps=10, per_device_train_batch_size=2,
-        gradient_accumulation_steps=24, mixed_precision="no",
-    )  # fmt: skip
-
-
 @pytest.fixture
 def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
-    return slow(store, toy_checkpoint, toy_pairs_folder)
+    return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +93,6 @@ def whole(
 ) -> Run:
     """The run of that configuration that nothing happened to, trained here."""
     store = RunStore(tmp_path_factory.mktemp("whole"))
-    run = service.start_run(store, slow(store, toy_checkpoint, toy_pairs_folder))
+    run = service.start_run(store, slow_run(store, toy_checkpoint, toy_pairs_folder))
     wait(store, run, "finished")
     return run

@@ -17,8 +17,7 @@ from finetune.jobs import service, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.engines.conftest import TOTAL
-from tests.support.engines import after, resume, steps, wait, weights
+from tests.support.engines import TOTAL, after, resume, steps, wait, weights
 from tests.support.ray_nodes import needs_ray
 from tests.support.waiting import until
 

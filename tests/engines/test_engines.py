@@ -27,8 +27,7 @@ from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from tests.engines.conftest import TOTAL
-from tests.support.engines import after, resume, steps, wait, weights
+from tests.support.engines import TOTAL, after, resume, steps, wait, weights
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.simulated_job import SimulatedJob
 from tests.support.waiting import until

@@ -128,7 +128,7 @@ def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_ar
 
 @pytest.mark.long
 @needs_ray
-def test_told_to_end_cut_off_or_alone_it_goes_on_and_writes_no_step_twice(
+def test_told_to_end_cut_off_or_left_alone_it_goes_on_from_its_checkpoint(
     store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
 ) -> None:
     run = start(config.changed(num_processes=1, max_steps=300), nodes=1)

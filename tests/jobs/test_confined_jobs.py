@@ -126,9 +126,10 @@ def ended(job: J) -> J:
     return job
 
 
-def queued(store: RunStore, config: RunConfig) -> Run:
+def queued(store: RunStore, config: RunConfig, engine: str = "local") -> Run:
     """A run at work; with more processes than there are devices, which is for tests alone."""
     run = store.create(config)
+    write_spec(run, EngineSpec(engine=engine))
     Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
     return run
@@ -150,11 +151,7 @@ def train_warm(store: RunStore, run: Run) -> JobFolder:
 
 
 def follow_hub_job(store: RunStore, run: Run) -> JobFolder:
-    started = store.create(RunConfig(dataset=run.config().dataset))
-    write_spec(started, EngineSpec(engine="hub-job"))
-    Queue(store.root).add(started.id, started.owner)
-    scheduler.dispatch_queue(store)
-    return started
+    return queued(store, RunConfig(dataset=run.config().dataset), "hub-job")
 
 
 def examine(store: RunStore, run: Run) -> JobFolder:

@@ -283,47 +283,41 @@ def test_what_cannot_be_fine_tuned_is_refused_at_the_form(
     assert not store.runs()
 
 
-@pytest.fixture
-def fetched(hub: LoopbackHub, toy_checkpoint: Path) -> str:
-    hub.add_repo("ada/fetched", files=toy_checkpoint)
-    checkpoint_files.fetch("ada/fetched")
-    return "ada/fetched"
-
-
-def test_what_is_on_the_disk_is_listed_and_removed(fetched: str, store: RunStore) -> None:
-    listed = {model.name: model for model in finetune.list_models()}
-    assert listed[fetched].bytes > 10_000
-    command(["--remove", fetched, "--runs", str(store.root)])
-    assert fetched not in {model.name for model in finetune.list_models()}
-    with pytest.raises(StoreError, match="is not among the downloaded checkpoints"):
-        finetune.remove_model(fetched, store)
-    for name in ("..", "../..", "", BUNDLED_CHECKPOINT):
-        with pytest.raises(StoreError):
-            finetune.remove_model(name, store)
-
-
-def test_what_a_run_needs_stays(
-    fetched: str, store: RunStore, adopt: Callable[[Run], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = store.create(RunConfig(checkpoint=fetched, name="busy"))
+def test_what_is_on_the_disk_is_listed_and_removed_unless_it_is_needed(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    name = "ada/fetched"
+    hub.add_repo(name, files=toy_checkpoint)
+    checkpoint_files.fetch(name)
+    assert {model.name: model.bytes for model in finetune.list_models()}[name] > 10_000
+    run = store.create(RunConfig(checkpoint=name, name="busy"))
     run.append(events.Started(device="CPU"))
     adopt(run)
-    with pytest.raises(StoreError, match=f"{fetched} is in use by the run busy"):
-        memory.remove_model(store, fetched)
+    with pytest.raises(StoreError, match=f"{name} is in use by the run busy"):
+        memory.remove_model(store, name)
     with pytest.raises(StoreError, match="Visitors cannot remove"):
-        memory.remove_model(store.for_visitor(Visitor(("browser:a",))), fetched)
+        memory.remove_model(store.for_visitor(Visitor(("browser:a",))), name)
     run.append(events.Finished(step=1, seconds=1.0))
     job = CheckJob(store.root / "checks" / ("0" * 24))
     job.folder.mkdir(parents=True)
-    job.describe_job("check", "", {"checkpoint": fetched})
+    job.describe_job("check", "", {"checkpoint": name})
     handle = hold_lock(job.lock_file)  # it is at work
     assert handle is not None
     with pytest.raises(StoreError, match="is being read to check or compare it"):
-        memory.remove_model(store, fetched)
+        memory.remove_model(store, name)
     os.close(handle)
+    command(["--remove", name, "--runs", str(store.root)])
+    assert name not in {model.name for model in finetune.list_models()}
+    with pytest.raises(StoreError, match="is not among the downloaded checkpoints"):
+        finetune.remove_model(name, store)
+    for other in ("..", "../..", "", BUNDLED_CHECKPOINT):
+        with pytest.raises(StoreError):
+            finetune.remove_model(other, store)
+    checkpoint_files.fetch(name)
     monkeypatch.setenv("FINETUNE_ADMINS", "ada")
     admin = store.for_visitor(Visitor(("user:ada",)))
-    assert memory.remove_model(admin, fetched).name == fetched
+    assert memory.remove_model(admin, name).name == name
 
 
 @pytest.mark.long

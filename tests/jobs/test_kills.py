@@ -34,7 +34,7 @@ from finetune.search.study import Study
 from finetune.tasks.base import Target
 from tests.support import toys
 from tests.support.browser import App
-from tests.support.engines import steps, weights
+from tests.support.engines import slow_run, steps, weights
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.kills import Kills, check_ended, go_on
 from tests.support.waiting import until
@@ -50,15 +50,11 @@ def kills(store: RunStore, processes: list[psutil.Process]) -> Iterator[Kills]:
         process.kill()
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that this process starts train nothing, as those of `scheduling`."""
-    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
-
-
-@pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("program", ["scheduling", "stand_in_search"])
-def test_a_search_has_every_trial_once(store: RunStore, kills: Kills, program: str) -> None:
+def test_a_search_has_every_trial_once(
+    store: RunStore, kills: Kills, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")  # of those begun from here
     form = RunConfig(max_steps=60, learning_rate=5e-4)
     rates = {"learning_rate": Range(1e-6, 1e-3, log=True), "weight_decay": Range(0.0, 0.3)}
     study = driver.begin_search(store, form, dict(rates), Budget(trials=10), parallel=2)
@@ -95,28 +91,18 @@ def test_a_search_has_every_trial_once(store: RunStore, kills: Kills, program: s
     assert best.score == max(t.value or 0.0 for t in trials if t.state == TrialState.COMPLETE)
 
 
-def counts(state: TrialState) -> bool:
-    return state in (TrialState.COMPLETE, TrialState.PRUNED)
-
-
 def told(study: Study) -> Counter[int]:
     """How often each trial that has ended was told so, by the lines of Optuna's journal."""
-    lines = (study.folder / "trials.log").read_text().splitlines()
-    ends = [json.loads(line) for line in lines]
-    ended = [int(line["trial_id"]) for line in ends if "trial_id" in line and "state" in line
-             and counts(TrialState(line["state"]))]  # fmt: skip
-    return Counter(ended)
+    lines = map(json.loads, (study.folder / "trials.log").read_text().splitlines())
+    ends = (TrialState.COMPLETE, TrialState.PRUNED)
+    return Counter(int(line["trial_id"]) for line in lines
+                   if "trial_id" in line and line.get("state") in ends)  # fmt: skip
 
 
 @pytest.fixture
 def trained(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
     """The configuration of a run that truly trains, for some seconds."""
-    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
-    return RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
-        learning_rate=1e-3, logging_steps=1, max_steps=40, eval_steps=20, save_steps=10,
-        per_device_train_batch_size=4, gradient_accumulation_steps=8, mixed_precision="no",
-    )  # fmt: skip
+    return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
 
 def test_evaluations_and_exports_are_whole_or_made_again(

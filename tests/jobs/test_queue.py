@@ -108,6 +108,10 @@ def test_one_trains_and_the_others_wait_in_order(
     places = [service.queue_place(stand_in, run) for run in (first, second, third)]
     assert places == [(0, 2), (1, 2), (2, 2)]
     assert [status(run) for run in (first, second)] == ["running", "waiting"]
+    worker = worker_of(first)
+    service.stop_run(stand_in, first)  # before its first step
+    until(lambda: not worker.is_running())
+    assert status(first) == "stopped"
     hold(ENDLESS)
     scheduling.start()
     until(lambda: status(third) == "finished")
@@ -169,17 +173,6 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(
         stand_in.get(second.id)
     assert steps_taken(first) == list(range(1, 61))
     assert run_table.training_seconds(first.state()) == pytest.approx(0.6)
-
-
-def test_a_run_that_is_stopped_before_its_first_step_ends(
-    stand_in: RunStore, hold: Callable[[int], None]
-) -> None:
-    hold(0)
-    run = service.start_run(stand_in, brief(20))
-    worker = worker_of(run)
-    service.stop_run(stand_in, run)
-    until(lambda: not worker.is_running())
-    assert status(run) == "stopped"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": -5, "started": 1.0}', "reused"])
