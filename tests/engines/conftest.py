@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, supervisor
@@ -91,8 +93,12 @@ def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> Run
 def whole(
     tmp_path_factory: pytest.TempPathFactory, toy_checkpoint: Path, toy_pairs_folder: Path
 ) -> Run:
-    """The run of that configuration that nothing happened to, trained here."""
-    store = RunStore(tmp_path_factory.mktemp("whole"))
-    run = service.start_run(store, slow_run(store, toy_checkpoint, toy_pairs_folder))
-    wait(store, run, "finished")
+    """The run of that configuration that nothing happened to, trained here once for all processes
+    that run tests."""
+    own = tmp_path_factory.getbasetemp()
+    store = RunStore((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "whole")
+    with FileLock(f"{store.root}.lock"):
+        run = next(iter(store.runs()), None)
+        run = run or service.start_run(store, slow_run(store, toy_checkpoint, toy_pairs_folder))
+        wait(store, run, "finished")
     return run

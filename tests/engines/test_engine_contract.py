@@ -64,6 +64,7 @@ def test_a_run_that_fails_says_why(store: RunStore, config: RunConfig, spec: Eng
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_killed_left_alone_and_stopped_it_ends_with_the_weights_of_one_that_was_not(
     store: RunStore, config: RunConfig, spec: EngineSpec, whole: Run,
     processes: list[psutil.Process],

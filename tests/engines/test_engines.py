@@ -74,6 +74,7 @@ def test_a_job_gives_what_training_here_gives_though_the_hub_stumbles(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_run_whose_job_dies_moves_and_ends_with_the_weights_of_one_that_stayed(
     hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, whole: Run
 ) -> None:

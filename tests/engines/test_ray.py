@@ -38,15 +38,6 @@ def config(toy_checkpoint: Path) -> RunConfig:
     ).changed(**PRESETS["As the course"])  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def here(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run by two processes of this machine."""
-    store = RunStore(tmp_path_factory.mktemp("here"))
-    run = service.start_run(store, config)
-    wait(store, run, "finished")
-    return run
-
-
 @pytest.fixture
 def start(store: RunStore, cluster: Nodes) -> Callable[..., Run]:
     """Starts a run on the cluster."""
@@ -92,10 +83,13 @@ def resumes(run: Run) -> list[int]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @needs_ray
 def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_are_killed(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run, cluster: Nodes
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
 ) -> None:
+    here = service.start_run(store, config)
+    wait(store, here, "finished")
     run = start(config)
     until(trains(run, 25))
     assert len({node_of(process) for process in rank_processes(run).values()}) == 2

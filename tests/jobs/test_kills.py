@@ -105,6 +105,7 @@ def trained(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> Ru
     return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
 
+@pytest.mark.timeout(900)
 def test_evaluations_and_exports_are_whole_or_made_again(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
@@ -149,6 +150,7 @@ def test_evaluations_and_exports_are_whole_or_made_again(
     assert {"onnx/quantization.json"} <= added <= {"onnx/quantization.json", quantized.MODEL}
 
 
+@pytest.mark.timeout(900)
 def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
     store: RunStore, kills: Kills, toy_checkpoint: Path, hub: LoopbackHub,
     monkeypatch: pytest.MonkeyPatch,
@@ -223,6 +225,7 @@ def test_a_comparison_of_checkpoints_is_whole_or_made_again(
         ]
 
 
+@pytest.mark.timeout(900)
 def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
