@@ -192,30 +192,26 @@ def try_checkpoints(store: RunStore, run: Run) -> JobFolder:
     return probe.start_probe(store, config, [config.checkpoint, BUNDLED_CHECKPOINT])
 
 
+STARTS: list[tuple[str, Callable[[RunStore, Run], JobFolder]]] = [
+    ("train", train), ("train", train_warm), ("train", follow_hub_job), ("check", examine),
+    ("evaluate", measure), ("export", make_onnx), ("push", send), ("predict", judge),
+    ("compare", check_release),
+]  # fmt: skip
+
+
 @needs_landlock
-@pytest.mark.parametrize(
-    ("kind", "start"),
-    [
-        ("train", train), ("train", train_warm), ("train", follow_hub_job), ("check", examine),
-        ("evaluate", measure), ("export", make_onnx), ("push", send), ("predict", judge),
-        ("compare", check_release),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)  # fmt: skip
 def test_a_worker_reads_nothing_of_others(
-    ada: RunStore, hers: Run, probing: dict[str, Path], kind: str,
-    start: Callable[[RunStore, Run], JobFolder], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    ada: RunStore, hers: Run, probing: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert is_upload(hers.config().dataset)
     monkeypatch.setenv("FINETUNE_MAX_WORKER_MB", "5000")
-    found = seen(start(ada, hers))
-    assert found["kind"] == kind
-    expected = dict.fromkeys(probing, "PermissionError") | {"own": "done"}
-    if start is follow_hub_job:
-        expected["what was spent"] = "done"  # it notes there what its job may cost
-    assert found["seen"] == expected
-    assert found["env"] == []
-    assert found["memory"] == 5000 * 2**20
+    for kind, start in STARTS:
+        found = seen(start(ada, hers))
+        may = dict.fromkeys(probing, "PermissionError") | {"own": "done"}
+        if start is follow_hub_job:
+            may["what was spent"] = "done"  # it notes there what its job may cost
+        expected = {"kind": kind, "seen": may, "env": [], "memory": 5000 * 2**20}
+        assert found == expected, start.__name__
 
 
 @needs_landlock
