@@ -12,12 +12,6 @@ from finetune.errors import PublishError
 from tests.support.hub import TOKEN, LoopbackHub
 
 
-def test_what_is_not_in_it_is_said() -> None:
-    assert set(dir(finetune)) == set(finetune.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'fit'"):
-        _ = finetune.fit
-
-
 def test_a_notebook_trains_evaluates_predicts_and_pushes(
     toy_config: RunConfig, toy_pairs_folder: Path, store: RunStore, hub: LoopbackHub,
     capfd: pytest.CaptureFixture[str],

@@ -82,7 +82,7 @@ def test_a_run_whose_job_dies_moves_and_ends_with_the_weights_of_one_that_stayed
     wait(store, run, when=after(15))
     saved = f"{run.id}/attempt-1/saved/checkpoints"
     until(lambda: any(path.startswith(saved) for path in hub.buckets[BUCKET].files))
-    hub.jobs.kill(hub.jobs.last.id, message="The machine was lost")
+    hub.jobs.kill(hub.jobs.last.id)
     failed = wait(store, run, "failed")
     assert "The machine was lost" in failed.error
     assert "Resume" in failed.remedy

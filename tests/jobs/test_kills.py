@@ -235,7 +235,7 @@ def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
     second = next(run for run in killed if run.config().fold == 2)
     service.stop_run(store, second)
     app = App(store.root)
-    for number in range(3):
+    for number in range(2):
         kills.at_random(app.process, 10.0, with_workers=number != 1)
         app.start()
         go_on(store)

@@ -183,27 +183,23 @@ class Jobs:
         self.threads[-1].start()
         return job
 
-    def cancel(self, job_id: str) -> None:
-        """What a user does: its container is killed."""
-        self._stop(self.all[job_id], "CANCELED")
-
-    def kill(self, job_id: str, message: str = "Job failed: the machine was lost") -> None:
-        """What happens to machines: its container is killed."""
-        self._stop(self.all[job_id], "ERROR", message)
+    def kill(
+        self, job_id: str, message: str | None = "The machine was lost", stage: str = "ERROR"
+    ) -> None:
+        """What happens to machines, or what a user does: its container is killed."""
+        job = self.all[job_id]
+        if job.stage not in ENDED:
+            job.end(stage, message)
+            job.kill()
 
     def close(self) -> None:
         """Kill all containers and remove their disks."""
         for job in list(self.all.values()):
-            self._stop(job, "CANCELED")
+            self.kill(job.id, None, "CANCELED")
         for thread in self.threads:
             thread.join(10)
         for job in self.all.values():
             shutil.rmtree(job.folder, ignore_errors=True)
-
-    def _stop(self, job: Job, stage: str, message: str | None = None) -> None:
-        if job.stage not in ENDED:
-            job.end(stage, message)
-            job.kill()
 
     def _attend(self, job: Job) -> None:
         """From a job's first moment to its last."""
@@ -303,7 +299,7 @@ def inspect(request: Handler, namespace: str, job: str) -> None:
 def cancel(request: Handler, namespace: str, job: str) -> None:
     found = _find(request, namespace, job)
     request._writer(namespace)
-    request.hub.jobs.cancel(job)
+    request.hub.jobs.kill(job, None, "CANCELED")
     request._json(found.answer())
 
 
