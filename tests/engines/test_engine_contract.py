@@ -101,6 +101,7 @@ def test_killed_left_alone_and_stopped_it_ends_with_the_weights_of_one_that_was_
     until(lambda: any(isinstance(event, events.Resumed) for event in run.tail()[0]))
     resumed = [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
     assert resumed[-1] >= 20
+    wait(store, run, when=after(resumed[-1] + 2))
     app.kill()  # it goes on while no app is here, and one that starts shows it
     if not here:
         workers.kill_worker(run)  # as when the machine was restarted

@@ -100,17 +100,19 @@ def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_ar
     until(lambda: not run.is_alive())
     service.resume_run(store, run)
     until(lambda: len(resumes(run)) == 1)
+    killed: list[psutil.Process] = []
     for number, rank in enumerate(("0", "1"), 2):
         begun = resumes(run)[-1]
         until(trains(run, begun + 45))
         former = rank_processes(run)
+        killed += former.values()
         cluster.add()
         cluster.kill(node_of(former[rank]))
         until(lambda: len(resumes(run)) == number)  # noqa: B023
         assert resumes(run)[-1] >= begun + 20
-        assert not any(process.is_running() for process in former.values())
     wait(store, run, "finished")
     assert weights(run) == weights(here)
+    assert not any(process.is_running() for process in killed)
     assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
     summary = run.state()
     assert summary.started is not None

@@ -316,7 +316,7 @@ def test_of_two_apps_each_run_is_started_once(
         assert sum(isinstance(event, events.Started) for event in run.tail()[0]) == 1
 
 
-@pytest.mark.parametrize("number", [4, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_kills_lose_nothing_and_leave_nobody(
     stand_in: RunStore, processes: list[psutil.Process], number: int
 ) -> None:
