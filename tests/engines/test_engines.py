@@ -90,7 +90,7 @@ def test_a_run_whose_job_dies_moves_and_ends_with_the_weights_of_one_that_stayed
     assert step > 0
     resume(store, run, EngineSpec())
     until(lambda: any(isinstance(event, events.Resumed) for event in run.tail()[0]))
-    assert [e.step for e in run.tail()[0] if isinstance(e, events.Resumed)] == [step]
+    assert {e.step for e in run.tail()[0] if isinstance(e, events.Resumed)} == {step}
     wait(store, run, when=after(step + 5))
     service.stop_run(store, run)
     stopped = wait(store, run, "stopped")
