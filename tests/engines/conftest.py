@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, supervisor
-from finetune.engines.base import EngineSpec, read_spec
+from finetune.engines.base import Engine, EngineSpec, read_spec, write_spec
 from finetune.engines.registry import open_engine
-from finetune.jobs import scheduler, workers
+from finetune.jobs import scheduler, service, workers
+from finetune.runs import events
 from finetune.runs.queue import Queue
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.support.engines import let_jobs_train
+from tests.support.engines import let_jobs_train, slow_run, wait
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.ray_nodes import Nodes, running_cluster
 
@@ -52,6 +56,17 @@ def sleeping_job(hub: LoopbackHub, job: EngineSpec) -> EngineSpec:
 
 
 @pytest.fixture
+def sleeping(store: RunStore, sleeping_job: EngineSpec) -> tuple[Run, EngineSpec, Engine]:
+    """A run whose job sleeps, its engine spec and its engine."""
+    run = store.create(RunConfig())
+    spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    run.append(events.PhaseStarted(phase=events.Phase.SUBMIT))
+    engine = open_engine(spec)
+    name = engine.submit(run, spec)
+    return run, write_spec(run, read_spec(run).model_copy(update={"job": name})), engine
+
+
+@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let those who follow a job ask again soon."""
     monkeypatch.setattr(supervisor, "POLL", 0.1)
@@ -71,10 +86,19 @@ def nothing_begins(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
-    """A run of the toys whose steps take a moment, so that it is met at work."""
-    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
-    return RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
-        learning_rate=1e-3, logging_steps=1, max_steps=120, eval_steps=60, save_steps=10,
-        per_device_train_batch_size=2, gradient_accumulation_steps=24, mixed_precision="no",
-    )  # fmt: skip
+    return slow_run(store, toy_checkpoint, toy_pairs_folder)
+
+
+@pytest.fixture(scope="session")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, toy_checkpoint: Path, toy_pairs_folder: Path
+) -> Run:
+    """The run of that configuration that nothing happened to, trained here once for all processes
+    that run tests."""
+    own = tmp_path_factory.getbasetemp()
+    store = RunStore((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "whole")
+    with FileLock(f"{store.root}.lock"):
+        run = next(iter(store.runs()), None)
+        run = run or service.start_run(store, slow_run(store, toy_checkpoint, toy_pairs_folder))
+        wait(store, run, "finished")
+    return run

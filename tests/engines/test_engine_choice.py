@@ -30,16 +30,15 @@ def signed_in(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
-@pytest.fixture
-def engine_form(store: RunStore) -> EngineForm:
+def drawn(store: RunStore) -> EngineForm:
     form = EngineForm(store)
     with gr.Blocks():
         form.draw()
     return form
 
 
-def test_the_form_has_its_machines_prices_and_consent(engine_form: EngineForm) -> None:
-    form = engine_form
+def test_the_form_has_its_machines_prices_and_consent(store: RunStore) -> None:
+    form = drawn(store)
     assert ("Hugging Face Job", "hub-job") in form.engine.choices
     told = form.on_engine(NOBODY, "hub-job")
     machine = told[form.controls["job", "flavor"]]
@@ -110,12 +109,9 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
 ) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("RAY_ADDRESS", named)
-    form = EngineForm(store)
-    with gr.Blocks():
-        form.draw()
-    assert [name for _, name in form.engine.choices] == [
-        "local", "hub-job", *(["ray"] if named else [])
-    ]  # fmt: skip
+    form = drawn(store)
+    offered = [name for _, name in form.engine.choices]
+    assert offered == ["local", "hub-job", *["ray"] * bool(named)]
     if named:
         assert not form.controls["ray", "address"].visible
     with pytest.raises(ConfigError, match="address cannot be named here"):
@@ -123,20 +119,27 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
     registry.check_visitors_options(registry.make_spec("ray", {"nodes": 2}))
 
 
-def tear(file: Path) -> None:
-    """Leave half a line, as a process does that is killed while it writes."""
-    with file.open("ab") as torn:
-        torn.write(b'{"time": 1.0, "owner": "", "ru')
+def test_no_reservation_is_lost_and_none_is_made_without_a_note(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed while it writes one, and a disk full; owners have any names."""
 
+    def write_half(path: Path, line: bytes) -> None:
+        with path.open("ab") as torn:
+            torn.write(line[: len(line) // 2])
 
-def test_a_torn_line_loses_no_reservation(store: RunStore) -> None:
-    runs = [store.create(RunConfig()) for _ in range(3)]
+    visitor = store.for_visitor(Visitor(("a\u2028b\x85c",)))
+    runs = [visitor.create(RunConfig()) for _ in range(3)]
     spending.reserve(runs[0], 1, most=2.5, a_run=5.0, a_day=5.0)
-    tear(store.root / ".spending.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "append_line", write_half)
+        with pytest.raises(StoreError, match=r"spending.jsonl does not keep what the job may cost"):
+            spending.reserve(runs[1], 1, most=2.5, a_run=5.0, a_day=5.0)
     spending.reserve(runs[1], 1, most=2.5, a_run=5.0, a_day=5.0)
+    assert [spending.spent_on(run) for run in runs] == [2.5, 2.5, 0.0]
     with pytest.raises(JobError, match=r"may cost \$2.50; \$5.00 of the \$5.00 for 24 hours are"):
         spending.reserve(runs[2], 1, most=2.5, a_run=5.0, a_day=5.0)
-    assert spending.spent_today(store.root, "") == 5.0
+    assert spending.spent_today(store.root, runs[0].owner) == 5.0
 
 
 def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore) -> None:
@@ -156,28 +159,6 @@ def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore) -> None:
     spending.reserve(begun, 1, most=1.0, a_run=1.0, a_day=3.0)  # the same attempt once more
     spending.note(begun, 1, 0.25)
     assert spending.spent_today(store.root, "") == 2.25
-
-
-def test_a_cost_is_kept_whatever_its_owner_is_called(store: RunStore) -> None:
-    visitor = store.for_visitor(Visitor(("a\u2028b\x85c",)))
-    run = visitor.create(RunConfig())
-    spending.reserve(run, 1, most=2.5, a_run=5.0, a_day=5.0)
-    assert spending.spent_today(store.root, run.owner) == 2.5
-
-
-def test_without_a_note_of_its_cost_no_job_begins(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write_half(path: Path, line: bytes) -> None:
-        path.write_bytes(line[: len(line) // 2])
-
-    run = store.create(RunConfig())
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "append_line", write_half)
-        with pytest.raises(StoreError, match=r"spending.jsonl does not keep what the job may cost"):
-            spending.reserve(run, 1, most=2.5, a_run=5.0, a_day=5.0)
-    spending.reserve(run, 1, most=2.5, a_run=5.0, a_day=5.0)
-    assert spending.spent_on(run) == 2.5
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psutil
 import pytest
 from huggingface_hub import HfApi
 
@@ -19,7 +15,7 @@ from finetune.__main__ import main as command_line
 from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import registry, spending, supervisor
-from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, write_spec
+from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.registry import check_config
 from finetune.engines.run_bucket import RunBucket
@@ -31,7 +27,7 @@ from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from tests.support.engines import after, resume, steps, wait, weights
+from tests.support.engines import TOTAL, after, resume, steps, wait, weights
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.simulated_job import SimulatedJob
 from tests.support.waiting import until
@@ -39,29 +35,29 @@ from tests.support.waiting import until
 BUCKET = "ada/finetune-jobs"
 
 
-LONG = 400  # epochs of the toys that take longer than a test needs to look
-
-
 @pytest.mark.long
-def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
+def test_a_job_gives_what_training_here_gives_though_the_hub_stumbles(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, whole: Run
 ) -> None:
     hub.jobs.lines_twice = True
     hub.fail(path="/logs", cut=True, after=4000)  # in the middle of a line
     run = service.start_run(store, config, job)
-    live = wait(store, run, when=lambda summary: summary.step > 0)
+    live = wait(store, run, when=after(4))
     assert live.started is not None
     assert not run.has_model()
+    hub.fail(path=r"/api/jobs/ada/[0-9a-f]+$", status=500, times=2)
+    hub.fail(path="/logs", status=500, times=2)
+    hub.fail(path="/logs", cut=True, after=3000)
+    hub.fail(path="/v1/xorbs", cut=True, after=100)
+    hub.fail(path="/batch", status=503, times=2)
     done = wait(store, run, "finished")
-    here = service.start_run(store, config)
-    wait(store, here, "finished")
-    assert weights(run) == weights(here)
-    assert steps(run) == steps(here)
-    assert done.curve[-1].metrics == here.state().curve[-1].metrics
+    assert weights(run) == weights(whole)
+    assert steps(run) == steps(whole)
+    assert done.curve[-1].metrics == whole.state().curve[-1].metrics
     lines = run.events_file.read_bytes().splitlines()
     assert len(set(lines)) == len(lines)
     assert [event.event for event in run.tail()[0]].count("finished") == 1  # type: ignore[attr-defined]
-    assert "step 119: loss" in run.log_tail()
+    assert f"step {TOTAL - 1}: loss" in run.log_tail()
     assert "@finetune" not in run.log_tail()
     # Nothing of the token is left anywhere, and its cost is known.
     assert not any(
@@ -78,42 +74,41 @@ def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
 
 
 @pytest.mark.long
-def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
-    store: RunStore, config: RunConfig, job: EngineSpec
+@pytest.mark.timeout(900)
+def test_a_run_whose_job_dies_moves_and_ends_with_the_weights_of_one_that_stayed(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, whole: Run
 ) -> None:
-    whole = service.start_run(store, config)
-    wait(store, whole, "finished")
-    run = service.start_run(store, config)
-    for place in (job, EngineSpec(), job):
-        wait(store, run, when=after(run.state().step + 10))
-        service.stop_run(store, run)
-        stopped = wait(store, run, "stopped")
-        assert run.has_model()
-        assert run.checkpoint_step() == stopped.step
-        resume(store, run, place)
+    run = service.start_run(store, config, job)
+    wait(store, run, when=after(15))
+    saved = f"{run.id}/attempt-1/saved/checkpoints"
+    until(lambda: any(path.startswith(saved) for path in hub.buckets[BUCKET].files))
+    hub.jobs.kill(hub.jobs.last.id)
+    failed = wait(store, run, "failed")
+    assert "The machine was lost" in failed.error
+    assert "Resume" in failed.remedy
+    step = run.checkpoint_step()
+    assert step > 0
+    resume(store, run, EngineSpec())
+    until(lambda: any(isinstance(event, events.Resumed) for event in run.tail()[0]))
+    assert {e.step for e in run.tail()[0] if isinstance(e, events.Resumed)} == {step}
+    wait(store, run, when=after(step + 5))
+    service.stop_run(store, run)
+    stopped = wait(store, run, "stopped")
+    assert run.has_model()
+    assert run.checkpoint_step() == stopped.step
+    resume(store, run, job)
+    wait(store, run, when=after(stopped.step + 5))
+    # Its bucket is deleted, and all that the job had saved there: it goes on here.
+    workers.kill_worker(run)
+    hub.jobs.kill(hub.jobs.last.id)
+    del hub.buckets[BUCKET]
+    resume(store, run)
+    wait(store, run, "failed")
+    resume(store, run, EngineSpec())
     wait(store, run, "finished")
     assert weights(run) == weights(whole)
     assert dict(steps(run)) == dict(steps(whole))
-    assert read_spec(run).attempt == 2
-
-
-@pytest.mark.long
-def test_a_hub_that_stumbles_loses_no_event_and_no_model(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
-    run = service.start_run(store, config.changed(max_steps=10_000), job)
-    wait(store, run, when=after(4))
-    hub.fail(path=r"/api/jobs/ada/[0-9a-f]+$", status=500, times=2)
-    hub.fail(path="/logs", status=500, times=2)
-    hub.fail(path="/logs", cut=True, after=3000)
-    hub.fail(path="/v1/xorbs", cut=True, after=100)
-    hub.fail(path="/batch", status=503, times=2)
-    wait(store, run, when=after(run.state().step + 60))
-    service.stop_run(store, run)
-    stopped = wait(store, run, "stopped")
-    assert [number for number, _ in steps(run)] == list(range(1, stopped.step + 1))
-    assert run.checkpoint_step() == stopped.step
-    assert run.has_model()
+    assert (read_spec(run).attempt, read_spec(run).job) == (2, "")
 
 
 class FormerToo(SimulatedJob):
@@ -176,19 +171,13 @@ def test_a_finished_run_is_not_trained_again_when_its_machine_goes(store: RunSto
     assert read_spec(run).attempt == 1
 
 
-def stopped_on(store: RunStore, config: RunConfig, spec: EngineSpec) -> Run:
-    """A run that was stopped on an engine."""
-    run = store.create(config)
-    run.append(events.Stopped(step=1, seconds=1.0))
-    write_spec(run, spec)
-    return run
-
-
 @pytest.mark.usefixtures("nothing_begins")
 def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     store: RunStore, config: RunConfig, job: EngineSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = stopped_on(store, config, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    run = store.create(config)
+    run.append(events.Stopped(step=1, seconds=1.0))
+    write_spec(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
     with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.01"):
         service.resume_run(store, run)
     words = ["--run", run.id, "--runs", str(store.root)]
@@ -311,14 +300,10 @@ def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or
 
 @pytest.mark.usefixtures("nothing_begins", "quick")
 def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: EngineSpec,
+    hub: LoopbackHub, store: RunStore, sleeping: tuple[Run, EngineSpec, Engine],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    run = store.create(config)
-    spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
-    run.append(events.Resumed(step=0))
-    name = registry.open_engine(spec).submit(run, spec)
-    spec = write_spec(run, read_spec(run).model_copy(update={"job": name}))
+    run, spec, _ = sleeping
     hub.add_user("eves-token", "eve")
     monkeypatch.setenv("HF_TOKEN", "eves-token")
     engine = registry.open_engine(spec)
@@ -328,7 +313,7 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
         ):
             ask(run, spec)
     assert "Sign in as ada" in begun_by(run, spec).remedy
-    assert read_spec(run).job == name
+    assert read_spec(run).job == spec.job
     assert hub.jobs.last.stage in ("SCHEDULING", "RUNNING")
     registry.keep_token(run.id, TOKEN)
     service.delete_run(store, run, "eves-token")
@@ -356,64 +341,6 @@ def test_a_bucket_brings_only_what_a_job_saves(
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
     with pytest.raises(FinetuneError, match="0 MB may be fetched here"):
         box.fetch(run)
-
-
-@pytest.mark.long
-def test_an_app_that_comes_back_follows_the_job_that_went_on(
-    hub: LoopbackHub,
-    store: RunStore,
-    config: RunConfig,
-    job: EngineSpec,
-    processes: list[psutil.Process],
-) -> None:
-    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
-    wait(store, run, when=lambda summary: summary.step > 8)
-    workers.kill_worker(run)
-    app = subprocess.Popen(
-        [sys.executable, "-c", "import sys, time\nfrom finetune.jobs.scheduler import Scheduler\n"
-         "from finetune.runs.store import RunStore\nScheduler(RunStore(sys.argv[1])).start()\n"
-         "time.sleep(600)", str(store.root)],
-    )  # fmt: skip
-    processes.append(psutil.Process(app.pid))
-    seen = run.state().step
-    while not run.is_alive():  # until the app has looked
-        time.sleep(0.1)
-    wait(store, run, when=lambda summary: summary.step > seen + 8)
-    assert len(hub.jobs.all) == 1
-    service.stop_run(store, run)
-    wait(store, run, "stopped")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        ("Job timeout", "ended after its 10 minutes"),
-        ("The machine was lost", "The machine was lost"),
-    ],
-)
-def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, message: str, said: str
-) -> None:
-    config = config.changed(num_train_epochs=LONG)
-    run = service.start_run(store, config, job)
-    wait(store, run, when=lambda summary: summary.step > 40)
-    saved = f"{run.id}/attempt-1/saved/checkpoints"
-    while not any(path.startswith(saved) for path in hub.buckets[BUCKET].files):
-        time.sleep(0.1)
-    hub.jobs.kill(hub.jobs.last.id, message=message)
-    failed = wait(store, run, "failed")
-    assert said in failed.error
-    assert "Resume" in failed.remedy
-    step = run.checkpoint_step()
-    assert step > 0
-    resume(store, run, EngineSpec())
-    wait(store, run, when=lambda summary: summary.step > step + 5)
-    assert events.Resumed(step=step, time=0).step in [
-        event.step for event in run.tail()[0] if isinstance(event, events.Resumed)
-    ]
-    service.stop_run(store, run)
-    wait(store, run, "stopped")
 
 
 @pytest.mark.usefixtures("nothing_begins")
@@ -447,20 +374,3 @@ def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_termina
     monkeypatch.setattr(train, "carry_out_run", carry_out)
     assert command_line(["train", "--run", run.id, "--runs", str(store.root)]) == 0
     assert stopped == [False]
-
-
-@pytest.mark.long
-def test_a_run_whose_bucket_was_deleted_goes_on_here(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
-    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
-    wait(store, run, when=lambda summary: summary.step > 8)
-    workers.kill_worker(run)
-    hub.jobs.kill(hub.jobs.last.id)
-    del hub.buckets[BUCKET]
-    resume(store, run)
-    wait(store, run, "failed")
-    resume(store, run, EngineSpec())
-    wait(store, run, when=lambda summary: summary.step > 8 and not read_spec(run).job)
-    service.stop_run(store, run)
-    wait(store, run, "stopped")

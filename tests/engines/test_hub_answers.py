@@ -3,7 +3,6 @@ found by its label and followed to its end."""
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -162,54 +161,35 @@ def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twic
     assert len(hub.jobs.all) == 1
 
 
-@pytest.fixture
-def sleeping(store: RunStore, sleeping_job: EngineSpec) -> tuple[Run, EngineSpec, Engine]:
-    """A run whose job sleeps, its engine spec and its engine."""
-    run = store.create(RunConfig())
-    spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
-    run.append(events.PhaseStarted(phase=events.Phase.SUBMIT))
-    engine = registry.open_engine(spec)
-    name = engine.submit(run, spec)
-    return run, write_spec(run, read_spec(run).model_copy(update={"job": name})), engine
-
-
-def test_a_job_that_is_denied_is_found_by_its_label(
+def test_a_job_that_is_denied_is_found_by_its_label_and_believed_gone_after_many_answers(
     hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
 ) -> None:
     run, spec, engine = sleeping
-    hub.jobs.last.wait("RUNNING")
-    denied = hub.fail(path=INSPECT, status=404, times=100)
+    until(lambda: hub.jobs.last.stage == "RUNNING")
+    denied = hub.fail(path=INSPECT, status=404, times=50)
     for _ in range(50):
         assert engine.state(run, spec).status == "running"
-    assert denied.times == 50
-    hub.jobs.kill(hub.jobs.last.id)
-    assert not engine.state(run, spec).missing
-    assert spending.spent_on(run) < HubJobOptions(**spec.options).most
-
-
-def test_that_there_is_no_such_job_is_believed_after_several_answers(
-    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
-) -> None:
-    run, spec, engine = sleeping
+    assert not denied.times
     hidden = hub.jobs.all.copy()
-    hub.jobs.all.clear()
-    for _ in range(15):
-        with pytest.raises(PublishError, match="The Hub knows no job"):
-            engine.state(run, spec)
-    hub.jobs.all |= hidden
-    assert not engine.state(run, spec).missing
-    hub.jobs.all.clear()
-    for _ in range(19):
-        with pytest.raises(PublishError):
-            engine.state(run, spec)
+    for times in (15, 19):
+        hub.jobs.all.clear()
+        for _ in range(times):
+            with pytest.raises(PublishError, match="The Hub knows no job"):
+                engine.state(run, spec)
+        if times == 15:
+            hub.jobs.all |= hidden
+            assert not engine.state(run, spec).missing
     assert engine.state(run, spec) == AttemptStatus(
         "ended", reason=f"The Hub knows no job {spec.job}.", missing=True
     )
-    assert spending.spent_on(run) == pytest.approx(HubJobOptions(**spec.options).most)
+    assert spending.spent_on(run) == pytest.approx(most(run))
     missing = spec.model_copy(update={"job": "", "missing": spec.job})
     assert not engine.knows(run, missing)
     hub.jobs.all |= hidden
     assert engine.knows(run, missing)
+    hub.jobs.kill(hub.jobs.last.id)
+    assert not engine.state(run, spec).missing
+    assert spending.spent_on(run) < most(run)
 
 
 def test_no_second_job_begins_and_no_run_goes_while_the_jobs_cannot_be_listed(
@@ -247,37 +227,6 @@ def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
     assert engine.fetch(run, spec) == b""
 
 
-@pytest.mark.long
-def test_a_run_whose_job_was_denied_ends_with_all_its_steps_and_its_cost(
-    hub: LoopbackHub, store: RunStore, job: EngineSpec, config: RunConfig
-) -> None:
-    run = store.create(config)
-    write_spec(run, job)
-    follower = threading.Thread(target=registry.carry_out, args=(run,))
-    follower.start()
-    until(lambda: run.state().step > 20)
-    (working,) = hub.jobs.all.values()
-    assert working.process is not None
-    working.process.send_signal(signal.SIGSTOP)  # so that it does not end before it is given up
-    hidden = hub.jobs.all.copy()
-    hub.jobs.all.clear()
-    follower.join()
-    assert "The Hub knows no job" in run.state().error
-    step = run.state().step
-    assert spending.spent_on(run) == pytest.approx(HubJobOptions(**job.options).most)
-    hub.jobs.all |= hidden
-    working.process.send_signal(signal.SIGCONT)
-    resume(run)
-    assert registry.carry_out(run) == 0
-    assert len(hub.jobs.all) == 1
-    summary = run.state()
-    assert summary.status == "finished"
-    assert summary.step == summary.total_steps > step
-    assert [number for number, _ in steps(run)] == list(range(1, summary.total_steps + 1))
-    assert run.has_model()
-    assert spending.spent_on(run) < HubJobOptions(**job.options).most
-
-
 @pytest.mark.parametrize(
     ("message", "said"),
     [("Job failed with exit code: -9", "killed, perhaps for want of memory"),
@@ -296,15 +245,22 @@ def test_how_a_job_has_ended_is_said(
     assert said in run.state().error
 
 
-def test_a_missing_job_that_stays_unknown_is_followed_by_another_one(store: RunStore) -> None:
-    run = store.create(RunConfig())
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_missing_job_is_followed_to_its_end_or_by_another_one(
+    store: RunStore, remembered: bool
+) -> None:
+    run, job = store.create(RunConfig()), Forgetful(60)
     write_spec(run, EngineSpec(engine="hub-job"))
-    supervisor.supervise(run, lambda: Forgetful(60))
+    supervisor.supervise(run, lambda: job)
+    assert "There is no such job." in run.state().error
     resume(run)
-    supervisor.supervise(run, lambda: Forgetful(60))
-    assert (read_spec(run).attempt, read_spec(run).missing) == (2, "simulated")
-    assert [step for step, _ in steps(run)] == [1, 2, 3, 4, 5] * 2
-    assert len(run.state().train) == 5
+    job.remembers = remembered
+    supervisor.supervise(run, lambda: job if remembered else Forgetful(60))
+    spec = read_spec(run)
+    assert (spec.attempt, spec.missing) == ((1, "") if remembered else (2, "simulated"))
+    taken = [*range(1, 21)] if remembered else [1, 2, 3, 4, 5] * 2
+    assert [step for step, _ in steps(run)] == taken
+    assert len(run.state().train) == len({*taken})
 
 
 class Forgetful(SimulatedJob):
@@ -324,10 +280,7 @@ class Forgetful(SimulatedJob):
         offset = spec.sent
         for step in range(1, 21 if self.remembers else 6):
             if step > len(self.lines):
-                event = events.Stepped(
-                    step=step, epoch=0.0, loss=1 / step, learning_rate=0.1, samples_per_second=1.0
-                )
-                self.lines.append(event.model_dump_json().encode())
+                self.lines.append(self.line(step))
             log_line = LogLine(spec.attempt, offset, self.lines[step - 1])
             offset = log_line.end
             yield log_line.encode()

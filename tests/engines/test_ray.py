@@ -13,8 +13,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
 from finetune.engines import base, ray_machines, ray_node
@@ -26,6 +24,7 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from tests.support.engines import steps, wait, weights
 from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
 from tests.support.waiting import until
 
@@ -39,15 +38,6 @@ def config(toy_checkpoint: Path) -> RunConfig:
     ).changed(**PRESETS["As the course"])  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def here(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run by two processes of this machine."""
-    store = RunStore(tmp_path_factory.mktemp("here"))
-    run = service.start_run(store, config)
-    assert ended(store, run) == "finished", run.log_tail()
-    return run
-
-
 @pytest.fixture
 def start(store: RunStore, cluster: Nodes) -> Callable[..., Run]:
     """Starts a run on the cluster."""
@@ -59,15 +49,6 @@ def start(store: RunStore, cluster: Nodes) -> Callable[..., Run]:
         return run
 
     return begin
-
-
-def ended(store: RunStore, run: Run) -> str:
-    def has_ended() -> bool:
-        scheduler.dispatch_queue(store)
-        return run.state().status not in ("running", "waiting")
-
-    until(has_ended)
-    return run.state().status
 
 
 def trains(run: Run, step: int = 1) -> Callable[[], bool]:
@@ -96,89 +77,73 @@ def node_of(process: psutil.Process) -> int:
     return next(int(parent.pid) for parent in process.parents() if parent.name() == "raylet")
 
 
-def same_weights(first: Run, second: Run) -> bool:
-    one, two = (load_file(run.best / "model.safetensors") for run in (first, second))
-    return all(torch.equal(one[name], two[name]) for name in one)
+def resumes(run: Run) -> list[int]:
+    """The steps that it went on from."""
+    return [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @needs_ray
-def test_two_nodes_train_what_two_processes_here_do_though_they_were_stopped(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run
+def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_are_killed(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
 ) -> None:
+    here = service.start_run(store, config)
+    wait(store, here, "finished")
     run = start(config)
     until(trains(run, 25))
-    ranks = rank_processes(run)
-    assert len({node_of(process) for process in ranks.values()}) == 2
+    assert len({node_of(process) for process in rank_processes(run).values()}) == 2
     service.stop_run(store, run)
-    assert ended(store, run) == "stopped", run.log_tail()
+    wait(store, run, "stopped")
     assert run.has_model()
     assert 25 <= run.checkpoint_step() < 400
     until(lambda: not run.is_alive())
     service.resume_run(store, run)
-    assert ended(store, run) == "finished", run.log_tail()
-    assert same_weights(run, here)
+    until(lambda: read_spec(run).attempt == 2)
+    killed: list[psutil.Process] = []
+    for attempt, rank in ((3, "0"), (4, "1")):
+        begun = resumes(run)[-1]
+        until(trains(run, begun + 45))
+        former = rank_processes(run)
+        killed += former.values()
+        cluster.add()
+        cluster.kill(node_of(former[rank]))
+        until(lambda: read_spec(run).attempt == attempt)  # noqa: B023
+        assert resumes(run)[-1] >= begun + 20
+    wait(store, run, "finished")
+    assert weights(run) == weights(here)
+    assert not any(process.is_running() for process in killed)
+    assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
     summary = run.state()
     assert summary.started is not None
     assert summary.started.processes == 2
     until(lambda: not run.is_alive())
     assert "finished 400 steps" in run.log_tail()
-    assert (read_spec(run).attempt, read_spec(run).job) == (2, "")
+    assert (read_spec(run).attempt, read_spec(run).job) == (4, "")
 
 
 @pytest.mark.long
 @needs_ray
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_it_goes_on_elsewhere_when_a_node_is_killed(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run, cluster: Nodes,
-    rank: str,
-) -> None:  # fmt: skip
-    cluster.add()
-    run = start(config)
-    until(trains(run, 50))
-    former = rank_processes(run)
-    cluster.kill(node_of(former[rank]))
-    assert ended(store, run) == "finished", run.log_tail()
-    assert same_weights(run, here)
-    assert read_spec(run).attempt == 2
-    resumed = [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
-    assert resumed
-    assert min(resumed) >= 40
-    assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
-    assert not any(process.is_running() for process in former.values())
-
-
-@pytest.mark.long
-@needs_ray
-def test_it_goes_on_when_its_process_is_told_to_end(
-    store: RunStore, start: Callable[..., Run], config: RunConfig
-) -> None:
-    """As a machine's processes are that is taken away."""
-    run = start(config.changed(num_processes=1, max_steps=400), nodes=1)
-    until(trains(run, 25))
-    rank_processes(run)["0"].terminate()
-    assert ended(store, run) == "finished", run.log_tail()
-    assert read_spec(run).attempt == 2
-    steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
-    assert steps == list(range(1, 401))  # it has written a checkpoint, and none is done again
-
-
-@pytest.mark.long
-@needs_ray
-def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
+def test_told_to_end_cut_off_or_left_alone_it_goes_on_from_its_checkpoint(
     store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
 ) -> None:
-    alone = config.changed(num_processes=1, max_steps=600)
-    run = start(alone, nodes=1)
+    run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
+    until(trains(run, 25))
+    rank_processes(run)["0"].terminate()  # as on a machine that is taken away
+    until(lambda: bool(resumes(run)))
     until(trains(run, 50))
+    taken = [step for step, _ in steps(run)]
+    assert taken == list(range(1, len(taken) + 1))  # it has written a checkpoint
+    # Its node is cut off, and comes back: what it does then is written nowhere.
     (process,) = rank_processes(run).values()
     raylet = psutil.Process(node_of(process))
     frozen = [raylet, *raylet.children(recursive=True)]
     for member in frozen:
         member.suspend()
     try:
-        until(lambda: read_spec(run).attempt == 2)
+        until(lambda: read_spec(run).attempt == 3)
         until(lambda: len(rank_processes(run)) == 1 and rank_processes(run)["0"] != process)
+        workers.kill_worker(run)  # it ends while nobody is here
     finally:
         process.resume()  # it finds its parent alive, and trains on
         until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
@@ -187,29 +152,44 @@ def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
                 member.kill()
         cluster.kill(raylet.pid)
         cluster.add()
-    assert ended(store, run) == "finished", run.log_tail()
-    steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
-    assert sum(first >= second for first, second in itertools.pairwise(steps)) <= 1
+    until(lambda: run.state().status == "finished")
+    until(lambda: not rank_processes(run))
+    assert read_spec(run).job
+    taken, count = [step for step, _ in steps(run)], len(run.tail()[0])
+    assert sum(first >= second for first, second in itertools.pairwise(taken)) <= 1
+    Queue(store.root).add(run.id)  # as an app does that starts
+    scheduler.dispatch_queue(store)
+    until(lambda: not read_spec(run).job)
+    wait(store, run, "finished")
+    assert len(run.tail()[0]) == count
 
 
 @pytest.mark.long
 @needs_ray
-def test_one_waits_for_another_and_can_be_stopped_or_deleted(
-    store: RunStore, start: Callable[..., Run], config: RunConfig
-) -> None:
+def test_one_waits_for_another_and_can_be_stopped_or_deleted_and_a_shared_apps_run_trains(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     first = start(config.changed(max_steps=100_000))
     until(trains(first))
     second = start(config.changed(max_steps=20))
     until(lambda: bool(read_spec(second).job))
     assert open_engine(read_spec(second)).state(second, read_spec(second)).status == "waiting"
     service.stop_run(store, second)
-    assert ended(store, second) == "stopped", second.log_tail()
+    wait(store, second, "stopped")
     ranks = rank_processes(first)
     assert len(ranks) == 2
     service.delete_run(store, first)
     until(lambda: not any(process.is_running() for process in ranks.values()))
-    third = start(config.changed(max_steps=20))
-    assert ended(store, third) == "finished", third.log_tail()
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    small = RunConfig(max_steps=4, max_length=16, max_train_samples=64, max_eval_samples=16)
+    third = start(small, nodes=1)
+    until(lambda: bool(rank_processes(third)))
+    variables = rank_processes(third)["0"].environ()
+    assert variables["FINETUNE_VISITORS"] == variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
+    assert variables["HF_TOKEN"] == ""
+    wait(store, third, "finished")
 
 
 @pytest.mark.long
@@ -219,14 +199,14 @@ def test_what_the_cluster_cannot_do_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     run = start(config.changed(num_processes=5), nodes=3)
-    assert ended(store, run) == "failed"
+    wait(store, run, "failed")
     error = run.state().error
     assert error.startswith("The run needs 5 x 1 CPU on 3 machine(s); the Ray cluster has ")
     assert "(1 CPU, 0 GPU)" in error
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             run = start(config, address=f"127.0.0.1:{port}")
-            assert ended(store, run) == "failed"
+            wait(store, run, "failed")
             assert f"127.0.0.1:{port} does not answer" in run.state().error
     spec = EngineSpec(engine="ray", options={"address": cluster.address}, attempt=1, job="a.1")
     monkeypatch.setattr("ray.__version__", "2.59.0")
@@ -354,38 +334,3 @@ def test_the_command_carries_an_attempt_out_here_or_ends(
         assert done.returncode == base.LOST
         assert "a later attempt has this run" in done.stdout
         assert second_attempt.tail()[0] == []
-
-
-@pytest.mark.long
-@needs_ray
-def test_a_shared_apps_run_trains_on_the_cluster(
-    store: RunStore, start: Callable[..., Run], cluster: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    config = RunConfig(max_steps=4, max_length=16, max_train_samples=64, max_eval_samples=16)
-    run = start(config, nodes=1)
-    until(lambda: bool(rank_processes(run)))
-    variables = rank_processes(run)["0"].environ()
-    assert variables["FINETUNE_VISITORS"] == variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
-    assert variables["HF_TOKEN"] == ""
-    assert ended(store, run) == "finished", run.log_tail()
-
-
-@pytest.mark.long
-@needs_ray
-def test_one_that_ended_while_nobody_was_here_has_ended(
-    store: RunStore, start: Callable[..., Run], config: RunConfig
-) -> None:
-    run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
-    until(trains(run))
-    workers.kill_worker(run)
-    until(lambda: run.state().status == "finished")
-    until(lambda: not rank_processes(run))
-    assert read_spec(run).job
-    count = len(run.tail()[0])
-    Queue(store.root).add(run.id)  # as an app does that starts
-    scheduler.dispatch_queue(store)
-    until(lambda: not read_spec(run).job)
-    assert ended(store, run) == "finished"
-    assert len(run.tail()[0]) == count

@@ -20,7 +20,8 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import checks, hub_access
 from finetune.errors import Cancelled, DataError, JobError, PublishError, StoreError
-from finetune.hub import publish, push_plan
+from finetune.evaluation import quantization
+from finetune.hub import onnx, publish, push_plan
 from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
@@ -181,6 +182,8 @@ def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
     assert state.error
     (run.best / "model.safetensors").write_bytes(whole)
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: ExportJob(job.folder).carry_out())
+    monkeypatch.setattr(onnx, "export_onnx", lambda best, file: file.touch())
+    monkeypatch.setattr(quantization, "quantize_model", lambda *values: None)
     ExportJob.of(run).start(store)
     zipped = b"".join(ExportJob.of(run).zipped())
     names = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
@@ -222,7 +225,14 @@ def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
     return push_to
 
 
-def test_a_push_goes_on_without_its_page(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+def test_a_push_goes_on_without_its_page(
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub
+) -> None:
+    run = store.create(RunConfig(max_length=32))
+    for event in toys.story()[:-1]:  # all but its end: its worker has died
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    assert run.state().status == "interrupted"
     assert PushJob.of(run).state().status == "none"
     PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())
     assert PushJob.of(run).state().running
@@ -273,16 +283,12 @@ def test_a_push_that_was_killed_says_how_far_it_came(
     run: Run, monkeypatch: pytest.MonkeyPatch, pushed: Callable[..., PushState],
     phase: Phase, said: str,
 ) -> None:  # fmt: skip
-    class Killed(BaseException):
-        pass
-
     def push_run(*words: Any) -> Pushed:
-        report = words[4]
-        report(PushProgress(phase, full="ada/x"))
-        raise Killed
+        words[4](PushProgress(phase, full="ada/x"))
+        raise SystemExit
 
     monkeypatch.setattr(publish, "push_run", push_run)
-    with pytest.raises(Killed):
+    with pytest.raises(SystemExit):
         pushed(run, PushRequest("ada/x"), Approvals())
     state = PushJob.of(run).state()
     assert state.status == "interrupted"
@@ -315,10 +321,16 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     assert push_to(second, "ada/pairs") == ""  # after a failed one
 
 
-def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
+def test_a_demo_is_billed_only_where_a_check_of_ones_own_has_shown_its_price(
     store: RunStore, run: Run, hub: LoopbackHub, pushed: Callable[..., PushState]
 ) -> None:
     approvals = Approvals()
+    # One visitor's check is not another's.
+    plan = PushPlan(Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1)
+    mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
+    approvals.add(mine, run, plan)
+    assert approvals.of(store.for_visitor(Visitor(("user:ada", "browser:a"))), run) == ["ada/pairs"]
+    assert approvals.of(theirs, run) == []
     request = PushRequest("pairs", demo=True, hardware="t4-small")
     assert "0.40 USD an hour" in pushed(run, request, approvals).error
     assert hub.repos == {}
@@ -328,27 +340,3 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
         assert pushed(run, request, approvals).status == status
     demo = hub.repos["space", "ada/pairs-demo"].space
     assert demo == Space("gradio", "t4-small", sleep_time=3600)
-
-
-def test_one_visitors_check_is_not_anothers(store: RunStore) -> None:
-    run, approvals = store.create(RunConfig()), Approvals()
-    plan = PushPlan(Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1)
-    mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
-    approvals.add(mine, run, plan)
-    signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
-    assert approvals.of(signed_in, run) == ["ada/pairs"]
-    assert approvals.of(theirs, run) == []
-
-
-@pytest.mark.usefixtures("hub")
-def test_a_run_whose_worker_died_is_pushed(
-    store: RunStore, toy_checkpoint: Path, pushed: Callable[..., PushState]
-) -> None:
-    run = store.create(RunConfig(max_length=32))
-    for event in toys.story()[:-1]:  # all but its end
-        run.append(event)
-    toys.copy_model(toy_checkpoint, run.best)
-    assert run.state().status == "interrupted"
-    state = pushed(run, PushRequest("ada/pairs"), Approvals())
-    assert (state.error, state.status) == ("", "finished")
-    assert state.pushed is not None

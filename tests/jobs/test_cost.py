@@ -32,10 +32,10 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.training import accelerator, model, recipe
+from finetune.training import model, recipe
 from finetune.ui import train_plan
 from tests.support import bundled_report, training
-from tests.support.hub import LoopbackHub, Repo
+from tests.support.hub import LoopbackHub
 from tests.support.waiting import until
 
 PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3, per_device_train_batch_size=16)
@@ -54,22 +54,18 @@ def toy(store: RunStore, toy_config: RunConfig, toy_pairs_folder: Path) -> RunCo
     return toy_config.changed(dataset=store.uploads.add(files))
 
 
-def write_report(store: RunStore, config: RunConfig, report: CheckReport) -> None:
-    """A check of a configuration's pairs as it lies on disk."""
-    job = check.check_folder(store, config)
-    job.folder.mkdir(parents=True)
-    job.describe_job("check", "", config.to_dict())
-    (job.folder / "report.json").write_text(report.to_json())
-
-
 def checked(
     store: RunStore, config: RunConfig, rows: int, held_out: int = 0, **lengths: Any
 ) -> None:
+    """A check of a configuration's pairs as it lies on disk."""
     splits = [SplitSummary("train", "train", rows, [rows])]
     splits += [SplitSummary("validation", "validation", held_out, [held_out])] * bool(held_out)
     lengths = {"rows": rows, "of": rows, "max_length": 128} | lengths if lengths else {}
     report = CheckReport("x", labels=["a"], splits=splits, lengths=TokenLengths(**lengths))
-    write_report(store, config, report)
+    job = check.check_folder(store, config)
+    job.folder.mkdir(parents=True)
+    job.describe_job("check", "", config.to_dict())
+    (job.folder / "report.json").write_text(report.to_json())
 
 
 def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = "CPU") -> None:
@@ -88,20 +84,20 @@ def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = 
     run.append(events.Evaluated(step=5, epoch=1, metrics={}, seconds=2.0, best=True))
 
 
-STEPS: list[dict[str, Any]] = [
-    {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 4},
-    {"max_train_samples": 13},
-    {"swap_augmentation": True, "per_device_train_batch_size": 10},
-    {"per_device_train_batch_size": 500, "gradient_accumulation_steps": 3},
-]
-
-
-@pytest.mark.parametrize("values", STEPS, ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 4},
+        {"max_train_samples": 13},
+        {"swap_augmentation": True, "per_device_train_batch_size": 10},
+        {"per_device_train_batch_size": 500, "gradient_accumulation_steps": 3},
+    ],
+    ids=str,
+)
 def test_the_steps_are_those_the_run_takes(
     values: dict[str, Any], store: RunStore, toy: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
-    monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
+    training.work_in_this_process(monkeypatch)
     config = toy.changed(**values)
     checked(store, toy, rows=64)
     run = store.create(config)
@@ -287,54 +283,41 @@ def test_what_cannot_be_fine_tuned_is_refused_at_the_form(
     assert not store.runs()
 
 
-@pytest.fixture
-def fetched(hub: LoopbackHub, toy_checkpoint: Path) -> str:
-    hub.add_repo("ada/fetched", files=toy_checkpoint)
-    checkpoint_files.fetch("ada/fetched")
-    return "ada/fetched"
-
-
-def test_what_is_on_the_disk_is_listed_and_removed(fetched: str, store: RunStore) -> None:
-    listed = {model.name: model for model in finetune.list_models()}
-    assert listed[fetched].bytes > 10_000
-    command(["--remove", fetched, "--runs", str(store.root)])
-    assert fetched not in {model.name for model in finetune.list_models()}
-    with pytest.raises(StoreError, match="is not among the downloaded checkpoints"):
-        finetune.remove_model(fetched, store)
-    for name in ("..", "../..", "", BUNDLED_CHECKPOINT):
-        with pytest.raises(StoreError):
-            finetune.remove_model(name, store)
-
-
-def test_what_a_run_needs_stays(
-    fetched: str, store: RunStore, adopt: Callable[[Run], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = store.create(RunConfig(checkpoint=fetched, name="busy"))
+def test_what_is_on_the_disk_is_listed_and_removed_unless_it_is_needed(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    name = "ada/fetched"
+    hub.add_repo(name, files=toy_checkpoint)
+    checkpoint_files.fetch(name)
+    assert {model.name: model.bytes for model in finetune.list_models()}[name] > 10_000
+    run = store.create(RunConfig(checkpoint=name, name="busy"))
     run.append(events.Started(device="CPU"))
     adopt(run)
-    with pytest.raises(StoreError, match=f"{fetched} is in use by the run busy"):
-        memory.remove_model(store, fetched)
+    with pytest.raises(StoreError, match=f"{name} is in use by the run busy"):
+        memory.remove_model(store, name)
     with pytest.raises(StoreError, match="Visitors cannot remove"):
-        memory.remove_model(store.for_visitor(Visitor(("browser:a",))), fetched)
+        memory.remove_model(store.for_visitor(Visitor(("browser:a",))), name)
     run.append(events.Finished(step=1, seconds=1.0))
     job = CheckJob(store.root / "checks" / ("0" * 24))
     job.folder.mkdir(parents=True)
-    job.describe_job("check", "", {"checkpoint": fetched})
+    job.describe_job("check", "", {"checkpoint": name})
     handle = hold_lock(job.lock_file)  # it is at work
     assert handle is not None
     with pytest.raises(StoreError, match="is being read to check or compare it"):
-        memory.remove_model(store, fetched)
+        memory.remove_model(store, name)
     os.close(handle)
+    command(["--remove", name, "--runs", str(store.root)])
+    assert name not in {model.name for model in finetune.list_models()}
+    with pytest.raises(StoreError, match="is not among the downloaded checkpoints"):
+        finetune.remove_model(name, store)
+    for other in ("..", "../..", "", BUNDLED_CHECKPOINT):
+        with pytest.raises(StoreError):
+            finetune.remove_model(other, store)
+    checkpoint_files.fetch(name)
     monkeypatch.setenv("FINETUNE_ADMINS", "ada")
     admin = store.for_visitor(Visitor(("user:ada",)))
-    assert memory.remove_model(admin, fetched).name == fetched
-
-
-def large(repo: Repo) -> None:
-    """Give a repository's weights a size that is fetched by parts."""
-    weights = safetensors.torch.load(repo.files["model.safetensors"])
-    weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes
-    repo.files["model.safetensors"] = safetensors.torch.save(weights, {"format": "pt"})
+    assert memory.remove_model(admin, name).name == name
 
 
 @pytest.mark.long
@@ -342,7 +325,10 @@ def test_a_run_is_stopped_while_its_checkpoint_comes_and_begins_again(
     hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, toy_config: RunConfig,
     toy_pairs_folder: Path, processes: list[psutil.Process],
 ) -> None:  # fmt: skip
-    large(hub.add_repo("ada/slow", files=toy_checkpoint))
+    repo = hub.add_repo("ada/slow", files=toy_checkpoint)
+    weights = safetensors.torch.load(repo.files["model.safetensors"])
+    weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes, which are fetched by parts
+    repo.files["model.safetensors"] = safetensors.torch.save(weights, {"format": "pt"})
     gate = threading.Event()
     asked = hub.fail("GET", "^/lfs/", gate=gate)
     dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})

@@ -11,7 +11,6 @@ import threading
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +20,13 @@ import pytest
 from optuna.trial import TrialState
 
 from finetune.config import Range, RunConfig
-from finetune.evaluation import cross_validation, saved_predictions
+from finetune.evaluation import cross_validation, report, saved_predictions
 from finetune.inference import quantized
 from finetune.jobs import probe, service, workers
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.export import ExportJob
 from finetune.jobs.push import PushJob
-from finetune.runs import events
-from finetune.runs.grids import PlannedRun
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
@@ -38,10 +34,9 @@ from finetune.search.study import Study
 from finetune.tasks.base import Target
 from tests.support import toys
 from tests.support.browser import App
-from tests.support.engines import steps, weights
+from tests.support.engines import slow_run, steps, weights
 from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.kills import Kills
-from tests.support.scheduling import STEPS
+from tests.support.kills import Kills, check_ended, go_on
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -55,65 +50,16 @@ def kills(store: RunStore, processes: list[psutil.Process]) -> Iterator[Kills]:
         process.kill()
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that this process starts train nothing, as those of `scheduling`."""
-    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
-
-
-def go_on(store: RunStore) -> bool:
-    """Resume what was interrupted; whether runs are left to be finished."""
-    for run in store.runs():
-        if run.state().status == "interrupted":
-            service.resume_run(store, run)
-    return any(run.state().status != "finished" for run in store.runs())
-
-
-def check_order(run: Run) -> None:
-    """See that a run's steps were taken one after the other, by one worker at a time."""
-    taken = 0
-    for event in run.tail()[0]:
-        if isinstance(event, events.Started | events.Resumed):
-            taken = -1  # it goes on from a checkpoint, or from its beginning
-        if isinstance(event, events.Stepped):
-            assert taken in (-1, event.step - 1), run
-            taken = event.step
-
-
-def check_ended(store: RunStore, run: Run, total: int) -> None:
-    """See that a run has ended once, with every step once as the page shows them."""
-    summary = run.state()
-    assert summary.status == "finished"
-    assert [point.step for point in summary.train] == list(range(1, total + 1)), run
-    scored = [one.step for one in summary.validation]
-    assert all(first < second for first, second in pairwise(scored))
-    assert sum(isinstance(event, events.Finished) for event in run.tail()[0]) == 1
-    check_order(run)
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_runs_that_an_app_takes_in_are_each_carried_out_once(store: RunStore, kills: Kills) -> None:
-    for number in range(10):
-        app = kills.start("scheduling", "24")
-        kills.at_random(app, 1.5, with_workers=number % 3 == 0)
-        assert len(kills.workers()) <= 1
-        go_on(store)
-    app = kills.start("scheduling", "24")
-    until(lambda: len(store.runs()) == 24 and not go_on(store))
-    until(lambda: kills.workers(app) == [])
-    for run in store.runs():
-        check_ended(store, run, STEPS)
-    assert list(store.root.glob(".queue/*-*")) == []
-
-
-@pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("program", ["scheduling", "stand_in_search"])
-def test_a_search_has_every_trial_once(store: RunStore, kills: Kills, program: str) -> None:
+def test_a_search_has_every_trial_once(
+    store: RunStore, kills: Kills, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")  # of those begun from here
     form = RunConfig(max_steps=60, learning_rate=5e-4)
     rates = {"learning_rate": Range(1e-6, 1e-3, log=True), "weight_decay": Range(0.0, 0.3)}
     study = driver.begin_search(store, form, dict(rates), Budget(trials=10), parallel=2)
     words = [study.id] if program == "stand_in_search" else []
-    for number in range(10):
+    for number in range(6):
         app = kills.start(program, *words)
         kills.at_random(app, 2.0, with_workers=number % 2 == 0)
     kills.start(program, *words)
@@ -137,7 +83,7 @@ def test_a_search_has_every_trial_once(store: RunStore, kills: Kills, program: s
     for row, trial in zip(rows, trials, strict=True):
         if row.state == "finished":
             run = store.get(row.run_id)
-            check_ended(store, run, 60)
+            check_ended(run, 60)
             assert run.metrics["f1"] == trial.value
             assert run.config().learning_rate == trial.params["learning_rate"]
     best = results.best_trial(rows)
@@ -145,50 +91,22 @@ def test_a_search_has_every_trial_once(store: RunStore, kills: Kills, program: s
     assert best.score == max(t.value or 0.0 for t in trials if t.state == TrialState.COMPLETE)
 
 
-def counts(state: TrialState) -> bool:
-    return state in (TrialState.COMPLETE, TrialState.PRUNED)
-
-
 def told(study: Study) -> Counter[int]:
     """How often each trial that has ended was told so, by the lines of Optuna's journal."""
-    lines = (study.folder / "trials.log").read_text().splitlines()
-    ends = [json.loads(line) for line in lines]
-    ended = [int(line["trial_id"]) for line in ends if "trial_id" in line and "state" in line
-             and counts(TrialState(line["state"]))]  # fmt: skip
-    return Counter(ended)
+    lines = map(json.loads, (study.folder / "trials.log").read_text().splitlines())
+    ends = (TrialState.COMPLETE, TrialState.PRUNED)
+    return Counter(int(line["trial_id"]) for line in lines
+                   if "trial_id" in line and line.get("state") in ends)  # fmt: skip
 
 
 @pytest.fixture
 def trained(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
     """The configuration of a run that truly trains, for some seconds."""
-    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
-    return RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
-        learning_rate=1e-3, logging_steps=1, max_steps=40, eval_steps=20, save_steps=10,
-        per_device_train_batch_size=4, gradient_accumulation_steps=8, mixed_precision="no",
-    )  # fmt: skip
+    return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
 
-def test_what_was_killed_with_the_page_ends_with_the_weights_of_what_was_not(
-    store: RunStore, kills: Kills, trained: RunConfig
-) -> None:
-    app = App(store.root)
-    runs = service.start_runs(store, [PlannedRun(trained)] * 2)
-    for number in range(3):
-        kills.at_random(app.process, 8.0, with_workers=number != 1)
-        go_on(store)
-        app.start()
-    until(lambda: not go_on(store))
-    whole = service.start_run(store, trained)
-    until(lambda: not go_on(store))
-    app.kill()
-    for run in runs:
-        check_ended(store, run, 40)
-        assert dict(steps(run)) == dict(steps(whole))
-        assert weights(run) == weights(whole)
-
-
-def test_an_evaluation_is_whole_or_made_again(
+@pytest.mark.timeout(900)
+def test_evaluations_and_exports_are_whole_or_made_again(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
     run = service.start_run(store, trained.changed(max_steps=4))
@@ -214,24 +132,51 @@ def test_an_evaluation_is_whole_or_made_again(
     assert np.array_equal(again.swapped, whole.swapped)
     assert len({str(opened.metrics) for opened in run.state().opened}) == 1
     assert len(saved_predictions.read_logits(run, 0, Target(("no", "yes")), "test").logits) == 8
+    model, job = files_of(run.best), ExportJob.of(run)
+    for half_written in (".onnx-*/model.onnx", ".onnx-*/dynamic.onnx"):
+        app = kills.start("asking", run.id, "export")
+        until(lambda: any((job.folder / "files").glob(half_written)))  # noqa: B023
+        kills.at_random(app, 0.1, with_workers=True)
+        assert job.state().status == "interrupted"
+        assert job.state().file is None
+        assert files_of(run.best) == model
+    app = kills.start("asking", run.id, "export")
+    until(lambda: job.state().status == "finished")
+    zipped = zipfile.ZipFile(io.BytesIO(b"".join(job.zipped())))
+    assert zipped.testzip() is None
+    assert {name.partition("/")[2] for name in zipped.namelist()} == files_of(job.folder / "files")
+    onnxruntime.InferenceSession(job.folder / "files" / "model.onnx")
+    added = files_of(run.best) - model
+    assert {"onnx/quantization.json"} <= added <= {"onnx/quantization.json", quantized.MODEL}
 
 
+@pytest.mark.timeout(900)
 def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
     store: RunStore, kills: Kills, toy_checkpoint: Path, hub: LoopbackHub,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    """Killed within a file, within its commit, and at random."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     run = toys.finished_run(store, toy_checkpoint)
     files: set[str] = set()
-    for number in range(3):
+    for number, path in enumerate(("^/lfs/", "/commit/main$", "", "")):
         name = f"ada/pairs-{number}"
+        hub.uploads.clear()
+        held = hub.fail(path=path or "nothing", gate=(gate := threading.Event()))
         app = kills.start("asking", run.id, f"push:{name}")
-        kills.at_random(app, 5.0, with_workers=number != 1)
+        until(lambda: not (path and held.times))  # noqa: B023
+        kills.at_random(app, 0.1 if path else 5.0, with_workers=number != 3)
         job = JobFolder(run.folder / "pushes" / "latest")
         until(lambda: not job.is_alive())  # noqa: B023
         state, repo = PushJob.of(run).state(), hub.repos.get(("model", name))
         commits = repo.commits if repo is not None else []
-        if job.request.get("push", {}).get("name") != name:
+        if path:
+            said = {"^/lfs/": "nothing was committed"}
+            assert state.status == "interrupted"
+            assert said.get(path, f"the commit to {name} may have arrived") in state.error
+            gate.set()  # what the Hub had of it
+            until(lambda: len(commits) == ("commit" in path))  # noqa: B023
+        elif job.request.get("push", {}).get("name") != name:
             assert commits == []  # it had not begun
         elif state.status == "finished":
             assert len(commits) == 1
@@ -249,55 +194,6 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         files = files or set(pushed.files)
         assert set(pushed.files) == files > {"model.safetensors", "config.json", "README.md"}
         assert pushed.files["model.safetensors"] == (run.best / "model.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize("path", ["^/lfs/", "/commit/main$"])
-def test_a_push_that_is_killed_within_a_file_or_its_commit_says_so(
-    store: RunStore, kills: Kills, toy_checkpoint: Path, hub: LoopbackHub, path: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    run, name = toys.finished_run(store, toy_checkpoint), "ada/pairs"
-    held = hub.fail(path=path, gate=threading.Event())
-    app = kills.start("asking", run.id, f"push:{name}")
-    until(lambda: not held.times)
-    kills.at_random(app, 0.1, with_workers=True)
-    state, committing = PushJob.of(run).state(), "commit" in path
-    assert state.status == "interrupted"
-    said = f"the commit to {name} may have arrived" if committing else "nothing was committed"
-    assert said in state.error
-    assert held.gate is not None
-    held.gate.set()  # what the Hub had of it
-    repo = hub.repos["model", name]
-    until(lambda: len(repo.commits) == committing)
-    app = kills.start("asking", run.id, f"push:{name}")
-    until(lambda: PushJob.of(run).state().status == "finished")
-    app.kill()
-    assert len(repo.commits) == 1
-    assert repo.files["model.safetensors"] == (run.best / "model.safetensors").read_bytes()
-
-
-def test_an_export_is_whole_or_made_again_and_leaves_nothing_in_the_model(
-    store: RunStore, kills: Kills, trained: RunConfig
-) -> None:
-    run = service.start_run(store, trained.changed(max_steps=4))
-    until(lambda: run.state().status == "finished" and not run.is_alive())
-    model, job = files_of(run.best), ExportJob.of(run)
-    for half_written in (".onnx-*/model.onnx", ".onnx-*/dynamic.onnx"):
-        app = kills.start("asking", run.id, "export")
-        until(lambda: any((job.folder / "files").glob(half_written)))  # noqa: B023
-        kills.at_random(app, 0.1, with_workers=True)
-        assert job.state().status == "interrupted"
-        assert job.state().file is None
-        assert files_of(run.best) == model
-    app = kills.start("asking", run.id, "export")
-    until(lambda: job.state().status == "finished")
-    zipped = zipfile.ZipFile(io.BytesIO(b"".join(job.zipped())))
-    assert zipped.testzip() is None
-    assert {name.partition("/")[2] for name in zipped.namelist()} == files_of(job.folder / "files")
-    onnxruntime.InferenceSession(job.folder / "files" / "model.onnx")
-    added = files_of(run.best) - model
-    assert {"onnx/quantization.json"} <= added <= {"onnx/quantization.json", quantized.MODEL}
 
 
 def files_of(folder: Path) -> set[str]:
@@ -323,27 +219,34 @@ def test_a_comparison_of_checkpoints_is_whole_or_made_again(
     last = job.state().report
     assert last is not None
     assert last.complete
-    for report in reports:
-        assert [(one.checkpoint, one.score) for one in report.candidates] == [
+    for earlier in reports:
+        assert [(one.checkpoint, one.score) for one in earlier.candidates] == [
             (one.checkpoint, one.score) for one in last.candidates
         ]
 
 
+@pytest.mark.timeout(900)
 def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
     store: RunStore, kills: Kills, trained: RunConfig
 ) -> None:
-    config = trained.changed(folds=2, max_steps=12, eval_steps=6, save_steps=3)
+    config = trained.changed(folds=2, max_steps=24, eval_steps=12, save_steps=6)
     whole = service.start_run(store, config)
+    killed = store.runs()
+    second = next(run for run in killed if run.config().fold == 2)
+    service.stop_run(store, second)
     app = App(store.root)
-    for number in range(3):
+    for number in range(2):
         kills.at_random(app.process, 10.0, with_workers=number != 1)
         app.start()
         go_on(store)
-    killed = store.runs()
+    until(lambda: go_on(store) and whole.state().status == "failed")
+    assert "have not finished: " in whole.state().error
+    service.resume_run(store, second)
 
     def goes_on() -> bool:
         """Resume the folds, then the run on all rows, which has not begun without them."""
-        if not go_on(store) and whole.state().status == "failed":
+        states = {run.state().status for run in killed if run.config().fold}
+        if go_on(store) and states == {"finished"} and whole.state().status == "failed":
             service.resume_run(store, whole)
         return whole.state().status != "finished"
 
@@ -352,13 +255,14 @@ def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
     until(lambda: again.state().status == "finished")
     app.kill()
     for run, other in zip(killed, store.runs()[:3], strict=True):
-        check_ended(store, run, 12)
+        check_ended(run, 24)
         assert run.config().fold == other.config().fold
         assert weights(run) == weights(other)
         assert dict(steps(run)) == dict(steps(other))
     assert cross_validation.read_folds(whole) == cross_validation.read_folds(again)
     answers = [
-        saved_predictions.read_logits(run, 12, Target(("no", "yes"))) for run in (whole, again)
+        saved_predictions.read_logits(run, 24, Target(("no", "yes"))) for run in (whole, again)
     ]
     assert np.array_equal(answers[0].logits, answers[1].logits)
     assert np.array_equal(answers[0].labels, answers[1].labels)
+    assert report.evaluate_run(whole, whole.state()).analysis.folds == 2

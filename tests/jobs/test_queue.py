@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,6 +31,8 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import run_view
 from tests.support import stand_in as stand_in_workers
+from tests.support.kills import Kills, check_ended, go_on
+from tests.support.scheduling import STEPS
 from tests.support.stand_in import HOLD, write
 from tests.support.waiting import until
 
@@ -70,11 +70,11 @@ def brief(steps: int = 5, **values: Any) -> RunConfig:
     return RunConfig(max_steps=steps, **values)
 
 
-def status(store: RunStore, run: Run) -> str:
+def status(run: Run) -> str:
     return run.state().status
 
 
-def step(store: RunStore, run: Run) -> int:
+def step(run: Run) -> int:
     return run.state().step
 
 
@@ -87,22 +87,17 @@ def worker_of(run: Run) -> psutil.Process:
 def begun(store: RunStore, config: RunConfig | None = None) -> Run:
     """A run whose worker takes steps and writes checkpoints."""
     run = service.start_run(store, config or brief(ENDLESS))
-    until(lambda: step(store, run) > 12)
+    until(lambda: step(run) > 12)
     return run
 
 
-def steps_taken(store: RunStore, run: Run) -> list[int]:
+def steps_taken(run: Run) -> list[int]:
     return [point.step for point in run.state().train]
 
 
 def start_app(store: RunStore, processes: list[psutil.Process]) -> subprocess.Popen[str]:
     """An app without its page, as a process of its own."""
-    command = [sys.executable, "-m", "tests.support.scheduling", str(store.root)]
-    app = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    processes.append(psutil.Process(app.pid))
-    assert app.stdout is not None
-    assert app.stdout.readline() == "there\n"
-    return app
+    return Kills(store.root, processes).start("scheduling")
 
 
 def test_one_trains_and_the_others_wait_in_order(
@@ -112,10 +107,14 @@ def test_one_trains_and_the_others_wait_in_order(
     first, second, third = service.start_runs(stand_in, [PlannedRun(brief(20))] * 3)
     places = [service.queue_place(stand_in, run) for run in (first, second, third)]
     assert places == [(0, 2), (1, 2), (2, 2)]
-    assert [status(stand_in, run) for run in (first, second)] == ["running", "waiting"]
+    assert [status(run) for run in (first, second)] == ["running", "waiting"]
+    worker = worker_of(first)
+    service.stop_run(stand_in, first)  # before its first step
+    until(lambda: not worker.is_running())
+    assert status(first) == "stopped"
     hold(ENDLESS)
     scheduling.start()
-    until(lambda: status(stand_in, third) == "finished")
+    until(lambda: status(third) == "finished")
     in_order = [run.state() for run in (first, second, third)]
     assert in_order[0].ended <= in_order[1].began <= in_order[1].ended <= in_order[2].began
 
@@ -135,12 +134,12 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     shutil.rmtree(deleted.folder)
     scheduling.start()
     service.stop_run(stand_in, cancelled)
-    assert status(stand_in, cancelled) == "stopped"
-    until(lambda: step(stand_in, killed) > 3)
+    assert status(cancelled) == "stopped"
+    until(lambda: step(killed) > 3)
     worker_of(killed).kill()
-    until(lambda: status(stand_in, killed) == "interrupted")
-    until(lambda: status(stand_in, last) == "finished")
-    assert status(stand_in, damaged) == "failed"
+    until(lambda: status(killed) == "interrupted")
+    until(lambda: status(last) == "finished")
+    assert status(damaged) == "failed"
     assert "config.json" in damaged.state().error
     with pytest.raises(JobError, match="it is finished"):  # a click just after the end
         service.stop_run(stand_in, last, discard=True)
@@ -155,36 +154,25 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(
 ) -> None:
     hold(26)
     first = service.start_run(stand_in, brief(60))
-    until(lambda: step(stand_in, first) == 26)
+    until(lambda: step(first) == 26)
     service.stop_run(stand_in, first)
-    until(lambda: status(stand_in, first) == "stopped")
+    until(lambda: status(first) == "stopped")
     hold(ENDLESS)
     until(lambda: workers.worker_process(first) is None)  # no app is there to look again
     second = service.start_run(stand_in, brief(ENDLESS))
     service.resume_run(stand_in, first)
-    assert status(stand_in, first) == "waiting"
+    assert status(first) == "waiting"
     with pytest.raises(JobError, match="The run is waiting"):
         service.resume_run(stand_in, first)
     service.stop_run(stand_in, first)  # out of the queue again: it is what it was
-    assert (status(stand_in, first), step(stand_in, first)) == ("stopped", 26)
+    assert (status(first), step(first)) == ("stopped", 26)
     service.resume_run(stand_in, first)
     service.delete_run(stand_in, second)
-    until(lambda: status(stand_in, first) == "finished")
+    until(lambda: status(first) == "finished")
     with pytest.raises(NoSuchRun):
         stand_in.get(second.id)
-    assert steps_taken(stand_in, first) == list(range(1, 61))
+    assert steps_taken(first) == list(range(1, 61))
     assert run_table.training_seconds(first.state()) == pytest.approx(0.6)
-
-
-def test_a_run_that_is_stopped_before_its_first_step_ends(
-    stand_in: RunStore, hold: Callable[[int], None]
-) -> None:
-    hold(0)
-    run = service.start_run(stand_in, brief(20))
-    worker = worker_of(run)
-    service.stop_run(stand_in, run)
-    until(lambda: not worker.is_running())
-    assert status(stand_in, run) == "stopped"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": -5, "started": 1.0}', "reused"])
@@ -217,13 +205,13 @@ def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(
     monkeypatch.setattr(workers, "end_worker", impatient)
     service.stop_run(stand_in, run)
     until(lambda: not run.is_alive())
-    assert status(stand_in, run) == "stopped"
+    assert status(run) == "stopped"
     assert run.best.exists()
     discarded = begun(stand_in)
     worker_of(discarded).suspend()
     service.stop_run(stand_in, discarded, discard=True)
     until(lambda: discarded.state().discarded)
-    assert status(stand_in, discarded) == "stopped"
+    assert status(discarded) == "stopped"
     until(lambda: not discarded.best.exists())
 
 
@@ -234,10 +222,10 @@ def test_a_full_disk_leaves_what_waits_in_the_queue(
         full = OSError(errno.ENOSPC, "No space left on device")
         disk.setattr(workers, "empty_folder", Mock(side_effect=full))
         runs = service.start_runs(stand_in, [PlannedRun(brief())] * 2)
-        assert [status(stand_in, run) for run in runs] == ["waiting", "waiting"]
+        assert [status(run) for run in runs] == ["waiting", "waiting"]
         assert not any(run.tail()[0] for run in runs)
     scheduler.dispatch_queue(stand_in)
-    assert status(stand_in, runs[0]) == "running"
+    assert status(runs[0]) == "running"
 
 
 @pytest.mark.parametrize("shared", ["", "1"])
@@ -273,7 +261,7 @@ def test_several_accelerators_each_train_a_run(
     *training, third, fourth = service.start_runs(stand_in, planned)
     assert [workers.worker_devices(run) for run in training] == [("3",), ("5",)]
     # The last would fit, but it is not before its turn.
-    assert [status(stand_in, run) for run in (third, fourth)] == ["waiting", "waiting"]
+    assert [status(run) for run in (third, fourth)] == ["waiting", "waiting"]
     assert worker_of(training[0]).environ()["CUDA_VISIBLE_DEVICES"] == "3"
 
 
@@ -318,70 +306,38 @@ def test_of_two_apps_each_run_is_started_once(
     apps = {app.pid: app for app in (start_app(stand_in, processes) for _ in range(2))}
     for run in runs:
         Queue(stand_in.root).add(run.id)
-    until(lambda: step(stand_in, runs[0]) == 10)
+    until(lambda: step(runs[0]) == 10)
     worker = worker_of(runs[0])
     apps[worker.ppid()].kill()
     assert worker.is_running()  # the run goes on, and the other app starts the next
     hold(ENDLESS)
-    until(lambda: all(status(stand_in, run) == "finished" for run in runs))
+    until(lambda: all(status(run) == "finished" for run in runs))
     for run in runs:
         assert sum(isinstance(event, events.Started) for event in run.tail()[0]) == 1
 
 
-@pytest.mark.parametrize(
-    ("total", "steps"), [(6, 100), pytest.param(30, 220, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("number", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_kills_lose_nothing_and_leave_nobody(
-    stand_in: RunStore, processes: list[psutil.Process], total: int, steps: int
+    stand_in: RunStore, processes: list[psutil.Process], number: int
 ) -> None:
-    """Apps and workers die at random moments; every run ends with every step taken in order."""
-    draw = random.Random(5)
-    runs: list[Run] = []
-
-    def add_run() -> None:
-        runs.append(stand_in.create(brief(steps)))
-        Queue(stand_in.root).add(runs[-1].id)
-
-    def resume_interrupted() -> bool:
-        """Whether runs are left to be finished."""
-        for run in runs:
-            if status(stand_in, run) == "interrupted":
-                service.resume_run(stand_in, run)
-        return not all(status(stand_in, run) == "finished" for run in runs)
-
-    def at_work() -> set[int]:
-        """Processes of this store beside its apps; one that was told to end takes a moment."""
-        working = set()
-        for process in psutil.process_iter(["cmdline"]):
-            if str(stand_in.root) in " ".join(process.info["cmdline"] or []):
-                working.add(process.pid)
-        return working
-
-    app = start_app(stand_in, processes)
-    add_run()
-    kills = {"app": 0, "worker": 0}
-    while sum(kills.values()) < total or min(kills.values()) < total // 6:
-        time.sleep(draw.random() * 0.6)
-        alive = [worker for run in runs if (worker := workers.worker_process(run)) is not None]
-        assert sum(worker.is_running() for worker in alive) <= 1
-        if draw.random() < 0.4:
-            app.kill()
-            app.wait(10)
-            app = start_app(stand_in, processes)
-            kills["app"] += 1
-        elif alive:
+    """Apps and workers die at random moments; each run is carried out once, step for step."""
+    total = str(2 * number)
+    kills = Kills(stand_in.root, processes)
+    for turn in range(number):
+        kills.at_random(kills.start("scheduling", total), 1.5, with_workers=turn % 3 == 0)
+        alive = [worker for run in stand_in.runs() if (worker := workers.worker_process(run))]
+        assert len(kills.workers()) <= 1
+        if alive and turn % 2:
             alive[0].kill()
-            kills["worker"] += 1
-        if not resume_interrupted():
-            add_run()
-    until(lambda: not resume_interrupted())
-    until(lambda: at_work() == {app.pid})
-    for run in runs:
-        best = run.state().best
-        assert steps_taken(stand_in, run) == list(range(1, steps + 1)), run
-        assert best is not None
-        assert best.step == steps
+        go_on(stand_in)
+    app = kills.start("scheduling", total)
+    until(lambda: len(stand_in.runs()) == 2 * number and not go_on(stand_in))
+    until(lambda: kills.workers(app) == [])
+    for run in stand_in.runs():
+        check_ended(run, STEPS)
+        assert run.state().best.step == STEPS // 10 * 10  # type: ignore[union-attr]
     assert Queue(stand_in.root).waiting() == []
+    assert list(stand_in.root.glob(".queue/*-*")) == []
 
 
 def visitors(
@@ -453,7 +409,7 @@ def test_owners_take_turns(
     hold(0)
     training, *hers = service.start_runs(ada, [PlannedRun(brief())] * 4)
     his, theirs = service.start_runs(bob, [PlannedRun(brief())] * 2), service.start_run(cy, brief())
-    assert status(ada, training) == "running"
+    assert status(training) == "running"
     order = [his[0], theirs, hers[0], his[1], hers[1], hers[2]]
     queue = Queue(stand_in.root)
     assert queue.waiting() == [run.id for run in order]
@@ -474,10 +430,10 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     hold(13)
     run = service.start_run(ada, brief(40))
     scheduling.start()
-    until(lambda: step(ada, run) == 13)  # it has not had its time
+    until(lambda: step(run) == 13)  # it has not had its time
     assert not run.stop_requested()
     monkeypatch.setenv("FINETUNE_MAX_RUN_MINUTES", "0")
-    until(lambda: status(ada, run) == "stopped")
+    until(lambda: status(run) == "stopped")
     ended = run.state()
     assert ended.error == "It was worked on for 0 minutes, as long as a run may be."
     assert (ended.discarded, ended.saved_step, run.has_model()) == (False, 10, True)
@@ -486,14 +442,4 @@ def test_a_visitors_run_is_worked_on_for_so_long(
         service.resume_run(ada, run)
     own = service.start_run(stand_in, brief())
     hold(ENDLESS)
-    until(lambda: status(stand_in, own) == "finished")  # whose is nobody's has no limit
-
-
-def test_checkpoints_that_a_killed_worker_left_are_removed(
-    stand_in: RunStore, scheduling: scheduler.Scheduler
-) -> None:
-    run = stand_in.create(brief())
-    run.begin_checkpoint()
-    run.append(events.Finished(step=5, seconds=1.0))  # and then it was killed
-    scheduling.start()
-    until(lambda: not run.checkpoints_folder.exists())
+    until(lambda: status(own) == "finished")  # whose is nobody's has no limit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -10,10 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +23,15 @@ from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.evaluation import corrections, report
 from finetune.hub import downloads, model_card
-from finetune.jobs import scheduler, service, webhook, worker, workers
+from finetune.jobs import service, webhook, worker, workers
 from finetune.jobs.scheduler import Scheduler
 from finetune.runs import events, pair_index
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
 from tests.support import stand_in, toys
 from tests.support.hub import SIGNED, LoopbackHub
+from tests.support.judging import write_csv
 from tests.support.running import ROOT, command, losses
 from tests.support.waiting import until
 
@@ -137,33 +132,24 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
         assert ("makes 6 steps, and a run may take 5 here" in ended.error) is (status == "failed")
 
 
-COUNTS = {"train": 48, "validation": 12, "test": 12}
 ROWS = {
     name: [(f"{first} {n}", f"{second} {n}", ("no", "yes")[same])
            for n, (first, second, same) in enumerate(toys.rows(count, seed))]
-    for seed, (name, count) in enumerate(COUNTS.items())
+    for seed, (name, count) in enumerate({"train": 48, "validation": 12, "test": 12}.items())
 }  # fmt: skip
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
-    paths = {name: tmp_path / f"{name}.csv" for name in ROWS}
-    for name, path in paths.items():
-        with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["sentence1", "sentence2", "label"], *ROWS[name]])
-    return paths
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_terminal_cross_validates_and_its_last_model_is_known_by_it(
-    store: RunStore, toy_checkpoint: Path, files: dict[str, Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["train", "--runs", str(store.root), "--folds", "3", "--num_train_epochs", "2"]
     command += ["--checkpoint", str(toy_checkpoint), "--max_length", "48", "--positive_label"]
     command += ["yes", "--learning_rate", "1e-3"]
-    command += [f"--{name}_file={path}" for name, path in files.items()]
+    for name, rows in ROWS.items():
+        path = write_csv(tmp_path / f"{name}.csv", [("sentence1", "sentence2", "label"), *rows])
+        command.append(f"--{name}_file={path}")
     assert command_line(command) == 0
     printed = re.findall(r"cross-validated (\w+) (-?[0-9.]+)", capsys.readouterr().out)
     whole, *folds = store.runs()
@@ -198,42 +184,6 @@ def test_a_terminal_cross_validates_and_its_last_model_is_known_by_it(
     assert len({row[:2] for row in before ^ after}) == 1
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_stopped_fold_is_resumed_and_then_the_run_on_all_rows(
-    store: RunStore, toy_checkpoint: Path, files: dict[str, Path]
-) -> None:
-    config = RunConfig(
-        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=48,
-        num_train_epochs=1, folds=2,
-    )  # fmt: skip
-    whole = service.start_run(store, config)
-    second = next(run for run in store.runs() if run.config().fold == 2)
-    service.stop_run(store, second)
-    assert "have not finished: 2" in _ended(store, whole).error
-    service.resume_run(store, second)
-    service.resume_run(store, whole)
-    assert _ended(store, whole).status == "finished"
-    assert report.evaluate_run(whole, whole.state()).analysis.folds == 2
-
-
-def _ended(store: RunStore, run: Run) -> RunSummary:
-    """Wait for a run's end; no app is here to start what waits."""
-
-    def ended() -> bool:
-        scheduler.dispatch_queue(store)
-        return run.id not in Queue(store.root).waiting() and run.state().status in ENDED
-
-    until(ended)
-    return run.state()
-
-
-@pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let it import nothing, for it will not train."""
-    stand_in.use(monkeypatch)
-
-
 @pytest.fixture
 def waiting(store: RunStore, processes: list[psutil.Process]) -> psutil.Process:
     """A warm worker of the store, ready."""
@@ -266,6 +216,12 @@ def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
     until(lambda: not psutil.pid_exists(waiting.pid))
 
 
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it import nothing, for it will not train."""
+    stand_in.use(monkeypatch)
+
+
 def test_one_that_hangs_is_ended_not_waited_for(
     light: None, store: RunStore, waiting: psutil.Process
 ) -> None:
@@ -294,27 +250,6 @@ def run(store: RunStore) -> Run:
     return run
 
 
-@pytest.fixture
-def chat() -> Iterator[ThreadingHTTPServer]:
-    """A chat server on the owner's network, and what it was sent; it redirects `/secret`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            sent.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(302 if self.path == "/secret" else 204)
-            self.send_header("Location", "/")
-            self.end_headers()
-
-        do_GET = do_POST
-
-    sent: list[bytes] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.sent = sent  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
@@ -324,17 +259,20 @@ def chat() -> Iterator[ThreadingHTTPServer]:
     ],
 )
 def test_what_could_not_be_sent_is_logged_without_the_address(
-    store: RunStore, run: Run, chat: Any, address: str, reason: str,
+    store: RunStore, run: Run, hub: LoopbackHub, address: str, reason: str,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    address = address.format(chat=f"http://127.0.0.1:{chat.server_port}")
-    monkeypatch.setenv(webhook.VARIABLE, address)
+    """A chat server on the owner's network may redirect to another."""
+    hub.fail(path="/secret", status=302, headers={"Location": "/"})
+    monkeypatch.setenv(webhook.VARIABLE, address.format(chat=hub.url))
     webhook.announce(run, run.state()).join()
     assert reason in caplog.text
     assert "secret" not in caplog.text
-    chat.sent.clear()
-    webhook.send(f"http://127.0.0.1:{chat.server_port}/hook", run, run.state())
-    assert [json.loads(sent)["status"] for sent in chat.sent] == ["finished"]
+    hub.fail(path="/hook", status=204)
+    webhook.send(f"{hub.url}/hook", run, run.state())
+    redirected = [("POST", "/secret", 302)] * ("{" in address)
+    assert hub.requests == [*redirected, ("POST", "/hook", 204)]
+    assert webhook.message("example.org", run, run.state())["status"] == "finished"
     for host, field, name in (
         ("hooks.slack.com", "text", "&lt;!channel&gt; mine"),
         ("discord.com", "content", "<!channel> mine"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec
 from finetune.jobs import scheduler, service
 from finetune.runs import events
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from finetune.ui.engine_form import Choice, EngineForm
 
 _BIN = str(Path(sys.executable).parent)
+TOTAL = 200  # steps of a slow run
 
 
 def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str) -> EngineSpec:
@@ -42,6 +44,16 @@ def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str
     return EngineSpec(
         engine="hub-job", options={"flavor": "cpu-basic", "minutes": 10, "price": price}
     )
+
+
+def slow_run(store: RunStore, checkpoint: Path, pairs: Path) -> RunConfig:
+    """A run of the toys whose steps take a moment, so that it is met at work."""
+    return RunConfig(
+        dataset=store.uploads.add({path.stem: path for path in pairs.glob("*.csv")}),
+        checkpoint=str(checkpoint), max_length=32, learning_rate=1e-3, logging_steps=1,
+        max_steps=TOTAL, eval_steps=TOTAL // 2, save_steps=10, per_device_train_batch_size=2,
+        gradient_accumulation_steps=24, mixed_precision="no",
+    )  # fmt: skip
 
 
 def engine_values(form: EngineForm, choice: Choice) -> list[Any]:

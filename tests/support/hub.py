@@ -34,7 +34,6 @@ Files = dict[str, bytes]
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx", ".parquet", ".png")
 LFS_SIZE = 5 * 2**20
 SIGNED = "X-Amz-Signature=0f1e2d3c4b5a"  # ends every address of the storage, as the Hub's does
-HARDWARE = {"cpu-basic": ("CPU Basic", 0), "t4-small": ("Nvidia T4 - small", 6667)}
 
 
 @dataclass
@@ -218,15 +217,6 @@ class LoopbackHub:
         """Give the next requests whose path matches another answer; see `Fault`."""
         self.faults.append(Fault(*values, **named))
         return self.faults[-1]
-
-    def delay(self, path: str, seconds: float) -> None:
-        """Answer the next request whose path matches late."""
-        self.fail(path=path, seconds=seconds)
-
-    def hold(self, path: str) -> threading.Event:
-        """Let the next request whose path matches wait until the event is set."""
-        self.fail(path=path, gate=(gate := threading.Event()))
-        return gate
 
     def fault_for(self, method: str, path: str) -> Fault:
         for fault in self.faults:
@@ -448,13 +438,7 @@ class Handler(BaseHTTPRequestHandler):
         )  # fmt: skip
 
     def hardware(self) -> None:
-        self._json(
-            [
-                {"name": name, "prettyName": pretty, "cpu": "4 vCPU", "ram": "15 GB",
-                 "unitCostMicroUSD": cost, "unitCostUSD": cost / 1e6, "unitLabel": "minute"}
-                for name, (pretty, cost) in HARDWARE.items()
-            ]
-        )  # fmt: skip
+        self._json([flavor.answer(name) for name, flavor in jobs.SPACES.items()])
 
     def _space(self, repo: str) -> Space:
         space = self.hub.find("space", repo, self.user).space

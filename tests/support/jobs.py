@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 Command = list[str]
 Environment = dict[str, str]
 PATH = "/usr/local/bin:/usr/bin:/bin"
-DEFAULT_TIMEOUT = 1800  # seconds
 ENDED = ("COMPLETED", "ERROR", "CANCELED")
 
 
@@ -60,13 +57,14 @@ class Flavor:
         }  # fmt: skip
 
 
-def _hardware() -> dict[str, Flavor]:
-    return {
-        "cpu-basic": Flavor("CPU Basic", 167),
-        "cpu-upgrade": Flavor("CPU Upgrade", 500, "8 vCPU", "32 GB"),
-        "t4-small": Flavor("Nvidia T4 - small", 6667, "4 vCPU", "15 GB", "T4", "16 GB"),
-        "a10g-small": Flavor("Nvidia A10G - small", 16667, "4 vCPU", "15 GB", "A10G", "24 GB"),
-    }
+_T4 = Flavor("Nvidia T4 - small", 6667, "4 vCPU", "15 GB", "T4", "16 GB")
+SPACES = {"cpu-basic": Flavor("CPU Basic", 0), "t4-small": _T4}
+MACHINES = {
+    "cpu-basic": Flavor("CPU Basic", 167),
+    "cpu-upgrade": Flavor("CPU Upgrade", 500, "8 vCPU", "32 GB"),
+    "t4-small": _T4,
+    "a10g-small": Flavor("Nvidia A10G - small", 16667, "4 vCPU", "15 GB", "A10G", "24 GB"),
+}
 
 
 @dataclass
@@ -88,11 +86,6 @@ class Job:
     log_ended: bool = False
     process: subprocess.Popen[bytes] | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
-
-    @property
-    def text(self) -> list[str]:
-        """The lines of the log, without the Hub's own."""
-        return [line for _, line in self.lines if not line.startswith("===== Job started")]
 
     def write(self, line: str) -> None:
         """Add a line to the log."""
@@ -121,13 +114,6 @@ class Job:
             self.log_ended = True
             self.changed.notify_all()
 
-    def wait(self, *stages: str, seconds: float = 30) -> Job:
-        """Wait until it is in one of these stages, or in any of the last ones."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.stage in (*stages, *ENDED), seconds)
-        assert self.stage in (stages or ENDED), f"{self.stage}, {self.message}: {self.text}"
-        return self
-
     def wait_for_lines(self, number: int) -> list[tuple[float, str]]:
         """The lines of the log after so many; none if it ends."""
         with self.changed:
@@ -145,9 +131,6 @@ class Job:
 
     def kill(self) -> None:
         """End its container at once, and wait until it is gone."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.process is not None and self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
         until = time.monotonic() + 5
         while (left := self.processes()) and time.monotonic() < until:
             for process in left:
@@ -180,7 +163,7 @@ class Jobs:
 
     environment: Environment = field(default_factory=dict)  # that every container has
     all: dict[str, Job] = field(default_factory=dict)  # by id, the latest last
-    hardware: dict[str, Flavor] = field(default_factory=_hardware)
+    hardware: dict[str, Flavor] = field(default_factory=lambda: {**MACHINES})
     prepare: Callable[[Command, Environment], tuple[Command, Environment]] = _as_is
     lines_twice: bool = False  # whether logs repeat every line
     threads: list[threading.Thread] = field(default_factory=list)
@@ -200,27 +183,23 @@ class Jobs:
         self.threads[-1].start()
         return job
 
-    def cancel(self, job_id: str) -> None:
-        """What a user does: its container is killed."""
-        self._stop(self.all[job_id], "CANCELED")
-
-    def kill(self, job_id: str, message: str = "Job failed: the machine was lost") -> None:
-        """What happens to machines: its container is killed."""
-        self._stop(self.all[job_id], "ERROR", message)
+    def kill(
+        self, job_id: str, message: str | None = "The machine was lost", stage: str = "ERROR"
+    ) -> None:
+        """What happens to machines, or what a user does: its container is killed."""
+        job = self.all[job_id]
+        if job.stage not in ENDED:
+            job.end(stage, message)
+            job.kill()
 
     def close(self) -> None:
         """Kill all containers and remove their disks."""
         for job in list(self.all.values()):
-            self._stop(job, "CANCELED")
+            self.kill(job.id, None, "CANCELED")
         for thread in self.threads:
             thread.join(10)
         for job in self.all.values():
             shutil.rmtree(job.folder, ignore_errors=True)
-
-    def _stop(self, job: Job, stage: str, message: str | None = None) -> None:
-        if job.stage not in ENDED:
-            job.end(stage, message)
-            job.kill()
 
     def _attend(self, job: Job) -> None:
         """From a job's first moment to its last."""
@@ -231,24 +210,17 @@ class Jobs:
     def _contain(self, job: Job) -> tuple[str, str | None]:
         """Run a container to its end; how it ended."""
         command, environment = self._prepared(job)
-        try:
-            process = subprocess.Popen(
-                command, env=environment, cwd=job.folder, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        except OSError as error:
-            return "ERROR", f"Job failed to start: {error}"
+        process = subprocess.Popen(
+            command, env=environment, cwd=job.folder, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         job.process = process
         assert process.stdout is not None
         reader = threading.Thread(target=self._read, args=(job, process.stdout), daemon=True)
         reader.start()
         if job.stage in ENDED:  # meanwhile, while there was nothing to kill
             job.kill()
-        try:
-            process.wait(job.spec.get("timeoutSeconds", DEFAULT_TIMEOUT))
-        except subprocess.TimeoutExpired:
-            self._stop(job, "ERROR", "Job timeout")
-            process.wait()
+        process.wait()
         job.kill()  # what it left behind
         reader.join(10)
         code = process.returncode
@@ -327,7 +299,7 @@ def inspect(request: Handler, namespace: str, job: str) -> None:
 def cancel(request: Handler, namespace: str, job: str) -> None:
     found = _find(request, namespace, job)
     request._writer(namespace)
-    request.hub.jobs.cancel(job)
+    request.hub.jobs.kill(job, None, "CANCELED")
     request._json(found.answer())
 
 

@@ -8,10 +8,16 @@ import random
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from finetune.jobs import service
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = int(os.environ.get("FINETUNE_TEST_SEED", "7"))
@@ -59,3 +65,28 @@ class Kills:
                 if str(self._store) in words and (app is None or process.pid != app.pid):
                     found.append(process)
         return found
+
+
+def go_on(store: RunStore) -> bool:
+    """Resume what was interrupted; whether runs are left to be finished."""
+    for run in store.runs():
+        if run.state().status == "interrupted":
+            service.resume_run(store, run)
+    return any(run.state().status != "finished" for run in store.runs())
+
+
+def check_ended(run: Run, total: int) -> None:
+    """See that a run has ended once, its steps taken one after the other by one worker at a time,
+    with every step once as the page shows them."""
+    summary, taken = run.state(), 0
+    assert summary.status == "finished"
+    assert [point.step for point in summary.train] == list(range(1, total + 1)), run
+    scored = [one.step for one in summary.validation]
+    assert all(first < second for first, second in pairwise(scored))
+    assert sum(isinstance(event, events.Finished) for event in run.tail()[0]) == 1
+    for event in run.tail()[0]:
+        if isinstance(event, events.Started | events.Resumed):
+            taken = -1  # it goes on from a checkpoint, or from its beginning
+        if isinstance(event, events.Stepped):
+            assert taken in (-1, event.step - 1), run
+            taken = event.step

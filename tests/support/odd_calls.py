@@ -1,10 +1,9 @@
-"""Calls that nobody should make, to see what an app keeps of them."""
+"""Calls that nobody should make, to see whether an app takes the blame for them."""
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -25,90 +24,61 @@ FILES = {
 }  # fmt: skip
 
 
-class Sweep:
-    """One visitor after another makes odd calls of an app.
+def calls(run: str, files: list[dict[str, Any]]) -> Iterator[tuple[str, str, list[Any]]]:
+    """In which way, of what and with what: an endpoint as programs call it, or an event of the
+    page."""
+    first = TEXTS[0]
+    for number, text in enumerate(TEXTS):
+        yield "event", "on_ask", [run, text, first, number % 2 == 0, True, False]
+        if number % 4 == 0:
+            yield "queue", "on_why", [None]
+            yield "call", "explain", [run, first, text]
+        yield "run", "predict", [run, first, text, True]
+        yield "run", "predict", [run, text, TEXTS[number - 1]]
+    for other in NO_RUNS:
+        for name in ("run_status", "stop_run", "resume_run", "batch_status"):
+            yield "call", name, [other]
+        yield "call", "start_run", [{"max_steps": other, "no such": other}]
+        yield "call", "publish", [other, other, other]
+        yield "run", "predict", [other, first, first]
+    for number, file in enumerate(files):
+        yield "event", "on_file", [run, file, None]
+        yield "event", "on_upload", [file, None, None]
+        yield "call", "predict_batch", [run, file, "a", "b", "c", number % 2 == 0]
+    for chosen in ([run], NO_RUNS, [7], None):
+        view = json.dumps({"runs": chosen, "compare": chosen})
+        yield "event", "on_compare", [None, None, json.dumps(chosen), view]
+        yield "event", "on_table", [None, None, json.dumps(chosen)]
 
-    Args:
-        url: of the app.
-        runs: ids of runs that have a model.
-    """
 
-    def __init__(self, url: str, runs: Sequence[str]) -> None:
-        self.calls = 0
-        self.faults: list[str] = []  # answers by which the app says that it is to blame
-        self._web = httpx.Client(base_url=url, timeout=120)
-        self._runs = itertools.cycle(runs)
-        self._ids = list(runs)
-        endpoints = self._web.get("config").json()["dependencies"]
-        self._index = {end["api_name"]: end["id"] for end in endpoints}
+def faults(url: str, run: str) -> list[str]:
+    """Make all of them of an app; the answers by which it says that it is to blame."""
+    with httpx.Client(base_url=url, timeout=120) as web:
+        index = {end["api_name"]: end["id"] for end in web.get("config").json()["dependencies"]}
 
-    def __call__(self) -> None:
-        """Make all of them once."""
-        for text, other in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True):
-            self.ask(text, TEXTS[0])
-            self.call("run", "predict", next(self._runs), TEXTS[0], text, True)
-            self.call("run", "predict", next(self._runs), text, other)
-        for text in TEXTS[::4]:
-            self.call("call", "explain", next(self._runs), TEXTS[0], text)
-        for run in NO_RUNS:
-            for name in ("run_status", "stop_run", "resume_run", "batch_status"):
-                self.call("call", name, run)
-            self.call("call", "start_run", {"max_steps": run, "no such": run})
-            self.call("call", "publish", run, run, run)
-            self.call("run", "predict", run, TEXTS[0], TEXTS[0])
-        for number, (name, content) in enumerate(FILES.items()):
-            self.upload(number, name, content)
-        self.compare()
+        def upload(name: str, content: bytes) -> dict[str, Any]:
+            path = web.post("gradio_api/upload", files={"files": (name, content)}).json()[0]
+            return {"path": path, "orig_name": name, "meta": {"_type": "gradio.FileData"}}
 
-    def ask(self, first: Any, second: Any) -> None:
-        """Ask on the page, and then why."""
-        session, run = f"visitor{self.calls}", next(self._runs)
-        self.event(session, "on_ask", run, first, second, self.calls % 2 == 0, True, False)
-        if self.calls % 4 == 0:
-            self.event(session, "on_why", None)
+        def post(path: str, body: dict[str, Any]) -> httpx.Response:
+            # Lone surrogates too, as JSON can have them.
+            head = {"content-type": "application/json"}
+            return web.post(path, content=json.dumps(body), headers=head)
 
-    def upload(self, number: int, name: str, content: bytes) -> None:
-        """Send a file that is none, to be predicted, looked at and trained on."""
-        session, run = f"visitor{self.calls}", next(self._runs)
-        path = self._web.post("gradio_api/upload", files={"files": (name, content)}).json()[0]
-        file = {"path": path, "orig_name": name, "meta": {"_type": "gradio.FileData"}}
-        self.event(session, "on_file", run, file, None)
-        self.event(session, "on_upload", file, None, None)
-        self.call("call", "predict_batch", run, file, "a", "b", "c", number % 2 == 0)
+        def answer(way: str, name: str, values: list[Any]) -> str:
+            if way in ("run", "call"):
+                answered = post(f"gradio_api/{way}/{name}", {"data": values})
+                if way == "run" or answered.status_code != 200:
+                    return answered.text
+                return web.get(f"gradio_api/call/{name}/{answered.json()['event_id']}").text
+            session = {"session_hash": name.replace("why", "ask")}
+            body = {"data": values, "fn_index": index[name], **session}
+            if way == "event":
+                return post("gradio_api/run/predict", body).text
+            post("gradio_api/queue/join", body)
+            return web.get("gradio_api/queue/data", params=session).text
 
-    def compare(self) -> None:
-        """Lay runs beside each other, and look at one."""
-        for chosen in (self._ids, self._ids[:2], NO_RUNS, [7], None):
-            session = f"visitor{self.calls}"
-            view = {"runs": chosen, "compare": chosen}
-            self.event(session, "on_compare", None, None, json.dumps(chosen), json.dumps(view))
-            self.event(session, "on_table", None, None, json.dumps(chosen))
-
-    def call(self, way: str, name: str, *values: Any) -> str:
-        """Call a named endpoint as a program does; returns what it answers."""
-        self.calls += 1
-        answer = self._post(f"gradio_api/{way}/{name}", {"data": values})
-        if way == "run" or answer.status_code != 200:
-            return self._told(name, answer)
-        event = answer.json()["event_id"]
-        return self._told(name, self._web.get(f"gradio_api/call/{name}/{event}"))
-
-    def event(self, session: str, name: str, *values: Any) -> str:
-        """Send an event of the page; returns what it answers."""
-        self.calls += 1
-        body = {"data": values, "fn_index": self._index[name], "session_hash": session}
-        if name != "on_why":
-            return self._told(name, self._post("gradio_api/run/predict", body))
-        self._post("gradio_api/queue/join", body)
-        query = {"session_hash": session}
-        return self._told(name, self._web.get("gradio_api/queue/data", params=query))
-
-    def _told(self, name: str, answer: httpx.Response) -> str:
-        if "our fault" in answer.text:
-            self.faults.append(f"{name}: {answer.text[:500]}")
-        return answer.text
-
-    def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        # Lone surrogates too, as JSON can have them.
-        head = {"content-type": "application/json"}
-        return self._web.post(path, content=json.dumps(body), headers=head)
+        files = [upload(name, content) for name, content in FILES.items()]
+        told = [(name, answer(way, name, values)) for way, name, values in calls(run, files)]
+        assert "probabilities" in answer("run", "predict", [run, "the cat", "a dog"])
+        return [f"{name}: {text[:500]}" for name, text in told if "our fault" in text]

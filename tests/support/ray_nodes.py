@@ -52,10 +52,6 @@ class Nodes:
         """Add a node of one processor."""
         return int(self._ask("add"))
 
-    def processors(self) -> int:
-        """How many processors the largest machine of the cluster has now."""
-        return int(self._ask("processors"))
-
     def kill(self, node: int) -> None:
         """Kill a node's processes, as if its machine had lost its power."""
         assert self._ask(f"kill {node}") == "killed"
@@ -105,11 +101,6 @@ def main(folder: str) -> None:
                 pid = node.all_processes["raylet"][0].process.pid
                 nodes[pid] = node
                 answers.write(f"{pid}\n")
-            case ["processors"]:
-                table = cluster.global_state.node_table()
-                alive = [node["Resources"] for node in table if node["Alive"]]
-                most = max(resources.get("CPU", 0) for resources in alive)
-                answers.write(f"{int(most)}\n")
             case ["kill", pid]:
                 cluster.remove_node(nodes.pop(int(pid)), allow_graceful=False)
                 answers.write("killed\n")

@@ -22,6 +22,12 @@ class SimulatedJob(Engine):
         self.lines: list[bytes] = []
         self._seconds, self._ends = seconds, 0.0
 
+    def line(self, step: int) -> bytes:
+        event = events.Stepped(
+            step=step, epoch=0.0, loss=1 / step, learning_rate=1e-5, samples_per_second=8.0
+        )
+        return event.model_dump_json().encode()
+
     def price(self, spec: EngineSpec) -> float:
         return 0.0
 
@@ -39,13 +45,8 @@ class SimulatedJob(Engine):
         offset = spec.sent
         while time.monotonic() < self._ends:
             time.sleep(1 / RATE)
-            step = len(self.lines) + 1
-            event = events.Stepped(
-                step=step, epoch=0.0, loss=1 / step, learning_rate=1e-5, samples_per_second=8.0
-            )
-            line = event.model_dump_json().encode()
-            self.lines.append(line)
-            log_line = LogLine(spec.attempt, offset, line)
+            self.lines.append(self.line(len(self.lines) + 1))
+            log_line = LogLine(spec.attempt, offset, self.lines[-1])
             offset = log_line.end
             yield log_line.encode()
 

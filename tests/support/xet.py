@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow
 
@@ -32,45 +32,34 @@ PLAIN, LZ4, GROUPED_LZ4 = 0, 1, 2  # how a chunk is compressed
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """A chunk in its xorb: from where to where, and how many bytes it unpacks to."""
-
-    start: int  # of its header
-    end: int
-    scheme: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Xorb:
-    """The bytes of a xorb and where its chunks are."""
+    """The bytes of a xorb, and from where to where its chunks are, with their headers."""
 
     data: bytes
-    chunks: list[Chunk]
+    chunks: list[tuple[int, int]]
 
-    def unpack(self, chunk: Chunk) -> bytes:
-        """The content of one chunk."""
-        packed = self.data[chunk.start + 8 : chunk.end]
-        if chunk.scheme == PLAIN:
-            return packed
-        content: bytes = pyarrow.decompress(packed, chunk.size, codec="lz4", asbytes=True)
-        return _ungroup(content) if chunk.scheme == GROUPED_LZ4 else content
+    @classmethod
+    def parse(cls, data: bytes) -> Xorb:
+        chunks, end = [], 0
+        while end < len(data) and not data.startswith(FOOTER, end):
+            start, end = end, end + 8 + int.from_bytes(data[end + 1 : end + 4], "little")
+            chunks.append((start, end))
+        return cls(data, chunks)
 
-
-@dataclass(frozen=True)
-class Term:
-    """A part of a file: the chunks `first` to before `last` of a xorb."""
-
-    xorb: str
-    first: int
-    last: int
-    size: int  # bytes that it unpacks to
+    def unpack(self, first: int, last: int) -> bytes:
+        """The content of the chunks `first` to before `last`."""
+        return b"".join(_content(self.data[start:end]) for start, end in self.chunks[first:last])
 
 
-def _ungroup(content: bytes) -> bytes:
-    """Undo the grouping of every first, second, third and fourth byte."""
-    result = bytearray(len(content))
-    start = 0
+def _content(chunk: bytes) -> bytes:
+    packed, scheme, size = chunk[8:], chunk[4], int.from_bytes(chunk[5:8], "little")
+    if scheme == PLAIN:
+        return packed
+    content: bytes = pyarrow.decompress(packed, size, codec="lz4", asbytes=True)
+    if scheme != GROUPED_LZ4:
+        return content
+    # Every first byte of four stands first, then every second, third and fourth.
+    result, start = bytearray(size), 0
     for group in range(4):
         length = len(result[group::4])
         result[group::4] = content[start : start + length]
@@ -78,19 +67,16 @@ def _ungroup(content: bytes) -> bytes:
     return bytes(result)
 
 
-def parse_xorb(data: bytes) -> Xorb:
-    """Find the chunks of a xorb."""
-    chunks: list[Chunk] = []
-    start = 0
-    while start < len(data) and not data.startswith(FOOTER, start):
-        header = data[start : start + 8]
-        end = start + 8 + int.from_bytes(header[1:4], "little")
-        chunks.append(Chunk(start, end, header[4], int.from_bytes(header[5:8], "little")))
-        start = end
-    return Xorb(data, chunks)
+class Term(NamedTuple):
+    """A part of a file: the chunks `first` to before `last` of a xorb."""
+
+    xorb: str
+    size: int  # bytes that it unpacks to
+    first: int
+    last: int
 
 
-def hexadecimal(value: bytes) -> str:
+def _hexadecimal(value: bytes) -> str:
     """A hash as the clients write it: four numbers of 64 bits, the lowest byte of each first."""
     return "".join(f"{number:016x}" for number in struct.unpack("<4Q", value))
 
@@ -101,16 +87,11 @@ def parse_shard(data: bytes) -> dict[str, list[Term]]:
     files: dict[str, list[Term]] = {}
     while not (header := next(records)).startswith(BOOKEND):
         name, flags, count = struct.unpack_from("<32sII", header)
-        files[hexadecimal(name)] = [_term(next(records)) for _ in range(count)]
-        further = count * bool(flags & WITH_VERIFICATION) + bool(flags & WITH_METADATA)
-        for _ in range(further):
+        parts = (struct.unpack("<32s4I", next(records)) for _ in range(count))
+        files[_hexadecimal(name)] = [Term(_hexadecimal(xorb), *rest) for xorb, _, *rest in parts]
+        for _ in range(count * bool(flags & WITH_VERIFICATION) + bool(flags & WITH_METADATA)):
             next(records)
     return files
-
-
-def _term(record: bytes) -> Term:
-    xorb, _, size, first, last = struct.unpack("<32s4I", record)
-    return Term(hexadecimal(xorb), first, last, size)
 
 
 @dataclass
@@ -134,31 +115,20 @@ class Storage:
 
     def read(self, file: str) -> bytes:
         """A file's content."""
-        parts = []
-        for term in self.files[file]:
-            xorb = self.xorbs[term.xorb]
-            parts += [xorb.unpack(chunk) for chunk in xorb.chunks[term.first : term.last]]
-        return b"".join(parts)
+        terms = self.files[file]
+        return b"".join(self.xorbs[term.xorb].unpack(term.first, term.last) for term in terms)
 
     def reconstruction(self, file: str, url: str) -> dict[str, Any]:
         """How to fetch a file from an address."""
-        terms = self.files[file]
+        shown: list[dict[str, Any]] = []
         fetches: dict[str, list[dict[str, Any]]] = {}
-        for term in terms:
-            chunks = self.xorbs[term.xorb].chunks
-            fetch = {
-                "range": {"start": term.first, "end": term.last},
-                "url": f"{url}/xorbs/{term.xorb}",
-                "url_range": {"start": chunks[term.first].start,
-                              "end": chunks[term.last - 1].end - 1},
-            }  # fmt: skip
-            if fetch not in fetches.setdefault(term.xorb, []):
-                fetches[term.xorb].append(fetch)
-        shown = [
-            {"hash": term.xorb, "unpacked_length": term.size,
-             "range": {"start": term.first, "end": term.last}}
-            for term in terms
-        ]  # fmt: skip
+        for xorb, size, first, last in self.files[file]:
+            chunks, part = self.xorbs[xorb].chunks, {"start": first, "end": last}
+            place = {"start": chunks[first][0], "end": chunks[last - 1][1] - 1}
+            fetch = {"range": part, "url": f"{url}/xorbs/{xorb}", "url_range": place}
+            if fetch not in fetches.setdefault(xorb, []):
+                fetches[xorb].append(fetch)
+            shown.append({"hash": xorb, "unpacked_length": size, "range": part})
         return {"offset_into_first_range": 0, "terms": shown, "fetch_info": fetches}
 
 
@@ -176,7 +146,7 @@ def _allow(request: Handler, *scopes: str) -> Storage:
 def put_xorb(request: Handler, xorb: str) -> None:
     storage = _allow(request, "write")
     inserted = xorb not in storage.xorbs
-    storage.xorbs[xorb] = parse_xorb(request.body)
+    storage.xorbs[xorb] = Xorb.parse(request.body)
     request._json({"was_inserted": inserted})
 
 

@@ -314,7 +314,7 @@ def test_a_model_is_published(
             expect(plan).to_be_hidden()  # Push would do something else
     assert hub.repos == {}
     expect(name).to_have_value("my-pairs")
-    hub.delay("/lfs/objects/batch", 3)
+    hub.fail(path="/lfs/objects/batch", seconds=3)
     page.locator("#push").click()
     expect(page.locator(result)).to_contain_text("ada/my-pairs")
     page.reload()  # the push is the app's, not the page's
