@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import httpx
@@ -38,6 +37,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 from tests.benchmarks import page as pages
+from tests.support import toys
 
 SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
@@ -45,36 +45,55 @@ Steps = list[tuple[float, int]]  # when each step was told of, or seen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--asking", type=float, default=20.0, help="seconds between questions")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
-    parser.add_argument("--rounds", type=int, default=5)
-    args = machine.parsed(parser, clients=5, asking=1.0, seconds=3.0, rounds=1)
-    print(machine.described())
-    with tempfile.TemporaryDirectory() as folder:
-        config = RunConfig()
-        if args.quick:
-            tiny = machine.random_bert(Path(folder) / "tiny", **machine.TINY)
-            config = config.changed(checkpoint=str(tiny))
-        store = RunStore(Path(folder) / "runs")
-        with pages.app(store) as (app, url):
-            try:
-                failures = _measure(store, app, url, config, args)
-            finally:
-                for run in store.runs():
-                    workers.kill_worker(run)
+    args = machine.parsed(
+        __doc__, clients=(50, 5), asking=(20.0, 1.0), seconds=(20.0, 1.0), rounds=(5, 1)
+    )
+    with machine.begun() as folder:
+        store = RunStore(folder / "runs")
+        with (
+            pages.app(store, at_rest=not args.quick) as (app, url),
+            contextlib.ExitStack() as stack,
+        ):
+            begin = _played if args.quick else _trained
+            failures = _measure(app, url, *begin(store, stack), args)
     sys.exit(bool(failures))
 
 
+def _trained(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
+    """A model to ask, and a run at work, which ends with the stack."""
+    stack.callback(lambda: [workers.kill_worker(run) for run in store.runs()])
+    model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
+    pages.wait(lambda: model.state().status == "finished", 0.05, 180)
+    run = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
+    pages.wait(lambda: run.state().step > 60, 0.05, 180)
+    return model, run
+
+
+def _played(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
+    """The same with a toy for a model, and a run of which this process writes the steps."""
+    model = toys.finished_run(store, machine.tiny_bert(store.root.parent))
+    run = stack.enter_context(pages.watched(store))
+
+    def play() -> None:
+        numbers = itertools.count(1)
+        while run.folder.exists():
+            pages.step(run, next(numbers))
+            time.sleep(0.1)
+
+    threading.Thread(target=play, daemon=True).start()
+    return model, run
+
+
+def _begin(store: RunStore, config: RunConfig) -> Run:
+    run = store.create(config)
+    Queue(store.root).add(run.id)
+    return run
+
+
 def _measure(
-    store: RunStore, app: psutil.Process, url: str, config: RunConfig, args: argparse.Namespace
+    app: psutil.Process, url: str, model: Run, run: Run, args: argparse.Namespace
 ) -> list[str]:
     """Print what was measured; returns what failed."""
-    model = _begin(store, config.changed(max_steps=5, name="a model to ask"))
-    pages.wait(lambda: model.state().status == "finished", 0.05, 180)
-    run = _begin(store, config.changed(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
-    pages.wait(lambda: run.state().step > 60, 0.05, 180)
     first = Crowd(url, run.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
         pages.wait(lambda: bool(first.answers), 0.05, 120)
@@ -224,12 +243,6 @@ def _held(app: psutil.Process) -> Iterator[None]:
         yield
     finally:
         app.resume()
-
-
-def _begin(store: RunStore, config: RunConfig) -> Run:
-    run = store.create(config)
-    Queue(store.root).add(run.id)
-    return run
 
 
 if __name__ == "__main__":
