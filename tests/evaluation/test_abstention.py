@@ -52,19 +52,15 @@ def test_a_rule_is_found_kept_and_followed(run: Run) -> None:
     assert found.rule == rule
     assert (found.rows, found.worth, found.candidates) == (1500, 1500, 3)
     assert 0.4 < rule.coverage < 1
-    logits, truth = draw_logits(1500)
     kept = decision_rule.read_rule(run.best)
     assert kept.sure == rule
-    given = decision_rule.sure_answers(logits, Target(NAMES), kept, PLAIN)
-    assert given is not None
-    assert given.sum() == rule.answered
-    assert (logits.argmax(axis=1) != truth)[given].mean() < 0.05
-    # New rows of the same kind, too: the model is as good there.
-    fresh, right = draw_logits(4000, seed=9)
-    answered = decision_rule.sure_answers(fresh, Target(NAMES), kept, PLAIN)
-    assert (fresh.argmax(axis=1) != right)[answered].mean() < 0.05
-    everything = decision_rule.sure_answers(logits, Target(NAMES), DecisionRule(), PLAIN)
-    assert everything is None
+    for rows, seed in ((1500, 0), (4000, 9)):  # also new rows: the model is as good there
+        logits, truth = draw_logits(rows, seed=seed)
+        given = decision_rule.sure_answers(logits, Target(NAMES), kept, PLAIN)
+        assert given is not None
+        assert seed or given.sum() == rule.answered
+        assert (logits.argmax(axis=1) != truth)[given].mean() < 0.05
+        assert decision_rule.sure_answers(logits, Target(NAMES), DecisionRule(), PLAIN) is None
 
 
 def test_each_class_has_a_threshold_of_its_own(store: RunStore, toy_checkpoint: Path) -> None:
@@ -86,10 +82,10 @@ def test_each_class_has_a_threshold_of_its_own(store: RunStore, toy_checkpoint: 
 
 
 def test_the_bound_holds_only_of_answers_like_those_it_was_found_on(run: Run) -> None:
-    finetune.answer_when_sure(run, error=0.05)
-    rule = decision_rule.read_rule(run.best)
+    """Another threshold forgets the rule, a temperature does not."""
+    sure = finetune.answer_when_sure(run, error=0.05)
+    rule, target = decision_rule.read_rule(run.best), Target(NAMES)
     logits, _ = draw_logits(100, seed=5)
-    target = Target(NAMES)
     plain = decision_rule.sure_answers(logits, target, rule, PLAIN)
     for options in (PredictOptions(calibrated=True), PredictOptions(threshold=False)):
         same = decision_rule.sure_answers(logits, target, replace(rule, temperature=3.0), options)
@@ -98,25 +94,13 @@ def test_the_bound_holds_only_of_answers_like_those_it_was_found_on(run: Run) ->
     assert decision_rule.sure_answers(logits, target, rule, both, logits) is None
     single = decision_rule.sure_answers(logits, target, rule, both)  # has no other order
     np.testing.assert_array_equal(single, plain)
-    lower = replace(rule, threshold=0.4, positive="yes")
+    lower, without = replace(rule, threshold=0.4, positive="yes"), PredictOptions(threshold=False)
     assert decision_rule.sure_answers(logits, target, lower, PLAIN) is not None
-    assert (
-        decision_rule.sure_answers(logits, target, lower, PredictOptions(threshold=False)) is None
-    )
-
-
-def test_another_threshold_forgets_it_and_a_temperature_does_not(run: Run) -> None:
-    rule = finetune.answer_when_sure(run, error=0.05)
-    jobs.save_decision(run, run.state(), temperature=1.4)
-    assert decision_rule.read_rule(run.best).sure == rule
-    jobs.save_decision(run, run.state(), threshold=None)
-    assert decision_rule.read_rule(run.best).sure == rule
-    jobs.save_decision(run, run.state(), threshold=0.4)
-    assert decision_rule.read_rule(run.best).sure is None
-    finetune.answer_when_sure(run, error=0.05)
-    jobs.save_decision(run, run.state(), sure=None)
-    assert "sure" not in decision_rule.read_notes(run.best)
-    assert decision_rule.read_rule(run.best).threshold == 0.4
+    assert decision_rule.sure_answers(logits, target, lower, without) is None
+    for values, kept in (({"temperature": 1.4}, sure), ({"threshold": None}, sure),
+                         ({"threshold": 0.4}, None)):  # fmt: skip
+        jobs.save_decision(run, run.state(), **values)
+        assert decision_rule.read_rule(run.best).sure == kept
 
 
 @pytest.mark.parametrize(("alike", "fewest", "most"), [(True, 730, 760), (False, 1300, 1500)])

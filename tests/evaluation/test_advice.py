@@ -80,33 +80,19 @@ def test_the_advice_follows_from_the_curve(
 
 @pytest.mark.parametrize(
     ("losses", "kind"),
-    [
-        ([0.9, 0.7, 0.5, 0.4], "longer"),
-        ([0.9, 0.4, 0.5, 0.7], "falls"),
-        ([0.9, 0.4, 0.41, 0.41], "level"),
-        ([0.9, 0.4, 0.4, 0.4], "level"),
-        ([0.4], "once"),
-    ],
-)
+    [([0.9, 0.7, 0.5, 0.4], "longer"), ([0.9, 0.4, 0.5, 0.7], "falls"),
+     ([0.9, 0.4, 0.41, 0.41], "level"), ([0.9, 0.4, 0.4, 0.4], "level"), ([0.4], "once")],
+)  # fmt: skip
 def test_a_loss_is_better_the_lower_it_is(losses: list[float], kind: str) -> None:
     config = RunConfig(metric_for_best_model="loss")
     assert advise(summary_of(losses, "loss"), config, verdict()).kind == kind
 
 
-def test_a_run_limited_by_steps_is_changed_by_steps() -> None:
+def test_a_run_limited_by_steps_is_changed_by_steps_and_one_without_its_end_is_resumed() -> None:
     config = RunConfig(max_steps=40)
     assert advise(summary_of([0.6, 0.9]), config, verdict()).changes == {"max_steps": 80}
     assert advise(summary_of([0.9, 0.6]), config, verdict()).changes == {"max_steps": 30}
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        events.Stopped(step=40, seconds=1),
-        events.Failed(error="no memory"),
-        events.PhaseStarted(phase=events.Phase.TRAIN),
-    ],
-)
-def test_a_run_that_did_not_reach_its_end_is_to_be_resumed(end: events.Event) -> None:
-    advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
-    assert (advice.kind, advice.changes) == ("resume", {})
+    failed, training = events.Failed(error="x"), events.PhaseStarted(phase=events.Phase.TRAIN)
+    for end in (events.Stopped(step=40, seconds=1), failed, training):
+        advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
+        assert (advice.kind, advice.changes) == ("resume", {})

@@ -25,6 +25,9 @@ def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
 ) -> None:
     *others, run = folded(store, CONFIG)
     cross_validation.gather(run, store.runs())
+    # Of models that were not picked nothing is taken off.
+    assert picking.run_picking(others[0], others[0].state()) is None
+    assert report.evaluate_run(others[0], others[0].state()).analysis.expected == {}
     for other in others:
         store.delete(other)
     evaluation = report.evaluate_run(run, finish(run))
@@ -44,12 +47,6 @@ def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
     assert run.state().baselines["words"] == pytest.approx({"f1": 0.525, "examples": ROWS})
     assert analysis.details.fitted is not None
     assert analysis.slices
-
-
-def test_no_selection_bias_is_taken_from_models_that_were_not_picked(store: RunStore) -> None:
-    fold, *_ = folded(store, CONFIG)
-    assert picking.run_picking(fold, fold.state()) is None
-    assert report.evaluate_run(fold, fold.state()).analysis.expected == {}
 
 
 def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store: RunStore) -> None:

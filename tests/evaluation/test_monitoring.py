@@ -12,10 +12,7 @@ import pytest
 import finetune
 from finetune import __main__ as command
 from finetune.errors import DataError
-from finetune.evaluation import (
-    file_shift,
-    monitoring,
-)
+from finetune.evaluation import file_shift, monitoring
 from finetune.evaluation.file_shift import Aggregates, Labelled, Reference
 from finetune.inference.file_request import PredictionRequest
 from finetune.metrics import label_free
@@ -31,20 +28,6 @@ BINNED = ("confidence", "lengths", "unknown")
 @pytest.fixture
 def run(store: RunStore, toy_checkpoint: Path) -> Run:
     return monitored.monitored_run(store, toy_checkpoint)
-
-
-def changed(judged: file_shift.Monitoring) -> set[str]:
-    return {one.of for one in judged.changes if one.changed}
-
-
-def test_a_file_like_the_validation_pairs_is_as_before(run: Run, tmp_path: Path) -> None:
-    file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(150, 2))
-    judged = finetune.still_holds(run, file)
-    assert judged.verdict == "as before", judged
-    assert (judged.rows, judged.reference) == (150, 200)
-    assert judged.accuracy is not None
-    assert judged.accuracy.low <= judged.accuracy.before <= judged.accuracy.high
-    assert {one.of for one in judged.changes} == {*file_shift.WHAT}
 
 
 def test_other_words_and_lengths_are_seen_from_counts_alone(
@@ -68,7 +51,9 @@ def test_other_words_and_lengths_are_seen_from_counts_alone(
         finetune.still_holds(run, counts)
 
 
-def test_labels_of_some_rows_measure_the_accuracy(run: Run, tmp_path: Path) -> None:
+def test_labels_of_some_rows_measure_the_accuracy_and_too_few_rows_are_not_judged(
+    run: Run, tmp_path: Path
+) -> None:
     pairs = monitored.rows(150, 2)
     file = monitored.write_rows(tmp_path / "new.csv", pairs)
     labels = monitored.write_rows(tmp_path / "labels.csv", pairs[:60], labelled=True)
@@ -81,6 +66,12 @@ def test_labels_of_some_rows_measure_the_accuracy(run: Run, tmp_path: Path) -> N
     few = monitored.write_rows(tmp_path / "few.csv", pairs[:5], labelled=True)
     with pytest.raises(DataError, match="5 labels are too few"):
         finetune.still_holds(run, file, few)
+    short = monitored.write_rows(tmp_path / "short.csv", monitored.rows(49, 2))
+    with pytest.raises(DataError, match="49 rows of the file are new"):
+        finetune.still_holds(run, short)
+    (run.predictions / "validation.parquet").unlink()
+    with pytest.raises(DataError, match="not kept"):
+        finetune.still_holds(run, file)
 
 
 def test_counts_that_cannot_be_are_refused(
@@ -132,15 +123,6 @@ def test_rows_of_the_run_are_left_out_and_rows_that_share_sentences_count_for_le
     assert finetune.still_holds(run, file).rows == 60
 
 
-def test_what_cannot_be_judged_is_told(run: Run, tmp_path: Path) -> None:
-    file = monitored.write_rows(tmp_path / "new.csv", monitored.rows(49, 2))
-    with pytest.raises(DataError, match="49 rows of the file are new"):
-        finetune.still_holds(run, file)
-    (run.predictions / "validation.parquet").unlink()
-    with pytest.raises(DataError, match="not kept"):
-        finetune.still_holds(run, file)
-
-
 def counts_of(
     draw: np.random.Generator, rows: int, sure: float = 0.5, yes: float = 0.6
 ) -> tuple[Aggregates, np.ndarray[Any, Any]]:
@@ -183,7 +165,7 @@ def test_a_file_with_less_confidence_asks_for_training_and_labels_overrule() -> 
     file, _ = counts_of(draw, 400, sure=0.1)
     judged = file_shift.judge(reference, file)
     assert judged.verdict == "train anew"
-    assert changed(judged) == {"confidence"}
+    assert {one.of for one in judged.changes if one.changed} == {"confidence"}
     assert "the confidence, and fewer answers" in file_shift.sentence(judged)
     bins = draw.permutation(np.repeat(np.arange(BINS), file.confidence)).tolist()[:100]
     good = Labelled(["yes"] * 100, ["yes"] * 97 + ["no"] * 3, bins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,6 @@ def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any
     return report.evaluate_run(*evaluated(store, {1: logits}, labels, 1, *extra))
 
 
-def page(study: RunEvaluation, baseline: float | None = None) -> str:
-    """The evaluation as the page shows it."""
-    baselines = {} if baseline is None else {"always the commonest answer": {"f1": baseline}}
-    return evaluation_view.view(
-        study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"), JobState("none")
-    )
-
-
 def test_an_example_is_doubted_by_all_evaluations(store: RunStore) -> None:
     """Right, wrong: over three evaluations; the second is kept, the last counts as well."""
     steps = {1: sure([1, 0, 1, 0, 0]), 2: sure([1, 1, 0, 0, 0]), 3: sure([1, 0, 1, 1, 0])}
@@ -74,19 +67,21 @@ def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
 
 
 def test_order_says_what_flips(store: RunStore) -> None:
-    labels = [0, 1, 1, 0]
+    labels, other = [0, 1, 1, 0], sure([0, 0, 1, 0])
     run, summary = evaluated(store, {1: sure(labels)}, labels, 1)
-    other = sure([0, 0, 1, 0])
-    saved_predictions.save_swapped_logits(run, SwappedLogits(1, np.arange(4), sure(labels), other))
-    order = report.evaluate_run(run, summary).analysis.order
-    assert order is not None
-    assert (order.pairs, order.flips, order.worst[0]) == (4, 1, 1)
+
+    def order(step: int) -> report.OrderEffect | None:
+        swapped = SwappedLogits(step, np.arange(4), sure(labels), other)
+        saved_predictions.save_swapped_logits(run, swapped)
+        return report.evaluate_run(run, summary).analysis.order
+
+    found = order(1)
+    assert found is not None
+    assert (found.pairs, found.flips, found.worst[0]) == (4, 1, 1)
     probability = np.exp(2) / (1 + np.exp(2))
-    assert order.difference == pytest.approx((2 * probability - 1) / 4, abs=1e-6)
-    assert order.plain["accuracy"] == 1.0
-    of_another_model = SwappedLogits(99, np.arange(4), other, other)
-    saved_predictions.save_swapped_logits(run, of_another_model)
-    assert report.evaluate_run(run, summary).analysis.order is None
+    assert found.difference == pytest.approx((2 * probability - 1) / 4, abs=1e-6)
+    assert found.plain["accuracy"] == 1.0
+    assert order(99) is None  # of another model
 
 
 def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
@@ -143,7 +138,9 @@ def test_hardly_anything_to_say_is_shown_sensibly(
     run, summary = evaluated(store, {1: logits.astype(np.float32)}, labels, 1, names)
     saved_predictions.save_examples(run, "validation", texts(labels, paired=classes != 3))
     study = report.evaluate_run(run, summary)
-    text = page(study, 0.5) + errors(store, run, "all")
+    measured = RunSummary(baselines={"always the commonest answer": {"f1": 0.5}})
+    rule, job = DecisionRule(0.4, 1.2, "b"), JobState("none")
+    text = evaluation_view.view(study, measured, rule, job) + errors(store, run, "all")
     assert "nan" not in text.lower().replace("nano", "")
     assert "<b>0</b>" not in text  # names are escaped
     assert len(text) < 400_000
@@ -178,13 +175,12 @@ def errors(store: RunStore, run: Run, which: str) -> str:
 
 
 def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
-    truth = np.arange(4.0)
-    wide, narrow = (Target((), task=REGRESSION, low=low, high=5.0) for low in (0.0, 1.0))
-
-    def answered(target: Target, truth: np.ndarray) -> report.KeptAnswers:
+    def answered(truth: np.ndarray, low: float = 0.0) -> report.KeptAnswers:
+        target = Target((), task=REGRESSION, low=low, high=5.0)
         return report.KeptAnswers(Run(Path()), target, truth, None, truth)
 
-    first = answered(wide, truth)
-    assert report.same_pairs(first, answered(narrow, truth))
-    assert not report.same_pairs(first, answered(narrow, truth + 1))
-    assert not report.same_pairs(first, answered(Target(("a", "b")), truth))
+    truth = np.arange(4.0)
+    assert report.same_pairs(answered(truth), answered(truth, 1.0))
+    assert not report.same_pairs(answered(truth), answered(truth + 1, 1.0))
+    other = replace(answered(truth), target=Target(("a", "b")))
+    assert not report.same_pairs(answered(truth), other)

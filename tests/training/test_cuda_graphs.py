@@ -152,7 +152,7 @@ def test_a_resumed_run_is_bit_identical(
         assert torch.equal(resumed.state_dict()[name], weights), name
 
 
-def test_a_step_that_would_wait_for_the_device_is_not_recorded(
+def test_what_waits_for_the_device_is_not_recorded_and_a_later_error_ends_no_run(
     short: RunConfig, toy_pairs: splits.Pairs, record: Record, capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -166,12 +166,7 @@ def test_a_step_that_would_wait_for_the_device_is_not_recorded(
     record()
     assert losses(fit(short, toy_pairs)[0]) == pytest.approx(expected, abs=1e-4)
     assert "without CUDA graphs: RuntimeError: operation not permitted" in capfd.readouterr().out
-
-
-def test_an_error_at_a_later_replay_ends_no_run(
-    short: RunConfig, toy_pairs: splits.Pairs, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = losses(fit(short, toy_pairs)[0])
+    monkeypatch.undo()
     recorder, replay = record(), tape._Tape.replay
 
     def failing(self: Any) -> None:
@@ -185,20 +180,17 @@ def test_an_error_at_a_later_replay_ends_no_run(
     assert reasons(happened)
 
 
-def test_a_shape_and_the_constants_make_a_graph() -> None:
+def test_a_shape_and_the_constants_make_a_graph_and_no_replay_overwrites_a_result() -> None:
+    before = None
     recorder = TapeRecorder()
     work = Recorded(lambda batch, factor: (batch["x"] * factor,), recorder)
     for size, factor in ((2, 3.0), (2, 3.0), (4, 3.0), (2, 1.0), (4, 3.0)):
         batch = {"x": torch.rand(size)}
         (product,) = work(batch, factor)
         assert torch.equal(product, batch["x"] * factor)
+        assert before is None or torch.equal(*before)
+        before = product, product.clone()
     assert (recorder.recorded, recorder.replayed) == (3, 8)  # each is compared once
-
-
-def test_results_are_not_overwritten_by_the_next_replay() -> None:
-    work = Recorded(lambda batch: (batch["x"] + 1,), TapeRecorder())
-    first, second = (work({"x": torch.full((3,), value)})[0] for value in (1.0, 5.0))
-    assert (first[0].item(), second[0].item()) == (2.0, 6.0)
 
 
 def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale() -> None:
@@ -261,16 +253,12 @@ def test_why_steps_are_not_recorded(
     reason = cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
     assert reason.startswith(words) if not words else words in reason
     assert bool(reason) == bool(words)
+    for max_length in (8, 32, 100, 128, 512, 8192):  # a GPU reads batches of few widths
+        multiple = cuda_graphs.width_multiple(RunConfig(max_length=max_length))
+        assert multiple >= 16 >= max_length / multiple
+        assert multiple % 8 == 0
     classifier.config.encoder_layerdrop = 0.1
     assert cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
-
-
-@pytest.mark.parametrize("max_length", [8, 32, 100, 128, 512, 8192])
-def test_a_gpu_reads_batches_of_few_widths(max_length: int) -> None:
-    multiple = cuda_graphs.width_multiple(RunConfig(max_length=max_length))
-    assert multiple >= 16
-    assert multiple % 8 == 0
-    assert max_length / multiple <= 16
 
 
 def test_a_recording_that_fails_gives_the_thread_its_stream_and_random_numbers_back(

@@ -27,19 +27,19 @@ def shared(toy_checkpoint: Path) -> RunConfig:
     ).changed(**PRESETS["As the course"])  # fmt: skip
 
 
-def ended(store: RunStore, run: Run) -> str:
+def ended(run: Run) -> str:
     until(lambda: run.state().status not in ("running", "waiting"))
     return run.state().status
 
 
 @pytest.mark.long
-def test_the_processes_share_the_work_and_end_early_together(
+def test_the_processes_end_early_together(
     store: RunStore, shared: RunConfig, processes: list[psutil.Process]
 ) -> None:
     """Only the main process knows the scores; a rank that went on alone would wait for ever."""
     still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
     run, _ = start(store, still, processes)
-    assert ended(store, run) == "finished", run.log_tail()
+    assert ended(run) == "finished", run.log_tail()
     summary = run.state()
     assert summary.started is not None
     assert summary.started.processes == 2
@@ -49,44 +49,39 @@ def test_the_processes_share_the_work_and_end_early_together(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victim", ["0", "1", "launcher"])
-def test_a_killed_process_ends_the_run_and_all_others(
-    store: RunStore, shared: RunConfig, processes: list[psutil.Process], victim: str
+def test_a_process_that_is_killed_or_stopped_ends_all_and_the_run_goes_on_to_the_same_weights(
+    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
 ) -> None:
-    run, launcher = start(store, shared.changed(max_steps=100_000, eval_steps=50_000), processes)
-    until(lambda: run.state().step > 3)
-    members = {"launcher": launcher}
-    for child in launcher.children(recursive=True):
-        members[child.environ().get("RANK", str(child.pid))] = child
-    processes += members.values()
-    members[victim].send_signal(signal.SIGKILL)
-    assert ended(store, run) in ("failed", "interrupted")
-    until(lambda: not any(map(lives, members.values())))
-    if victim != "launcher":
-        assert "has ended without a word" in run.state().error
+    """Each of two ranks is killed, then their launcher; then the run is stopped. Each epoch draws
+    the order of each pair."""
+    config = shared.changed(max_steps=200, eval_steps=20, save_steps=10, sentence_order="random")
+    whole, _ = start(store, config, processes)
+    assert ended(whole) == "finished", whole.log_tail()
+    run, launcher = start(store, config, processes)
+    for victim in ("0", "1", "launcher", "stop"):
+        reached = run.state().step + 3
+        until(lambda reached=reached: run.state().step > reached)  # type: ignore[misc]
+        members = {"launcher": launcher}
+        for child in launcher.children(recursive=True):
+            members[child.environ().get("RANK", str(child.pid))] = child
+        processes += members.values()
+        if victim == "stop":
+            service.stop_run(store, run)
+            assert ended(run) == "stopped"
+        else:
+            members[victim].send_signal(signal.SIGKILL)
+            assert ended(run) in ("failed", "interrupted")
+        until(lambda members=members: not any(map(lives, members.values())))  # type: ignore[misc]
+        if victim in ("0", "1"):
+            assert "has ended without a word" in run.state().error
+        assert run.state().step < 200
+        service.resume_run(store, run)
+        until(lambda: workers.worker_process(run) is not None)
+        launcher = workers.worker_process(run)  # type: ignore[assignment]
+    assert ended(run) == "finished", run.log_tail()
+    first, second = (load_file(one.best / "model.safetensors") for one in (whole, run))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def lives(process: psutil.Process) -> bool:
     return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-
-
-@pytest.mark.long
-def test_two_processes_stopped_go_on_to_the_same_weights(
-    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
-) -> None:
-    """Also where each epoch draws the order of each pair."""
-    shared = shared.changed(
-        max_steps=200, eval_steps=20, save_steps=10, sentence_order="random"
-    )  # fmt: skip
-    whole, _ = start(store, shared, processes)
-    assert ended(store, whole) == "finished", whole.log_tail()
-    run, process = start(store, shared, processes)
-    until(lambda: run.state().step >= 25)
-    service.stop_run(store, run)
-    assert ended(store, run) == "stopped"
-    assert run.state().step < 200
-    until(lambda: not process.is_running())
-    service.resume_run(store, run)
-    assert ended(store, run) == "finished", run.log_tail()
-    first, second = (load_file(run.best / "model.safetensors") for run in (whole, run))
-    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -126,21 +126,17 @@ def test_a_single_logit_is_stretched_to_a_scale(reranker: Path) -> None:
     assert "stretched to the scale" in head.text
 
 
-def test_a_single_logit_is_no_label_of_several(tmp_path: Path) -> None:
-    folder = write(tmp_path / "bert", "Bert", num_labels=1)
-    for target in (Target(("a", "b", "c")), Target(("a", "b"), task=MULTI_LABEL)):
-        assert not model.load_classifier(str(folder), target, 32).head.rows
+def test_what_does_not_agree_with_the_classes_keeps_no_row(tmp_path: Path) -> None:
+    """A single logit for several classes or labels, or a score; names that are not told apart."""
+    one = write(tmp_path / "one", "Bert", num_labels=1)
     scored = write(tmp_path / "scored", "Bert", num_labels=1, problem_type=REGRESSION)
-    assert not model.load_classifier(str(scored), Target(("a", "b")), 32).head.rows
-
-
-def test_names_that_are_not_told_apart_agree_with_nothing(tmp_path: Path) -> None:
-    folder = write(tmp_path / "bert", "Bert")
-    config = AutoConfig.from_pretrained(folder)
-    for names in (["a b", "A-B"], ["LABEL_0", "LABEL_1"], ["yes", "no "]):
-        config.id2label = dict(enumerate(names))
-        config.save_pretrained(folder)
-        assert not model.load_classifier(str(folder), Target(("a b", "no")), 32).head.rows
+    wrong = [(one, Target(("a", "b", "c"))), (one, Target(("a", "b"), task=MULTI_LABEL)),
+             (scored, Target(("a", "b")))]  # fmt: skip
+    for number, names in enumerate((["a b", "A-B"], ["LABEL_0", "LABEL_1"], ["yes", "no "])):
+        folder = write(tmp_path / f"named {number}", "Bert", id2label=dict(enumerate(names)))
+        wrong.append((folder, Target(("a b", "no"))))
+    for folder, target in wrong:
+        assert not model.load_classifier(str(folder), target, 32).head.rows
 
 
 def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:

@@ -154,21 +154,20 @@ def test_a_stop_keeps_the_best_model_or_the_present_one(
     assert (shown.saved_step, shown.step) == (kept, happened[-1].step)
 
 
-@pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("accuracy", 1), ("loss", -1)])
+@pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("loss", -1)])
 def test_the_best_is_by_the_metric_chosen(
     toy_config: RunConfig, toy_pairs: splits.Pairs, name: str, sign: int
 ) -> None:
     happened, _ = fit(toy_config.changed(metric_for_best_model=name, eval_steps=3), toy_pairs)
-    best = -math.inf
-    for evaluation in evaluations(happened):
-        value = sign * evaluation.metrics[name]
-        assert evaluation.best == (value > best)
-        best = max(best, value)
+    values = [sign * evaluation.metrics[name] for evaluation in evaluations(happened)]
+    for number, evaluation in enumerate(evaluations(happened)):
+        assert evaluation.best == (values[number] > max(values[:number], default=-math.inf))
 
 
-def test_a_loss_that_is_no_number_is_named_with_its_step(
-    toy_config: RunConfig, toy_checkpoint: Path, toy_pairs: splits.Pairs, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_no_number_names_its_step_and_a_full_device_the_batch(
+    toy_config: RunConfig, toy_checkpoint: Path, toy_pairs: splits.Pairs, store: RunStore,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     toys.copy_model(toy_checkpoint, tmp_path / "broken")
     # Finite, but its products are not.
     toys.overwrite(
@@ -177,9 +176,6 @@ def test_a_loss_that_is_no_number_is_named_with_its_step(
     )
     with pytest.raises(TrainingError, match="became inf at step 1"):
         fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)
-
-
-def test_a_full_device_names_the_batch_and_what_to_change(store: RunStore) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     failed = train.failure_event(error, store.create(RunConfig(per_device_train_batch_size=16)))
     assert "out of memory" in failed.error

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from finetune.cli import train as train_command
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.jobs import train
+from finetune.jobs import train, worker
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -43,7 +43,7 @@ class Life:
     models: dict[int, Weights]  # by step
 
 
-def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool = False) -> Life:
+def live(run: Run, pairs: splits.Pairs, ends: Ends = lambda _: False, killed: bool = False) -> Life:
     """Work on a run in this process, from its last checkpoint on, until it is stopped or killed
     after the events for which `ends` is true."""
     history: list[events.Event] = []
@@ -58,20 +58,17 @@ def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool =
         model.save_model(model.merged_model(best), tokenizer, run.folder / "best", weights, step)
         models[step] = kept_weights(run)
 
-    def ended() -> bool:
-        return ends is not None and ends(history)
-
     checkpoint = next(reversed(run.checkpoints()), None)
     train._note_killed_worker(run)
     happening, classifier = stream(
         run.config(), pairs, checkpoint, run.state().eval_every,
         save_checkpoint=save_checkpoint, save_best=save_best,
-        should_stop=lambda: not killed and ended(),
+        should_stop=lambda: not killed and ends(history),
     )  # fmt: skip
     for event in happening:
         history.append(event)
         run.append(event)
-        if killed and ended():
+        if killed and ends(history):
             break
     weights = {name: value.clone() for name, value in classifier.state_dict().items()}
     return Life(history, weights, models)
@@ -259,12 +256,10 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     toy_config: RunConfig, store: RunStore
 ) -> None:
     config = toy_config.changed(
-        max_train_samples=160, max_eval_samples=16, num_train_epochs=30, eval_steps=7, save_steps=3
+        max_train_samples=160, max_eval_samples=16, num_train_epochs=15, eval_steps=7, save_steps=3
     )
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["finetune.training.loop", "finetune.training.model", "finetune.training.dataloaders"]
-    )
+    context.set_forkserver_preload(list(worker.IMPORTED))
 
     def begin(run: Run) -> Any:
         process = context.Process(target=work, args=(run.folder,))
@@ -274,7 +269,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     whole, run = store.create(config), store.create(config)
     begin(whole).join(120)
     draw, kills = random.Random(3), 0
-    while kills < 20 and run.state().status != "finished":
+    while kills < 12 and run.state().status != "finished":
         process = begin(run)
         before, steps = len(run.tail()[0]), draw.randint(1, 25)
         while process.is_alive():

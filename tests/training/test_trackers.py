@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from finetune.config import RunConfig
+from finetune.jobs.train import carry_out_run
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training.accelerator import Tracker
-from tests.support.running import ROOT, command, losses
+from tests.support.training import work_in_this_process
 
 
-def in_tensorboard(run: Run) -> int:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    accumulator = EventAccumulator(str(run.folder / "tensorboard"))
+def test_a_tracker_gets_every_number_or_the_run_says_why_not(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in_this_process(monkeypatch)
+    monkeypatch.setenv("WANDB_MODE", "nowhere")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    config = RunConfig(
+        checkpoint=str(toy_checkpoint), max_steps=4, logging_steps=1, max_length=32,
+        max_eval_samples=8, mixed_precision="no",
+    )  # fmt: skip
+    told, refused = (store.create(config.changed(report_to=to)) for to in ("tensorboard", "wandb"))
+    assert carry_out_run(told, lambda event: None) == 0
+    accumulator = EventAccumulator(str(told.folder / "tensorboard"))
     accumulator.Reload()
     values = [scalar.value for scalar in accumulator.Scalars("train/loss")]
-    assert values == pytest.approx(losses(run))
+    assert values == pytest.approx([step.loss for step in told.state().train])
+    assert len(values) == 4
     scores = {scalar.step: scalar.value for scalar in accumulator.Scalars("eval/f1")}
-    assert scores == pytest.approx({one.step: one.metrics["f1"] for one in run.state().curve})
-    return len(values)
-
-
-def in_none(run: Run) -> int:
-    assert run.state().error.startswith("report_to is wandb, which does not begin")
-    return 4
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("tracker", "told"), [("tensorboard", in_tensorboard), ("wandb", in_none)])
-def test_a_tracker_gets_every_number_or_the_run_says_why_not(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path,
-    tracker: str, told: Callable[[Run], int],
-) -> None:  # fmt: skip
-    config = RunConfig(
-        checkpoint=str(toy_checkpoint), max_steps=4, logging_steps=1, max_length=32
-    ).changed(report_to=tracker)
-    words = command(store, config, [sys.executable])
-    environment = os.environ | {"WANDB_MODE": "nowhere", "WANDB_DIR": str(tmp_path)}
-    subprocess.run(words, cwd=ROOT, capture_output=True, env=environment)
-    assert told(store.runs()[0]) == 4
+    assert scores == pytest.approx({one.step: one.metrics["f1"] for one in told.state().curve})
+    assert carry_out_run(refused, lambda event: None) == 1
+    assert refused.state().error.startswith("report_to is wandb, which does not begin")
 
 
 def test_measurements_have_trainers_names_and_a_tracker_that_breaks_ends_no_run(
