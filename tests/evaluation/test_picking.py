@@ -18,6 +18,7 @@ from finetune.search import driver, results
 from finetune.search.space import Budget
 from finetune.tasks.registry import deciding_metric
 from finetune.ui import compare_view
+from tests.support import toys
 
 EXAMPLES = 200
 
@@ -25,14 +26,9 @@ EXAMPLES = 200
 def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) -> Run:
     """A finished run of so many evaluations on the same 200 pairs, each right on about 75%."""
     run = store.create(RunConfig(**values))
-    run.append(events.Started(device="CPU"))
-    run.append(
-        events.Prepared(
-            train_examples=9, validation_examples=EXAMPLES, steps_per_epoch=evaluations,
-            total_steps=evaluations, labels=["no", "yes"], parameters=1, precision="no",
-            data={"positive_label": "yes", "rows": {}, "source": "", "revision": "", "splits": {}},
-        )
-    )  # fmt: skip
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
+    data = {"positive_label": "yes", "rows": {}, "source": "", "revision": "", "splits": {}}
+    run.append(prepared.model_copy(update={"labels": ["no", "yes"], "data": data}))
     labels = np.random.default_rng(99).integers(0, 2, EXAMPLES)
     draw, best = np.random.default_rng(seed), -np.inf
     metric = deciding_metric(run.config(), run.state().task)
@@ -44,12 +40,9 @@ def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) 
         scores = tallied_scores(labels, logits.argmax(axis=1), 2)
         scores["loss"] = float(np.log1p(np.exp(-margins)).mean())
         score = -scores[metric] if metric == "loss" else scores[metric]
-        run.append(
-            events.Evaluated(
-                step=step, epoch=1.0, metrics=scores, seconds=1.0, best=score > best
-            )
-        )  # fmt: skip
-        if score > best:
+        better = score > best
+        run.append(events.Evaluated(step=step, epoch=1, metrics=scores, seconds=1, best=better))
+        if better:
             best = score
             run.append(events.Saved(step=step))
     run.best.mkdir()

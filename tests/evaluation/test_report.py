@@ -70,7 +70,7 @@ def test_order_says_what_flips(store: RunStore) -> None:
     labels, other = [0, 1, 1, 0], sure([0, 0, 1, 0])
     run, summary = evaluated(store, {1: sure(labels)}, labels, 1)
 
-    def order(step: int) -> report.OrderEffect | None:
+    def order(step: int) -> report.OrderConsistency | None:
         swapped = SwappedLogits(step, np.arange(4), sure(labels), other)
         saved_predictions.save_swapped_logits(run, swapped)
         return report.evaluate_run(run, summary).analysis.order

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import DataError
 from finetune.evaluation import corrections, report, saved_predictions, test_set
-from finetune.jobs import evaluate
+from finetune.jobs import evaluate, train
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -23,13 +21,8 @@ from tests.support import toy_runs, toys
 from tests.support.hub import LoopbackHub
 from tests.support.judging import judged, write_csv
 from tests.support.toy_runs import ToyRuns
+from tests.support.training import work_in_this_process
 from tests.support.waiting import until
-
-
-def train(run: Run) -> None:
-    command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -108,22 +101,20 @@ def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) ->
         corrections.corrections_upload(store, run)
 
 
-@pytest.mark.long
 def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, tmp_path: Path
-) -> None:
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    work_in_this_process(monkeypatch)
+
     def files(count: int) -> dict[str, bytes]:
         folder = toys.write_pairs(tmp_path / str(count), train=count)
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
     repo = hub.add_repo("ada/moving", "dataset", files(48))
-    run = store.create(
-        RunConfig(
-            dataset="ada/moving", checkpoint=str(toy_checkpoint), max_length=32, max_steps=4,
-            mixed_precision="no",
-        )
-    )  # fmt: skip
-    train(run)
+    config = RunConfig(checkpoint=str(toy_checkpoint), max_length=32, max_steps=4)
+    run = store.create(config.changed(dataset="ada/moving", mixed_precision="no"))
+    assert train.carry_out_run(run, lambda event: None) == 0
     first = run.state().prepared
     assert first is not None
     assert run.pinned_config().dataset_revision == repo.head
@@ -139,7 +130,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     corrections.correct_label(run, 0, label, first.labels)
     assert corrections.corrections_upload(store, run).dataset.startswith("upload/")
     run.append(events.Stopped(step=4, seconds=0.0))  # only such a run goes on
-    train(run)
+    assert train.carry_out_run(run, lambda event: None) == 0
     again = run.state().prepared
     assert again is not None
     assert again.fingerprint == first.fingerprint
