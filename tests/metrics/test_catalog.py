@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
 import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog as datasets_offered
@@ -19,22 +18,12 @@ from finetune.metrics.example_metrics import conformal_margin
 from finetune.tasks.base import REGRESSION, SINGLE_LABEL, Target
 from finetune.tasks.registry import deciding_metric, find_task, measured, task_of
 from finetune.tasks.single_label import SingleLabel
-from tests.metrics.test_libraries import scores_of
+from tests.metrics.test_libraries import logits_of, scores_of
 from tests.support.hub import LoopbackHub
 
 TALLIED = [metric for metric in catalog.METRICS.values() if metric.of_tally is not None]
-GLUE = {"cola", "mrpc", "qqp", "mnli", "qnli", "rte", "sst2", "wnli", "stsb"}
 SCORES = Target((), task=REGRESSION)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-def drawn(classes: int, n: int = 200, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Logits that tell something of the labels, and the labels."""
-    draw = np.random.default_rng(seed)
-    labels = draw.integers(classes, size=n)
-    logits = draw.normal(size=(n, classes)).astype(np.float32)
-    logits[np.arange(n), labels] += 1
-    return logits, labels
 
 
 @pytest.mark.parametrize("metric", TALLIED, ids=lambda metric: metric.name)
@@ -46,11 +35,6 @@ def test_of_right_answers_alone_the_interval_reaches_below(
     interval = intervals.score_intervals(truth, truth, [metric], positive)[metric.name]
     assert (interval.value, interval.high) == (1.0, 1.0)
     assert 0 < interval.low < 0.9
-
-
-def test_every_task_of_glue_that_is_offered_is_defined_here() -> None:
-    offered = {entry.config for entry in datasets_offered.DATASETS if "glue" in entry.repo}
-    assert offered <= GLUE
 
 
 FOREIGN = """
@@ -70,23 +54,18 @@ class Hits(evaluate.Metric):
 """
 
 
-def test_a_folder_is_a_metric_and_what_is_no_number_is_left_out(tmp_path: Any) -> None:
-    folder = tmp_path / "hits"
-    folder.mkdir()
+def test_a_folder_or_a_module_of_the_hub_is_a_metric_and_what_is_no_number_is_left_out(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    (folder := tmp_path / "hits").mkdir()
     (folder / "hits.py").write_text(FOREIGN)
-    scored = modules.ScoreModules(["accuracy", str(folder)], 2)
-    logits, labels = drawn(2, 20)
-    scored.add_batch(predictions=logits, references=labels)
-    hits = float((logits.argmax(axis=1) == labels).sum())
-    assert scored.compute() == {"accuracy": hits / 20, "hits": hits}
-
-
-def test_a_module_of_the_hub_is_fetched(hub: LoopbackHub) -> None:
     hub.add_repo("ada/hits", "space", {"hits.py": FOREIGN.encode()})
-    scored = modules.ScoreModules(["accuracy", "ada/hits"], 2)
-    logits, labels = drawn(2, 20)
-    scored.add_batch(predictions=logits, references=labels)
-    assert scored.compute()["hits"] == float((logits.argmax(axis=1) == labels).sum())
+    labels, logits = logits_of(20, 2)
+    hits = float((logits.argmax(axis=1) == labels).sum())
+    for name in (str(folder), "ada/hits"):
+        scored = modules.ScoreModules(["accuracy", name], 2)
+        scored.add_batch(predictions=logits, references=labels)
+        assert scored.compute() == {"accuracy": hits / 20, "hits": hits}
     assert datasets_offered.needs_hub("bundled", BUNDLED_CHECKPOINT, ["ada/hits"])
     assert not datasets_offered.needs_hub("bundled", BUNDLED_CHECKPOINT, [str(modules.FOLDER)])
 

@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from finetune.metrics import catalog, classification, intervals, selection
-from finetune.metrics.catalog import (
-    ACCURACY,
-    F1,
-    OF_LABELS,
-    OF_SCORES,
-    Metric,
-    example_scores,
-    find,
-)  # fmt: skip
+from finetune.metrics.catalog import ACCURACY, F1, OF_LABELS, OF_SCORES, Metric
 from finetune.metrics.classification import Floats, Truths
 from finetune.metrics.intervals import Interval
 from finetune.metrics.selection import Statistic
@@ -36,20 +28,25 @@ def scored(
     return selection.statistics([metric], truth, answers, positive)[metric.name]
 
 
+def answered_by(
+    skills: Floats, examples: int, draw: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """True classes, and the answers of models. A model answers by a score of its own and a shared
+    one, and tells the classes apart as well as its skill says."""
+    labels = (draw.random(examples) < POSITIVE).astype(np.int64)
+    noise = draw.normal(size=examples) + draw.normal(size=(len(skills), examples))
+    return labels, ((2 * labels - 1) * skills[:, None] + noise / 2**0.5 > 0).astype(np.int64)
+
+
 def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, float]]:
     """Pick the best of several models in each of many experiments; return its F1 as measured,
-    without the picking bias, and on endless examples.
-
-    A model answers by a score of its own and a shared one; `spread` is the standard deviation of
-    how well the models can tell the classes apart.
-    """
+    without the picking bias, and on endless examples. `spread` is the standard deviation of the
+    models' skills."""
     for seed in range(RUNS):
         draw = np.random.default_rng(seed)
         skills = 0.8 + spread * draw.normal(size=models)
-        labels = (draw.random(EXAMPLES) < POSITIVE).astype(np.int64)
-        noise = draw.normal(size=EXAMPLES) + draw.normal(size=(models, EXAMPLES))
-        predictions = ((2 * labels - 1) * skills[:, None] + noise / 2**0.5 > 0).astype(np.int64)
-        (f1,) = selection.statistics([F1], labels, predictions, 1).values()
+        labels, predictions = answered_by(skills, EXAMPLES, draw)
+        f1 = scored(F1, labels, predictions, 1)
         kept = int(f1.of(np.ones((EXAMPLES, 1)))[:, 0].argmax())
         bias = selection.picking_bias(f1, {"f1": f1}, kept)["f1"]
         score = intervals.score_intervals(predictions[kept], labels, [F1], 1)["f1"]
@@ -143,9 +140,9 @@ def test_what_picking_adds_to_scores_and_labels_is_taken_off(
         by = statistics[metrics[0].name]
         kept = int(by.of(np.ones((100, 1)))[:, 0].argmax())
         bias = selection.picking_bias(by, statistics, kept)
-        scores = example_scores(answers[kept], truth, metrics)
+        scores = catalog.example_scores(answers[kept], truth, metrics)
         for name in expected:
-            rank = find(name).rank
+            rank = catalog.find(name).rank
             picked[name].append(rank(scores[name]) - rank(expected[name]))
             corrected[name].append(picked[name][-1] - bias[name])
     for name in expected:
@@ -153,21 +150,16 @@ def test_what_picking_adds_to_scores_and_labels_is_taken_off(
         assert abs(np.mean(corrected[name])) < np.mean(picked[name]) / 2, name
 
 
-def kept(skills: NDArray[np.float64], examples: int, seed: int) -> Truths:
-    """The models kept in one experiment; a model answers by a score of its own and a shared one,
-    and tells the classes apart as well as its skill says."""
-    draw = np.random.default_rng(seed)
-    labels = (draw.random(examples) < 0.6).astype(np.int64)
-    noise = draw.normal(size=examples) + draw.normal(size=(len(skills), examples))
-    answers = ((2 * labels - 1) * skills[:, None] + noise / 2**0.5 > 0).astype(np.int64)
+def kept(skills: Floats, examples: int, seed: int) -> Truths:
+    """The models kept in one experiment."""
+    labels, answers = answered_by(skills, examples, np.random.default_rng(seed))
     return selection.best_set(*bootstrapped(F1, labels, answers, 1))
 
 
 def bootstrapped(
     metric: Metric, truth: Any, answers: Any, positive: int | None = None
 ) -> tuple[Floats, Floats]:
-    statistics = selection.statistics([metric], truth, np.asarray(answers), positive)
-    return selection.bootstrap_scores(statistics[metric.name])
+    return selection.bootstrap_scores(scored(metric, truth, np.asarray(answers), positive))
 
 
 @pytest.mark.parametrize(
@@ -194,13 +186,13 @@ def test_equal_answers_stay_together_and_a_lead_must_hold_without_the_bias() -> 
     draw = np.random.default_rng(0)
     truth = draw.integers(0, 2, 300)
     good, poor = (np.where(draw.random(300) < share, truth, 1 - truth) for share in (0.9, 0.75))
-    measured, resampled = bootstrapped(catalog.ACCURACY, truth, [good, good, poor])
+    measured, resampled = bootstrapped(ACCURACY, truth, [good, good, poor])
     assert selection.best_set(measured, resampled).tolist() == [True, True, False]
     # The lead came from picking, or from the other model's being picked less.
     bias = np.array([0.2, 0.2, 0.0])
     assert selection.best_set(measured, resampled, bias).tolist() == [True, True, True]
     assert selection.best_set(measured, resampled, -bias).tolist() == [True, True, False]
-    assert selection.best_set(*bootstrapped(catalog.ACCURACY, truth, [poor])).tolist() == [True]
+    assert selection.best_set(*bootstrapped(ACCURACY, truth, [poor])).tolist() == [True]
 
 
 def test_scores_and_labels_are_ranked_too() -> None:
@@ -223,7 +215,7 @@ def test_a_few_lost_answers_are_no_proof(lost: int, left_out: bool) -> None:
     """Four lost answers and none gained are chance in one of sixteen cases, six in one of 64."""
     truth = np.ones(60, np.int64)
     poorer = (np.arange(60) >= lost).astype(np.int64)
-    kept = selection.best_set(*bootstrapped(catalog.ACCURACY, truth, [poorer, truth]))
+    kept = selection.best_set(*bootstrapped(ACCURACY, truth, [poorer, truth]))
     assert kept.tolist() == [not left_out, True]
 
 

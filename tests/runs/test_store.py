@@ -151,16 +151,14 @@ def test_a_write_replaces_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("values", "files", "expected"),
     [
-        ({}, "", "bundled"),
-        ({"dataset": "glue/mrpc"}, "", "mrpc"),
+        ({}, "", "bundled"), ({"dataset": "glue/mrpc"}, "", "mrpc"),
         ({"dataset": "nyu-mll/glue", "dataset_config_name": "sst2"}, "", "sst2"),
         ({"dataset": "upload/x"}, "Support tickets (2026).xlsx, check.csv", "Support-tickets-2026"),
         ({"dataset": "upload/x"}, "\ubb38\uc758.csv", "\ubb38\uc758"),
         ({"dataset": "upload/x"}, f"{'long' * 30}.csv", "long" * 6),
-        ({"dataset": "upload/x"}, "", "own-files"),
-        ({"dataset": "upload/x"}, "!.csv", "own-files"),
+        ({"dataset": "upload/x"}, "", "own-files"), ({"dataset": "upload/x"}, "!.csv", "own-files"),
     ],
-)
+)  # fmt: skip
 def test_a_run_is_named_by_its_data(values: dict[str, Any], files: str, expected: str) -> None:
     assert data_name(RunConfig(**values), files) == expected
 

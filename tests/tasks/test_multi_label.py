@@ -21,12 +21,9 @@ TARGET = Target(("a", "b"), task=MULTI_LABEL)
 
 
 def test_a_cut_split_keeps_each_labels_share(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    shares = np.array([0.5, 0.3, 0.1, 0.02])
-    names = np.array(["w", "x", "y", "z"])
-    rows = []
-    for n in range(1000):
-        rows.append((f"text {n}", ";".join(names[draw.random(4) < shares])))
+    draw, names = np.random.default_rng(0), np.array(["w", "x", "y", "z"])
+    marked = draw.random((1000, 4)) < [0.5, 0.3, 0.1, 0.02]
+    rows = [(f"text {n}", ";".join(names[marks])) for n, marks in enumerate(marked)]
     cut = uploads.pairs(tmp_path, HEAD, train=rows, task=MULTI_LABEL)
     counts = np.array([cut.counts["train"], cut.counts["validation"]])
     assert 90 <= len(cut.splits["validation"]) <= 110
@@ -64,12 +61,8 @@ def test_cells_of_another_file_may_have_other_marks() -> None:
 
 
 def test_lists_of_a_hub_dataset_are_labels(tmp_path: Path, hub: LoopbackHub) -> None:
-    features = datasets.Features(
-        {
-            "text": datasets.Value("string"),
-            "labels": datasets.List(datasets.ClassLabel(names=LABELS)),
-        }
-    )
+    kinds = datasets.List(datasets.ClassLabel(names=LABELS))
+    features = datasets.Features({"text": datasets.Value("string"), "labels": kinds})
     rows = [{"text": text, "labels": [*filter(None, labels.split(";"))]} for text, labels in
             labelled_rows(60)]  # fmt: skip
     datasets.Dataset.from_list(rows, features=features).to_parquet(tmp_path / "train.parquet")

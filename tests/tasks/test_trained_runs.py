@@ -38,12 +38,9 @@ def test_a_model_answers_alike_by_itself(kind: str, trained: ToyRuns, tmp_path: 
     assert all(measured for measured in state.baselines.values())
     model = AutoModelForSequenceClassification.from_pretrained(run.best)
     ask = pipeline(
-        "text-classification",
-        top_k=None,
-        function_to_apply=FUNCTIONS[target.task],
-        model=model,
+        "text-classification", top_k=None, function_to_apply=FUNCTIONS[target.task], model=model,
         tokenizer=AutoTokenizer.from_pretrained(run.best),
-    )
+    )  # fmt: skip
     assert study.table is not None
     rows = study.table.to_pylist()[:20]
     inputs: list[dict[str, Any]] = [

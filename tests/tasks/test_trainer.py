@@ -32,20 +32,14 @@ TASKS: dict[str, tuple[str, Any, int, str]] = {
 }
 
 
+EPOCHS, BATCH, RATE, SEED = 2, 8, 1e-3, 7  # those of the toys' configuration
+
+
 def train(
-    checkpoint: str,
-    splits: DatasetDict,
-    folder: Path,
-    *,
-    outputs: int,
-    problem_type: str,
-    epochs: int,
-    batch_size: int,
-    rate: float,
-    seed: int,
+    checkpoint: str, splits: DatasetDict, folder: Path, outputs: int, problem_type: str
 ) -> tuple[list[float], np.ndarray[Any, Any], dict[str, torch.Tensor]]:
     """Losses step by step, the final logits of the validation split, and the final weights."""
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     model = AutoModelForSequenceClassification.from_pretrained(
         checkpoint, num_labels=outputs, problem_type=problem_type, ignore_mismatched_sizes=True
@@ -66,16 +60,16 @@ def train(
             return loss
 
         def get_train_dataloader(self) -> Any:
-            order = torch.Generator().manual_seed(seed)
+            order = torch.Generator().manual_seed(SEED)
             batches = DataLoader(
-                tokenized["train"], batch_size, shuffle=True, generator=order,
+                tokenized["train"], BATCH, shuffle=True, generator=order,
                 collate_fn=self.data_collator,
             )  # fmt: skip
             return self.accelerator.prepare(batches)
 
     arguments = TrainingArguments(
-        output_dir=str(folder), num_train_epochs=epochs, learning_rate=rate, seed=seed,
-        per_device_train_batch_size=batch_size, weight_decay=0.01, adam_beta2=0.999,
+        output_dir=str(folder), num_train_epochs=EPOCHS, learning_rate=RATE, seed=SEED,
+        per_device_train_batch_size=BATCH, weight_decay=0.01, adam_beta2=0.999,
         adam_epsilon=1e-8, max_grad_norm=0.0, lr_scheduler_type="linear", optim="adamw_torch",
         accelerator_config={"use_seedable_sampler": False}, use_cpu=True, save_strategy="no",
         report_to="none", disable_tqdm=True,
@@ -98,9 +92,8 @@ def test_it_trains_as_the_trainer_does(
     )  # fmt: skip
     happened, model = fit(config, pairs)
     expected, logits, weights = train(
-        str(still_checkpoint), pairs.splits, tmp_path, outputs=outputs, problem_type=task,
-        epochs=2, batch_size=8, rate=1e-3, seed=7,
-    )  # fmt: skip
+        str(still_checkpoint), pairs.splits, tmp_path, outputs, problem_type=task
+    )
     assert losses(happened) == pytest.approx(expected, abs=1e-5)
     for name, value in model.state_dict().items():
         assert torch.allclose(value, weights[name], atol=1e-5), name
