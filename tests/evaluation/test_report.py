@@ -1,4 +1,5 @@
-"""What saved logits say: of ordinary runs, and of those with hardly anything to say."""
+"""What saved logits say: of ordinary runs, of those with hardly anything to say, of slices; and one
+advice after a run."""
 
 from __future__ import annotations
 
@@ -10,11 +11,19 @@ import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
+from scipy.stats import fisher_exact
+from statsmodels.stats.multitest import multipletests
 
-from finetune.evaluation import examples, report, saved_predictions
-from finetune.evaluation.report import RunEvaluation
+from finetune.config import RunConfig
+from finetune.evaluation import examples, report, saved_predictions, slices
+from finetune.evaluation.advice import advise
+from finetune.evaluation.report import RunEvaluation, Verdict
 from finetune.evaluation.saved_predictions import SwappedLogits
+from finetune.evaluation.slices import Slice, Traits
 from finetune.metrics.catalog import ACCURACY, F1
+from finetune.metrics.intervals import Interval
+from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
@@ -184,3 +193,151 @@ def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
     assert not report.same_pairs(answered(truth), answered(truth + 1, 1.0))
     other = replace(answered(truth), target=Target(("a", "b")))
     assert not report.same_pairs(answered(truth), other)
+
+
+FINISHED = events.Finished(step=40, seconds=1)
+
+
+def summary_of(
+    scores: list[float], metric: str = "f1", end: events.Event = FINISHED, every: int = 10
+) -> RunSummary:
+    """A run of four epochs of ten steps, evaluated at its end and regularly before."""
+    steps = range(40 - every * (len(scores) - 1), 41, every)
+    stream: list[events.Event] = [
+        events.Prepared(
+            train_examples=80, validation_examples=100, steps_per_epoch=10, total_steps=40,
+            labels=["no", "yes"], parameters=1, precision="no",
+        )
+    ]  # fmt: skip
+    best: float | None = None
+    for step, score in zip(steps, scores, strict=True):
+        better = best is None or (score < best if metric == "loss" else score > best)
+        best = score if better else best
+        stream.append(
+            events.Evaluated(
+                step=step, epoch=step / 10, metrics={metric: score}, seconds=1, best=better
+            )
+        )
+        stream += [events.Saved(step=step)] if better else []
+    return RunSummary().fold([*stream, end])
+
+
+def verdict(errors: int = 30, gain: float | None = 0.1, always: str | None = None) -> Verdict:
+    """Of a model of F1 0.9, give or take 0.04."""
+    around = None if gain is None else Interval(gain, gain - 0.05, gain + 0.05)
+    score = Interval(0.9, 0.86, 0.94)
+    return Verdict("F1", score, "TF-IDF", around, always, errors, 100, None, None)
+
+
+LONGER, SEED = {"num_train_epochs": 8}, {"seed": 43}
+
+
+@pytest.mark.parametrize(
+    ("scores", "judged", "kind", "changes"),
+    [
+        ([0.6, 0.7, 0.8, 0.9], {}, "longer", LONGER),
+        ([0.6, 0.9, 0.8, 0.7], {}, "falls", {"num_train_epochs": 2}),
+        ([0.9, 0.8, 0.8, 0.85], {}, "falls", {"num_train_epochs": 1}),
+        ([0.6, 0.9, 0.9, 0.9], {}, "level", SEED),  # the first of equals is kept
+        ([0.6, 0.9, 0.89, 0.885], {}, "level", SEED),  # no more than chance
+        ([0.6, 0.9, 0.7, 0.89], {}, "level", SEED),  # it came back
+        ([0.9], {}, "once", {"eval_steps": 4}),
+        ([0.6, 1.0, 1.0, 1.0], {"errors": 0}, "perfect", SEED),
+        ([0.6, 0.7, 0.8, 1.0], {"errors": 0}, "perfect", SEED),
+        ([1.0], {"errors": 0}, "perfect", SEED),
+        ([0.6, 0.7, 0.8, 0.9], {"gain": -0.1}, "below", LONGER),
+        ([0.6, 0.9, 0.8, 0.7], {"gain": -0.1}, "below", {}),
+        ([0.6, 0.6, 0.6, 0.6], {"always": "yes"}, "below", {"class_weights": "balanced"}),
+        ([0.6, 0.7, 0.8, 0.9], {"gain": -0.04}, "longer", LONGER),  # not surely below
+        ([0.6, 0.7, 0.8, 0.9], {"gain": None}, "longer", LONGER),
+    ],
+)
+def test_the_advice_follows_from_the_curve(
+    scores: list[float], judged: dict[str, Any], kind: str, changes: dict[str, Any]
+) -> None:
+    advice = advise(summary_of(scores), RunConfig(), verdict(**judged))
+    assert (advice.kind, advice.changes) == (kind, changes)
+    assert (advice.last_step, advice.seeds) == (40, 3 if changes == SEED else 1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "kind"),
+    [([0.9, 0.7, 0.5, 0.4], "longer"), ([0.9, 0.4, 0.5, 0.7], "falls"),
+     ([0.9, 0.4, 0.41, 0.41], "level"), ([0.9, 0.4, 0.4, 0.4], "level"), ([0.4], "once")],
+)  # fmt: skip
+def test_a_loss_is_better_the_lower_it_is(losses: list[float], kind: str) -> None:
+    config = RunConfig(metric_for_best_model="loss")
+    assert advise(summary_of(losses, "loss"), config, verdict()).kind == kind
+
+
+def test_a_run_limited_by_steps_is_changed_by_steps_and_one_without_its_end_is_resumed() -> None:
+    config = RunConfig(max_steps=40)
+    assert advise(summary_of([0.6, 0.9]), config, verdict()).changes == {"max_steps": 80}
+    assert advise(summary_of([0.9, 0.6]), config, verdict()).changes == {"max_steps": 30}
+    failed, training = events.Failed(error="x"), events.PhaseStarted(phase=events.Phase.TRAIN)
+    for end in (events.Stopped(step=40, seconds=1), failed, training):
+        advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
+        assert (advice.kind, advice.changes) == ("resume", {})
+
+
+NAMES = ["no", "yes"]
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+
+def drawn(n: int, seed: int = 0) -> Traits:
+    """Traits as of a set of pairs of news."""
+    draw = np.random.default_rng(seed)
+    number, negation = draw.random(n) < 0.6, draw.random(n) < 0.2
+    return Traits(
+        words=draw.integers(18, 62, size=n),
+        overlap=draw.beta(5, 5, size=n).round(2),
+        number=number,
+        number_differs=number & (draw.random(n) < 0.5),
+        negation=negation,
+        negation_differs=negation & (draw.random(n) < 0.4),
+    )
+
+
+def judged(traits: Traits, right: NDArray[np.bool_]) -> list[Slice]:
+    labels = np.arange(len(right)) % 2
+    return slices.score_slices(traits, labels, np.where(right, 0.0, 1.0), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("trait", "first", "second", "value"),
+    [
+        ("words", "The cat sat on 12 mats .", "the cat did n't sit", 6 + 6),
+        ("overlap", "a b", "A B", 1), ("overlap", "a a b", "b", 0.5), ("overlap", "", "", 0),
+        ("overlap", "naïve café", "NAÏVE CAFÉ", 1),
+        ("overlap", "我们去北京。", "我们在北京，Hello世界", 4 / 9),  # a character is a word
+        ("number", "It costs $ 5", "", True), ("number", "eighty-one", "", True),
+        ("number", "a dozen", "", True), ("number", "the tenor", "", False),
+        ("number_differs", "1,000 of 3", "3 of 1000", False),
+        ("number_differs", "5 %", "5.5 %", True), ("number_differs", "two", "three", False),
+        ("negation", "He did not go", "", True), ("negation", "NEVER", "", True),
+        ("negation", "did n't", "", True), ("negation", "didn’t", "", True),
+        ("negation", "cannot", "", True), ("negation", "a notable knot", "", False),
+        ("negation_differs", "didn't", "yes", True), ("negation_differs", "no", "never", False),
+    ],
+)  # fmt: skip
+def test_a_trait_of_a_pair_is_read(trait: str, first: str, second: str, value: float) -> None:
+    assert getattr(slices.pair_traits([first], [second]), trait)[0] == value
+
+
+def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
+    """As libraries have it that compute both."""
+    random, weak = np.random.default_rng(6), 0
+    for seed in range(4):
+        traits = drawn(300, seed)
+        right = random.random(300) < np.where(traits.negation, 0.7, 0.88)
+        parts = judged(traits, right)
+        p_values = []
+        for part in parts:
+            hits = round(part.result.value * part.count)
+            table = [[hits, part.count - hits], [right.sum() - hits, 0]]
+            table[1][1] = 300 - part.count - table[1][0]
+            p_values.append(fisher_exact(table, alternative="less").pvalue)
+        judgements = multipletests(p_values, alpha=0.05, method="holm")[0]
+        assert [part.weak for part in parts] == judgements.tolist()
+        weak += judgements.any()
+    assert 0 < weak < 4

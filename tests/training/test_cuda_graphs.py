@@ -261,51 +261,6 @@ def test_why_steps_are_not_recorded(
     assert cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
 
 
-def test_a_recording_that_fails_gives_the_thread_its_stream_and_random_numbers_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """PyTorch's own context leaves its stream current if the end of a recording fails, and the
-    generator as if it still recorded."""
-    current = ["the run's"]
-
-    class Generator:
-        state = "before"
-
-        def clone_state(self) -> str:
-            return self.state
-
-        def graphsafe_set_state(self, state: str) -> None:
-            self.state = state
-
-    generator = Generator()
-
-    class FailingGraph:
-        def __init__(self, graph: Any, pool: Any, stream: Any, capture_error_mode: str) -> None:
-            assert capture_error_mode == "thread_local"
-            self.stream = stream
-
-        def __enter__(self) -> None:
-            current[0], generator.state = self.stream, "recording"
-
-        def __exit__(self, *error: object) -> None:
-            raise RuntimeError("capture was invalidated")
-
-    for name, stand_in in {
-        "default_generators": [generator], "Stream": lambda device: "the recorder's",
-        "graph_pool_handle": lambda: (0, 1),
-        "CUDAGraph": object, "graph": FailingGraph, "current_stream": lambda device: current[0],
-        "set_stream": lambda stream: current.__setitem__(0, stream),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    recorder = cuda_graphs.Recorder(torch.device("cuda"))
-    with pytest.raises(RuntimeError, match="capture was invalidated"):
-        recorder.record(lambda: (torch.zeros(1),))
-    assert current == ["the run's"]
-    assert generator.state == "before"
-    assert recorder.recording.acquire(blocking=False)
-    recorder.recording.release()
-
-
 @pytest.mark.parametrize(
     ("head", "rows"),
     [("sentence1,sentence2,score", graded_rows), ("text,labels", labelled_rows)],

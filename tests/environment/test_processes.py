@@ -1,19 +1,171 @@
-"""A confined process can use its own files and libraries, and no other files."""
+"""A child process reads files for the app within limits, and a confined process uses its own files
+and libraries, and no other files."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+import pyarrow
+import pyarrow as pa
+import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
 
-from finetune.environment import confinement, landlock
+from finetune.config import RunConfig
+from finetune.data import dataset_cache, splits, table_formats
+from finetune.environment import child_process, confinement, landlock
 from finetune.environment.confinement import Confinement
+from finetune.errors import DataError
+from finetune.inference import file_request
+from finetune.runs.store import RunStore
+from finetune.runs.summary import ColumnNames
 from tests.support.confined import needs_landlock, outcomes
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = "tests.support.in_child"
+FLAT = 100 * 2**20  # bytes
+LONG = "x" * 48_000
+
+
+def test_a_function_is_called_in_another_process() -> None:
+    text, pid, *modules = child_process.call(f"{HERE}:fine", "\u00e9\udcff", about="a.csv")
+    assert text == "\u00e9\udcff"
+    assert pid != os.getpid()
+    assert not psutil.pid_exists(pid)
+    # What reads a table loads nothing that is slow.
+    assert "pyarrow" in modules
+    assert not {"torch", "datasets", "transformers", "gradio", "pandas"} & set(modules)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "fact", "remedy"),
+    [
+        ("refused", {}, "It is no table.", "Bring one."),
+        ("endless", {"seconds": 1.0}, "a.csv took more than 1 s to read.", "Upload a part of it"),
+        ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory", "Upload a"),
+        ("crashes", {}, "a.csv could not be read with 1,024 MiB", "Upload a part of it"),
+    ],
+)
+def test_beyond_a_limit_the_child_ends_and_the_app_does_not(
+    name: str, limits: dict[str, float], fact: str, remedy: str
+) -> None:
+    before, children = psutil.Process().memory_info().rss, psutil.Process().children()
+    with pytest.raises(DataError) as caught:
+        child_process.call(f"{HERE}:{name}", about="a.csv", **limits)  # type: ignore[arg-type]
+    assert caught.value.fact.startswith(fact)
+    assert caught.value.remedy.startswith(remedy)
+    assert psutil.Process().memory_info().rss - before < FLAT
+    assert set(psutil.Process().children()) <= set(children)
+
+
+def test_visitors_take_turns(processes: list[psutil.Process]) -> None:
+    """Two of Ada's files take long to read: Bob's is read beside the first of them."""
+
+    def read(visitor: str, function: str) -> object:
+        child_process.asker.set(visitor)
+        return child_process.call(f"{HERE}:{function}", *["a"][: function == "fine"], about="a")
+
+    def children() -> list[psutil.Process]:
+        return list(psutil.Process().children())
+
+    before = len(children())
+    with ThreadPoolExecutor(4) as pool:
+        hers = [pool.submit(read, "ada", "endless") for _ in range(3)]
+        until(lambda: len(children()) > before, 60)
+        assert pool.submit(read, "bob", "fine").result(60)
+        with pytest.raises(DataError, match="Several of your files are being read"):
+            pool.submit(read, "ada", "fine").result(60)
+        while not all(one.done() for one in hers):
+            for child in children()[before:]:
+                child.kill()
+    assert all(isinstance(one.exception(), DataError) for one in hers)
+
+
+def test_a_child_ends_with_the_app(processes: list[psutil.Process]) -> None:
+    code = (
+        "from finetune.environment import child_process\n"
+        f"child_process.call('{HERE}:endless', about='a.csv', seconds=500)"
+    )
+    app = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    processes.append(psutil.Process(app.pid))
+    until(lambda: bool(psutil.Process(app.pid).children()), 60)
+    (child,) = psutil.Process(app.pid).children()
+    processes.append(child)
+    app.kill()
+    app.wait()
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60)
+
+
+def test_the_app_parses_no_file_and_its_memory_stays_flat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b"[[[" * 20_000_000))
+    assert path.stat().st_size < 200_000
+    monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(DataError, match=r"has more JSON than is held in memory") as caught:
+        file_request.file_columns(path, path.name, ColumnNames())
+    assert caught.value.remedy
+    assert psutil.Process().memory_info().rss - before < FLAT
+
+
+def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"sentence1": [f"{LONG}{n % 7}" for n in range(100)]})
+    encoding = {"use_dictionary": False, "column_encoding": {"sentence1": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(table, tmp_path / "a.parquet", **encoding)
+    with pytest.raises(DataError, match="'sentence1' in the encoding DELTA_BYTE_ARRAY"):
+        table_formats.open_table(tmp_path / "a.parquet")
+
+
+def test_pairs_that_are_not_kept_are_read_by_a_child(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file stores a long text once for many rows."""
+    columns = {"sentence1": [LONG] * 2_000, "sentence2": ["b"] * 2_000, "label": [0, 1] * 1_000}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
+    assert (tmp_path / "a.parquet").stat().st_size < 200_000
+    config = RunConfig(dataset=store.uploads.add({"train": tmp_path / "a.parquet"}))
+    monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
+    before = psutil.Process().memory_info().rss
+    assert file_request.file_columns(tmp_path / "a.parquet", "a.parquet", ColumnNames())[0] == list(
+        columns
+    )
+    dataset_cache.ensure_cached(config, store.root)
+    assert psutil.Process().memory_info().rss - before < FLAT
+    assert sum(splits.load_pairs(config, store.root).facts["rows"].values()) == 2_000
+    monkeypatch.setattr(child_process, "call", lambda *_, **__: pytest.fail("read again"))
+    dataset_cache.ensure_cached(config, store.root)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("columns", "rows", "reason"),
+    [
+        ({"sentence1": [LONG] * 10_000}, 10_000, ""),
+        ({"sentence1": [None] * 2_000 + [LONG] * 8_000}, 10_000, ""),
+        ({"sentence1": ["x" * 1_000_001] * 50 + ["y"]}, 1, "more than 1,000,000 characters"),
+    ],
+    ids=["one text in every row", "after rows without one", "a text that is too long"],
+)
+def test_a_small_parquet_file_is_read_in_little_memory(
+    tmp_path: Path, columns: dict[str, object], rows: int, reason: str
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
+    count, problems = child_process.call(
+        f"{HERE}:parsed", str(tmp_path / "a.parquet"), about="a.parquet", memory=2**29
+    )
+    assert count == rows
+    assert all(reason in problem for problem in problems)
+
+
 REFUSED = "PermissionError"
 
 
