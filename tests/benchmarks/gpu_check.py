@@ -48,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 class Counted:
     """Counts the recordings of all runs."""
+
     def __init__(self) -> None:
 
         self.recordings, record = 0, Recorder.record
@@ -88,6 +89,7 @@ def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:
 def rehearse(folder: Path, model: Path) -> int:
     """Check a tiny model on a processor, with a tape in place of graphs, and see that a wrong step
     is found. Returns the exit status."""
+
     def recorder(configuration: RunConfig, *_: Any) -> TapeRecorder | None:
         return TapeRecorder() if configuration.cuda_graphs == "auto" else None
 

@@ -183,10 +183,11 @@ def _peak(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def of_side(benchmark: str, side: str, *words: object) -> Any:
+def of_side(benchmark: str, side: str, args: argparse.Namespace) -> Any:
     """What a side of a benchmark prints as JSON, measured in a process of its own."""
-    output = work(f"tests.benchmarks.{benchmark}", "--side", side, *words).output
-    return json.loads(output.splitlines()[-1])
+    options = {**vars(args), "side": side, "quick": None}
+    words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    return json.loads(work(f"tests.benchmarks.{benchmark}", *words).output.splitlines()[-1])
 
 
 def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:

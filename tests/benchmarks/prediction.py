@@ -70,12 +70,10 @@ def trained(folder: Path, mrpc: Path) -> Path:
 def compare(args: argparse.Namespace, model: Path) -> float:
     """Measure all sides and print their figures. Returns the ratio."""
     sides = prepare(args.folder, args.mrpc, model)
-    words = ["--folder", args.folder, "--repeat", args.repeat, "--alone", args.alone]
-    words += ["--seconds", args.seconds]
     figures: dict[str, list[Figures]] = {side: [] for side in sides}
 
     def file_rate(side: str) -> float:
-        figures[side].append(machine.of_side("prediction", side, *words))
+        figures[side].append(machine.of_side("prediction", side, args))
         return float(figures[side][-1]["file"])
 
     machine.medians(sides, args.rounds, file_rate, "pairs/s")

@@ -67,11 +67,8 @@ def main() -> None:
 
 def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str, float]:
     """Print and return samples a second of each side."""
-    words = ["--steps", args.steps, "--warm", args.warm, "--batch", args.batch]
-    words += ["--checkpoint", args.checkpoint]
-    words += ["--train_file", args.train_file] if args.train_file else []
     medians = machine.medians(
-        sides, rounds, lambda side: machine.of_side("training", side, *words), "samples/s"
+        sides, rounds, lambda side: machine.of_side("training", side, args), "samples/s"
     )
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f} samples/s, {value / medians['course']:.2f} times")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -18,8 +19,9 @@ from tests.support.server import Server
 from tests.support.toy_runs import ToyRuns
 
 OUTLINE = Path(__file__).with_name("outline.js").read_text(encoding="utf-8")
-PATIENCE = 60.0  # seconds in which a view has to be as before
-# Seconds without a change after which a view is looked at, if nothing is asked, and if something
+PATIENCE = 60.0  # seconds in which a view has to be as before, in so many looks in a row
+LOOKS = 3
+# Seconds without a change after which a new golden is taken, if nothing is asked, and if something
 # is: some views ask again and again.
 QUIET, STILL = 0.4, 4.0
 ALL = "[role=tabpanel]:visible >> nth=0"
@@ -42,20 +44,22 @@ class Views:
 
     def compare(self, name: str, selector: str = ALL) -> None:
         """Compare a part of the page with its golden, as soon as it is as that, or at last."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            text = golden.masked(self._settled(selector), self.words)
-            problem = golden.difference(f"page/{name}.html", text)
-            if not problem or time.monotonic() > deadline:
-                break
+        deadline, problem, looks = time.monotonic() + PATIENCE, "", 0
+        while looks < LOOKS and time.monotonic() < deadline:
+            text = self._settled(selector) if os.environ.get(golden.RENEW) else self._now(selector)
+            problem = golden.difference(f"page/{name}.html", golden.masked(text, self.words))
+            looks = 0 if problem else looks + 1
         self.problems += [problem] if problem else []
+
+    def _now(self, selector: str) -> str:
+        self.page.wait_for_timeout(100)
+        return str(self.page.locator(selector).evaluate(OUTLINE))
 
     def _settled(self, selector: str) -> str:
         """The outline of a part once nothing changes any more."""
         text, changed, heard = "", time.monotonic(), time.monotonic()
         while time.monotonic() < heard + QUIET and time.monotonic() < changed + STILL:
-            self.page.wait_for_timeout(100)
-            now = str(self.page.locator(selector).evaluate(OUTLINE))
+            now = self._now(selector)
             if now != text:
                 text, changed, heard = now, time.monotonic(), time.monotonic()
             elif self.asked:
