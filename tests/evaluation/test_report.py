@@ -19,7 +19,6 @@ from finetune.config import RunConfig
 from finetune.evaluation import examples, report, saved_predictions, slices
 from finetune.evaluation.advice import advise
 from finetune.evaluation.report import RunEvaluation, Verdict
-from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.metrics.catalog import ACCURACY, F1
 from finetune.metrics.intervals import Interval
@@ -46,14 +45,6 @@ def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any
     return report.evaluate_run(*evaluated(store, {1: logits}, labels, 1, *extra))
 
 
-def test_an_example_is_doubted_by_all_evaluations(store: RunStore) -> None:
-    """Right, wrong: over three evaluations; the second is kept, the last counts as well."""
-    steps = {1: sure([1, 0, 1, 0, 0]), 2: sure([1, 1, 0, 0, 0]), 3: sure([1, 0, 1, 1, 0])}
-    study = report.evaluate_run(*evaluated(store, steps, [1] * 5, 2))
-    assert study.never_right.tolist() == [False, False, False, False, True]
-    assert study.label_error_score.argmax() == 4
-
-
 def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
     labels = [0, 1, 0, 1, 1]
     logits = np.array([[1, 0], [4, 0], [0, 2], [0, 3], [1, 0]], np.float32)
@@ -73,24 +64,6 @@ def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
     assert (example.label, example.answer, example.words) == ("yes", "no", 12)
     assert example.sentence1 == "The cat 1 sat down."
     assert example.confidence == pytest.approx(1 / (1 + np.exp(-4)))
-
-
-def test_order_says_what_flips(store: RunStore) -> None:
-    labels, other = [0, 1, 1, 0], sure([0, 0, 1, 0])
-    run, summary = evaluated(store, {1: sure(labels)}, labels, 1)
-
-    def order(step: int) -> report.OrderConsistency | None:
-        swapped = SwappedLogits(step, np.arange(4), sure(labels), other)
-        saved_predictions.save_swapped_logits(run, swapped)
-        return report.evaluate_run(run, summary).analysis.order
-
-    found = order(1)
-    assert found is not None
-    assert (found.pairs, found.flips, found.worst[0]) == (4, 1, 1)
-    probability = np.exp(2) / (1 + np.exp(2))
-    assert found.difference == pytest.approx((2 * probability - 1) / 4, abs=1e-6)
-    assert found.plain["accuracy"] == 1.0
-    assert order(99) is None  # of another model
 
 
 def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:

@@ -1,5 +1,5 @@
-"""Our figures beside those of scikit-learn, scipy, statsmodels and GLUE: arrays in, numbers out. And
-what is measured of a task, also by modules of anybody."""
+"""Our figures beside those of scikit-learn, scipy, statsmodels and GLUE: arrays in, numbers out.
+And what is measured of a task, also by modules of anybody."""
 
 from __future__ import annotations
 

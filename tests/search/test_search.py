@@ -66,15 +66,17 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
 
 
-def go_on(store: RunStore, study: Study, until: int = 10**6) -> None:
-    """Advance a study to its end, or until so many trials have ended."""
+def go_on(store: RunStore, study: Study, done: Callable[[], bool] = lambda: False) -> None:
+    """Advance a study as the app does, to its end or until it is done."""
     deadline = time.monotonic() + 90
-    while driver.advance(store, study):
+    while driver.advance(store, study) and not done():
         scheduler.dispatch_queue(store)
         assert time.monotonic() < deadline, results.list_trials(store, study)
-        if sum(trial.state.is_finished() for trial in study.trials()) >= until:
-            return
         time.sleep(0.02)
+
+
+def ended(study: Study) -> int:
+    return sum(trial.state.is_finished() for trial in study.trials())
 
 
 def test_a_space_is_read_as_people_write_it() -> None:
@@ -237,15 +239,16 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
     study = driver.begin_search(
         store, BASE.changed(max_steps=60), dict(RATES), Budget(trials=5), pruning=False
     )
-    go_on(store, study, until=1)
-    for harm in ("kill", "stop", "delete", "limit"):
-        while True:
-            driver.advance(store, study)
-            scheduler.dispatch_queue(store)
-            run = trial_run(store, study.trials()[-1])
-            if run is not None and run.is_alive() and run.state().step > 5:
-                break
-            time.sleep(0.02)
+    go_on(store, study, lambda: ended(study) == 1)
+
+    def at_work() -> bool:
+        run = trial_run(store, study.trials()[-1])
+        return run is not None and run.is_alive() and run.state().step > 5
+
+    for number, harm in enumerate(("kill", "stop", "delete", "limit"), 2):
+        go_on(store, study, at_work)
+        run = trial_run(store, study.trials()[-1])
+        assert run is not None
         if harm == "kill":
             workers.kill_worker(run)
         elif harm == "stop":
@@ -254,7 +257,7 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
             service.delete_run(store, run)
         else:  # as of a visitor's minutes
             service.stop_run(store, run, reason="Ten minutes are over.")
-        go_on(store, study, until=sum(t.state.is_finished() for t in study.trials()) + 1)
+        go_on(store, study, lambda number=number: ended(study) >= number)  # type: ignore[misc]
     again = find_study(store, study.id)  # as another process finds it
     assert again.settings == study.settings
     go_on(store, again)
@@ -275,7 +278,7 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
-    go_on(store, study, until=1)
+    go_on(store, study, lambda: ended(study) == 1)
     study.stop()
     text = str(search_view.page(store, study.id))
     assert "are left" not in text
@@ -304,24 +307,16 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     with pytest.raises(FinetuneError, match="Your last search still goes on"):
         driver.begin_search(ada, BASE, dict(RATES), Budget(trials=2))
 
-    def go_on_until(done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not done():
-            assert driver.advance(store, study)  # as the app does it, for everybody
-            scheduler.dispatch_queue(store)
-            assert time.monotonic() < deadline, results.list_trials(store, study)
-            time.sleep(0.02)
-
     def states() -> list[str]:
         return [row.state for row in results.list_trials(store, study)]
 
     # A trial without room is no failure: it waits, and its page says for what.
-    go_on_until(lambda: states() == ["finished", "finished", "waiting"])
+    go_on(store, study, lambda: states() == ["finished", "finished", "waiting"])
     assert [run.owner for run in store.runs()] == ["ada", "ada"]
     text = str(search_view.page(ada, study.id))
     assert "Trial 2 waits: You have 2 runs here, and a visitor may keep 2." in text
     service.delete_run(ada, ada.runs()[-1])
-    go_on_until(lambda: len(states()) == 4)
+    go_on(store, study, lambda: len(states()) == 4)
     assert states() == ["finished", "finished", "finished", "waiting"]
     study.stop()
     assert not driver.advance(store, study)
