@@ -311,12 +311,9 @@ else:
 @pytest.mark.skipif(sys.platform != "linux", reason="the means is Linux's")
 @pytest.mark.parametrize(
     ("how", "read"),
-    [
-        ("shown", "True"),
-        ("hidden", REFUSED),
-        pytest.param("confined", REFUSED, marks=needs_landlock),
-    ],
-)
+    [("shown", "True"), ("hidden", REFUSED),
+     pytest.param("confined", REFUSED, marks=needs_landlock)],
+)  # fmt: skip
 def test_the_apps_environment_is_closed_to_processes_of_its_user(how: str, read: str) -> None:
     """Also to the processes of a run with several, which can only see that it exists."""
     variables = {**os.environ, "HF_TOKEN": "canary"}
