@@ -51,19 +51,13 @@ def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
     run, summary = evaluated(store, {1: logits}, labels, 1)
     saved_predictions.save_examples(run, "validation", texts(labels))
     study = report.evaluate_run(run, summary)
-
-    def rows(*filters: str, **named: str) -> list[int]:
-        return [int(row) for row in examples.select_examples(study, *filters, **named)]
-
-    assert rows() == [1, 2, 4]  # the surest first
-    assert rows("wrong", label="yes") == [1, 4]
-    assert rows("right") == [3, 0]
-    assert rows("all", search="CAT 3") == [3]
-    assert sorted(rows("all")) == [0, 1, 2, 3, 4]
-    (example,) = examples.example_rows(study, [1])
-    assert (example.label, example.answer, example.words) == ("yes", "no", 12)
-    assert example.sentence1 == "The cat 1 sat down."
-    assert example.confidence == pytest.approx(1 / (1 + np.exp(-4)))
+    # The surest first.
+    asked: list[tuple[list[int], tuple[str, ...], dict[str, str]]] = [
+        ([1, 2, 4], (), {}), ([1, 4], ("wrong",), {"label": "yes"}), ([3, 0], ("right",), {}),
+        ([3], ("all",), {"search": "CAT 3"}), ([1, 3, 2, 0, 4], ("all",), {}),
+    ]  # fmt: skip
+    for expected, filters, named in asked:
+        assert examples.select_examples(study, *filters, **named).tolist() == expected
 
 
 def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
