@@ -160,11 +160,8 @@ def metrics_of_classes() -> Pairs:
             answers, side = logits.argmax(axis=1), positive if classes == 2 else None
             statistic = selection.statistics([metric], truth, np.stack([answers, truth]), side)
             found = statistic[metric.name].of(np.ones((90, 1)))[:, 0]
-            yield metric.name, found, [expected_of(metric, truth, logits, positive), 1]
-
-
-def expected_of(metric: Metric, truth: Array, logits: Array, positive: int) -> float:
-    return metric.rank(of_classes(metric, truth, logits, positive))
+            expected = metric.rank(of_classes(metric, truth, logits, positive))
+            yield metric.name, found, [expected, 1]
 
 
 def metrics_of_labels_and_scores() -> Pairs:
