@@ -41,7 +41,6 @@ from tests.support import toys
 
 SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
-Steps = list[tuple[float, int]]  # when each step was told of, or seen
 
 
 def main() -> None:
@@ -109,18 +108,12 @@ def _measure(
         return samples
 
     alone, under = machine.medians(list(sides), args.rounds, rate, "samples/s").values()
-    rows = {
-        "training alone": f"{alone:.1f} samples/s",
-        "training under the crowd": f"{under:.1f} samples/s",
-        "a poll is answered after": _spread(crowd.polls),
-        "a question is answered after": _spread(crowd.answers),
-        "polls, answers, failures": ", ".join(
-            str(len(times)) for times in (crowd.polls, crowd.answers, crowd.failures)
-        ),
-        "the app's memory": f"{memory[0]:.0f} MiB at first, {memory[-1]:.0f} at last",
-    }
-    for name, value in rows.items():
-        print(f"{name:<32}{value}")
+    counts = [len(times) for times in (crowd.polls, crowd.answers, crowd.failures)]
+    print(f"training {alone:.1f} samples/s alone, {under:.1f} under the crowd")
+    print(f"a poll is answered after {_spread(crowd.polls)}")
+    print(f"a question is answered after {_spread(crowd.answers)}")
+    print("{} polls, {} answers, {} failures".format(*counts))
+    print(f"the app's memory: {memory[0]:.0f} MiB at first, {memory[-1]:.0f} at last")
     for failure in sorted(set(crowd.failures))[:5]:
         print("failed:", failure)
     print(f"load: ratio {under / alone:.2f}")
@@ -214,25 +207,19 @@ def _spread(seconds: list[float]) -> str:
 
 
 def _rate(run: Run, seconds: float) -> float:
-    """The samples that the run takes in the coming seconds, a second."""
+    """The samples that the run takes in the coming seconds, a second; parts of a step included."""
     began = time.time()
     time.sleep(seconds)
     ended = time.time()
-    pages.wait(lambda: _steps(run)[-1][0] > ended, 0.05, 60)
-    taken = _taken(_steps(run), began, ended)
+
+    def steps() -> list[tuple[float, int]]:
+        return [(e.time, e.step) for e in run.tail()[0] if isinstance(e, events.Stepped)]
+
+    pages.wait(lambda: steps()[-1][0] > ended, 0.05, 60)
+    first, last = np.interp([began, ended], *zip(*steps(), strict=True))
     prepared = run.state().prepared
-    return taken * (prepared.per_device_train_batch_size if prepared else 0) / seconds
-
-
-def _steps(run: Run) -> Steps:
-    return [(e.time, e.step) for e in run.tail()[0] if isinstance(e, events.Stepped)]
-
-
-def _taken(steps: Steps, began: float, ended: float) -> float:
-    """How many steps were taken between two moments, parts of a step included."""
-    times, numbers = zip(*steps, strict=True)
-    first, last = np.interp([began, ended], times, numbers)
-    return float(last - first)
+    batch = prepared.per_device_train_batch_size if prepared else 0
+    return float(last - first) * batch / seconds
 
 
 @contextlib.contextmanager
