@@ -31,6 +31,8 @@ from finetune.ui import evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support.scored_runs import evaluated, sure
 
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
 
 def texts(labels: Any, paired: bool = True) -> pa.Table:
     size = len(labels)
@@ -106,7 +108,6 @@ def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStor
     ],
     ids=["one", "NaN", "infinite", "a single class", "1000 classes", "one of three"],
 )
-@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_hardly_anything_to_say_is_shown_sensibly(
     store: RunStore, labels: list[int], logits: np.ndarray, classes: int
 ) -> None:
@@ -248,7 +249,6 @@ def test_a_run_limited_by_steps_is_changed_by_steps_and_one_without_its_end_is_r
 
 
 NAMES = ["no", "yes"]
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 
 def drawn(n: int, seed: int = 0) -> Traits:

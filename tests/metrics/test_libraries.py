@@ -48,6 +48,7 @@ Array = NDArray[Any]
 Pairs = Iterator[tuple[str, Any, Any]]  # what it is, ours and theirs
 ALL = [metric for metric in catalog.METRICS.values() if metric is not catalog.LOSS]
 TALLIED = [metric for metric in ALL if metric.of_tally is not None]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def classes_of(rows: int, classes: int, seed: int = 0, right: float = 0.6) -> tuple[Array, Array]:
@@ -315,7 +316,6 @@ FAMILIES: list[Callable[[], Pairs]] = [
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_figure_is_that_of_the_library(family: Callable[[], Pairs]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of classes that do not occur
@@ -380,7 +380,6 @@ def test_a_difference_is_that_of_resampled_rows(kind: str) -> None:
 
 
 SCORES = Target((), task=REGRESSION)
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.mark.parametrize("metric", TALLIED, ids=lambda metric: metric.name)

@@ -1,5 +1,5 @@
-"""Classes, scores and several labels: spelled, cut into splits, trained as `Trainer` does, answered as
-transformers does, read from other files."""
+"""Classes, scores and several labels: spelled, cut into splits, trained as `Trainer` does,
+answered as transformers does, read from other files."""
 
 from __future__ import annotations
 
