@@ -332,23 +332,18 @@ def test_the_apps_environment_is_closed_to_processes_of_its_user(how: str, read:
     assert done.stdout.split() == ["environ", read, "maps", read], done.stderr
 
 
-def with_spaces(folder: Path) -> dict[str, str]:
-    """An environment with a stand-in for a Space's package, which reports the functions that get a
-    GPU."""
-    (folder / "spaces.py").write_text(
+def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
+    """By a stand-in for a Space's package, which reports the functions that get a GPU."""
+    (tmp_path / "spaces.py").write_text(
         "import sys\n"
         "assert 'torch' not in sys.modules\n"
         "def GPU(function):\n"
         "    print('lends to', function.__name__)\n"
         "    return function\n"
     )
-    return os.environ | {"PYTHONPATH": str(folder)}
-
-
-def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import app"], cwd=ROOT, env=with_spaces(tmp_path),
-        capture_output=True, text=True,
+        [sys.executable, "-c", "import app"], cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "lends to zero_gpu_function\n"), done.stderr
 

@@ -11,7 +11,6 @@ import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import fisher_exact
 from statsmodels.stats.multitest import multipletests
 
@@ -19,7 +18,7 @@ from finetune.config import RunConfig
 from finetune.evaluation import examples, report, saved_predictions, slices
 from finetune.evaluation.advice import advise
 from finetune.evaluation.report import RunEvaluation, Verdict
-from finetune.evaluation.slices import Slice, Traits
+from finetune.evaluation.slices import Traits
 from finetune.metrics.catalog import ACCURACY, F1
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
@@ -248,28 +247,6 @@ def test_a_run_limited_by_steps_is_changed_by_steps_and_one_without_its_end_is_r
         assert (advice.kind, advice.changes) == ("resume", {})
 
 
-NAMES = ["no", "yes"]
-
-
-def drawn(n: int, seed: int = 0) -> Traits:
-    """Traits as of a set of pairs of news."""
-    draw = np.random.default_rng(seed)
-    number, negation = draw.random(n) < 0.6, draw.random(n) < 0.2
-    return Traits(
-        words=draw.integers(18, 62, size=n),
-        overlap=draw.beta(5, 5, size=n).round(2),
-        number=number,
-        number_differs=number & (draw.random(n) < 0.5),
-        negation=negation,
-        negation_differs=negation & (draw.random(n) < 0.4),
-    )
-
-
-def judged(traits: Traits, right: NDArray[np.bool_]) -> list[Slice]:
-    labels = np.arange(len(right)) % 2
-    return slices.score_slices(traits, labels, np.where(right, 0.0, 1.0), NAMES)
-
-
 @pytest.mark.parametrize(
     ("trait", "first", "second", "value"),
     [
@@ -295,9 +272,16 @@ def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
     """As libraries have it that compute both."""
     random, weak = np.random.default_rng(6), 0
     for seed in range(4):
-        traits = drawn(300, seed)
+        draw = np.random.default_rng(seed)  # as of a set of pairs of news
+        number, negation = draw.random(300) < 0.6, draw.random(300) < 0.2
+        traits = Traits(
+            words=draw.integers(18, 62, size=300), overlap=draw.beta(5, 5, size=300).round(2),
+            number=number, number_differs=number & (draw.random(300) < 0.5),
+            negation=negation, negation_differs=negation & (draw.random(300) < 0.4),
+        )  # fmt: skip
         right = random.random(300) < np.where(traits.negation, 0.7, 0.88)
-        parts = judged(traits, right)
+        answers = np.where(right, 0.0, 1.0)
+        parts = slices.score_slices(traits, np.arange(300) % 2, answers, ["no", "yes"])
         p_values = []
         for part in parts:
             hits = round(part.result.value * part.count)

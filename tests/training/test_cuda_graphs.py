@@ -46,10 +46,6 @@ def short(toy_config: RunConfig) -> RunConfig:
     )  # fmt: skip
 
 
-def norms(happened: list[events.Event]) -> list[float]:
-    return [event.grad_norm or 0 for event in happened if isinstance(event, events.Stepped)]
-
-
 Learned = tuple[list[events.Event], nn.Module]
 
 
@@ -65,20 +61,6 @@ def by_hand() -> Callable[[RunConfig, splits.Pairs], Learned]:
         return known[name]
 
     return learn
-
-
-def check_same(config: RunConfig, learned: Learned, expected: Learned) -> None:
-    """Assert that losses, norms, scores and weights are those expected."""
-    # The device reads rates in fp32.
-    close = 2e-2 if config.mixed_precision == "bf16" else 1e-4
-    happened, before = learned[0], expected[0]
-    assert losses(happened) == pytest.approx(losses(before), abs=close)
-    assert norms(happened) == pytest.approx(norms(before), rel=100 * close)
-    for one, other in zip(evaluations(happened), evaluations(before), strict=True):
-        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=close)
-    weights = learned[1].state_dict()
-    for name, value in expected[1].state_dict().items():
-        assert torch.allclose(weights[name], value, atol=10 * close), name
 
 
 def reasons(happened: list[events.Event]) -> list[str]:
@@ -117,18 +99,30 @@ def test_a_recorded_run_learns_the_same(
     capfd: pytest.CaptureFixture[str], values: dict[str, Any], recording: Any, words: str,
 ) -> None:  # fmt: skip
     config = short.changed(**values)
-    expected = by_hand(config, toy_pairs)
+    before, expected = by_hand(config, toy_pairs)
     recorder = record(*recording)
     happened, recorded = fit(config, toy_pairs)
     torch.use_deterministic_algorithms(False)
-    check_same(config, (happened, recorded), expected)
+    # The device reads rates in fp32.
+    close = 2e-2 if config.mixed_precision == "bf16" else 1e-4
+    assert losses(happened) == pytest.approx(losses(before), abs=close)
+    norms, norms_before = (
+        [event.grad_norm or 0 for event in side if isinstance(event, events.Stepped)]
+        for side in (happened, before)
+    )
+    assert norms == pytest.approx(norms_before, rel=100 * close)
+    for one, other in zip(evaluations(happened), evaluations(before), strict=True):
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=close)
+    weights = recorded.state_dict()
+    for name, value in expected.state_dict().items():
+        assert torch.allclose(weights[name], value, atol=10 * close), name
     if words:
         (reason,) = reasons(happened)
         assert words in reason
         assert f"going on without CUDA graphs: {reason[:12]}" in capfd.readouterr().out
     else:
         assert recorder.replayed > recorder.recorded >= 2
-        assert [type(event) for event in happened] == [type(event) for event in expected[0]]
+        assert [type(event) for event in happened] == [type(event) for event in before]
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -154,14 +148,14 @@ def test_a_resumed_run_is_bit_identical(
 
 def test_what_waits_for_the_device_is_not_recorded_and_a_later_error_ends_no_run(
     short: RunConfig, toy_pairs: splits.Pairs, record: Record, capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, by_hand: Any,
 ) -> None:  # fmt: skip
     from finetune.tasks.single_label import SingleLabel
 
     def looking(self: Any, outputs: Any, *_: Any) -> Tensor:
         return outputs.loss * (2.0 if outputs.loss > 100 else 1.0)  # type: ignore[no-any-return]
 
-    expected = losses(fit(short, toy_pairs)[0])
+    expected = losses(by_hand(short, toy_pairs)[0])
     monkeypatch.setattr(SingleLabel, "loss", looking)
     record()
     assert losses(fit(short, toy_pairs)[0]) == pytest.approx(expected, abs=1e-4)
