@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, expect
 
 from tests.goldens import golden
 from tests.goldens.conftest import words_of
@@ -19,52 +19,32 @@ from tests.support.server import Server
 from tests.support.toy_runs import ToyRuns
 
 OUTLINE = Path(__file__).with_name("outline.js").read_text(encoding="utf-8")
-PATIENCE = 60.0  # seconds in which a view has to be as before, in so many looks in a row
-LOOKS = 3
-# Seconds without a change after which a new golden is taken, if nothing is asked, and if something
-# is: some views ask again and again.
-QUIET, STILL = 0.4, 4.0
+PATIENCE = 60.0  # seconds in which a view has to be as before
+# So many looks in a row, a tenth of a second apart, must show the golden; a new one is what so many
+# have shown.
+LOOKS, NEW = 3, 40
 ALL = "[role=tabpanel]:visible >> nth=0"
 
 
 class Views:
-    """A page, what it has asked and not heard yet, and how its views differ from the goldens."""
+    """A page, and how its views differ from the goldens."""
 
     def __init__(self, page: Page, words: Mapping[str, object]) -> None:
         self.page, self.words = page, words
-        self.asked = set[Request]()
         self.problems: list[str] = []
-        page.on("request", self._begun)
-        for end in ("requestfinished", "requestfailed"):
-            page.on(end, lambda request: self.asked.discard(request))  # type: ignore[call-overload]
-
-    def _begun(self, request: Request) -> None:
-        if not re.search("/finetune/(watch|news)/|heartbeat", request.url):
-            self.asked.add(request)
 
     def compare(self, name: str, selector: str = ALL) -> None:
         """Compare a part of the page with its golden, as soon as it is as that, or at last."""
-        deadline, problem, looks = time.monotonic() + PATIENCE, "", 0
-        while looks < LOOKS and time.monotonic() < deadline:
-            text = self._settled(selector) if os.environ.get(golden.RENEW) else self._now(selector)
-            problem = golden.difference(f"page/{name}.html", golden.masked(text, self.words))
-            looks = 0 if problem else looks + 1
+        name, renew = f"page/{name}.html", bool(os.environ.get(golden.RENEW))
+        deadline, text, looks = time.monotonic() + PATIENCE, "", 0
+        while looks < (NEW if renew else LOOKS) and time.monotonic() < deadline:
+            self.page.wait_for_timeout(100)
+            before, outline = text, str(self.page.locator(selector).evaluate(OUTLINE))
+            text = golden.masked(outline, self.words)
+            same = text == before if renew else not golden.difference(name, text)
+            looks = looks + 1 if same else 0
+        problem = golden.difference(name, text)
         self.problems += [problem] if problem else []
-
-    def _now(self, selector: str) -> str:
-        self.page.wait_for_timeout(100)
-        return str(self.page.locator(selector).evaluate(OUTLINE))
-
-    def _settled(self, selector: str) -> str:
-        """The outline of a part once nothing changes any more."""
-        text, changed, heard = "", time.monotonic(), time.monotonic()
-        while time.monotonic() < heard + QUIET and time.monotonic() < changed + STILL:
-            now = self._now(selector)
-            if now != text:
-                text, changed, heard = now, time.monotonic(), time.monotonic()
-            elif self.asked:
-                heard = time.monotonic()
-        return text
 
 
 @pytest.mark.slow

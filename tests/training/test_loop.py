@@ -80,20 +80,6 @@ def test_neither_the_score_before_training_nor_how_often_one_evaluates_changes_a
     assert all(torch.equal(value, weights[n]) for n, value in classifier.state_dict().items())
 
 
-def test_a_stop_before_the_first_step_keeps_no_model(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    saved: list[int] = []
-    happened, _ = fit(
-        toy_config, toy_pairs, should_stop=lambda: True,
-        save_best=lambda step, model, weights: saved.append(step),
-        save_checkpoint=lambda step, write: saved.append(step),
-    )  # fmt: skip
-    assert isinstance(happened[-1], events.Stopped)
-    assert (happened[-1].step, saved) == (0, [])
-    assert summary.RunSummary().fold(happened).best is None
-
-
 @pytest.mark.parametrize(
     ("values", "batches", "processes", "steps"),
     [
@@ -135,10 +121,11 @@ def test_evaluations_are_fewer_the_larger_the_validation_split_is(
 
 @pytest.mark.parametrize(
     ("asked", "kept", "evaluated"),
-    [(9, 7, []), (17, 8, [8]), (12, 8, [])],  # asked for each batch of an evaluation and each step
-    ids=["before an evaluation", "after one", "during one"],
+    # Asked for each batch of an evaluation and each step.
+    [(9, 7, []), (17, 8, [8]), (12, 8, []), (0, 0, [])],
+    ids=["before an evaluation", "after one", "during one", "before the first step"],
 )
-def test_a_stop_keeps_the_best_model_or_the_present_one(
+def test_a_stop_keeps_the_best_model_or_the_present_one_or_none(
     asked: int, kept: int, evaluated: list[int], toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
     """Losses are told every fifth step: the stop and the model say the same step."""
@@ -150,12 +137,12 @@ def test_a_stop_keeps_the_best_model_or_the_present_one(
     )  # fmt: skip
     assert isinstance(happened[-1], events.Stopped)
     assert [event.step for event in evaluations(happened)] == evaluated
-    assert saved == [kept]
+    assert saved == ([kept] if kept else [])
     phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
-    assert (Phase.SAVE_UNSCORED_MODEL in phases) == (not evaluated)
-    assert phases[-1] == Phase.SAVE_CHECKPOINT
+    assert (Phase.SAVE_UNSCORED_MODEL in phases) == bool(kept and not evaluated)
+    assert (phases[-1] == Phase.SAVE_CHECKPOINT) == bool(kept)
     shown = summary.RunSummary().fold(happened)
-    assert (shown.saved_step, shown.step) == (kept, happened[-1].step)
+    assert (shown.saved_step, shown.step) == (kept or None, happened[-1].step)
 
 
 @pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("loss", -1)])
