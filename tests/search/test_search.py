@@ -47,7 +47,7 @@ from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.waiting import until
 
 BASE = RunConfig(max_steps=50)
-RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+RATES: Space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
 T4 = make_spec("hub-job", {"flavor": "t4-small", "minutes": 30, "price": 0.8})
 CPU = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
 
@@ -171,7 +171,7 @@ def test_the_first_trial_has_numbers_for_what_is_automatic_and_searched(store: R
     assert (first.learning_rate, first.per_device_train_batch_size) == (7e-5, 16)
     assert first.num_train_epochs == 4
     assert first.eval_steps == RunConfig().eval_steps
-    rate = driver.first_trial(store, RunConfig(per_device_train_batch_size=8), dict(RATES))
+    rate = driver.first_trial(store, RunConfig(per_device_train_batch_size=8), RATES)
     assert rate == RunConfig(per_device_train_batch_size=8, learning_rate=4.9e-5)
 
 
@@ -180,7 +180,7 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
     store: RunStore, stand_in: None
 ) -> None:
     start = BASE.changed(learning_rate=5e-4)
-    study = driver.begin_search(store, start, dict(RATES), Budget(trials=12))
+    study = driver.begin_search(store, start, RATES, Budget(12))
     go_on(store, study)
     rows = results.list_trials(store, study)
     # Trials are runs, of which the first is the form; those that are behind end early.
@@ -236,9 +236,7 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
 def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(
     store: RunStore, stand_in: None
 ) -> None:
-    study = driver.begin_search(
-        store, BASE.changed(max_steps=60), dict(RATES), Budget(trials=5), pruning=False
-    )
+    study = driver.begin_search(store, BASE.changed(max_steps=100), RATES, Budget(5), pruning=False)
     go_on(store, study, lambda: ended(study) == 1)
 
     def at_work() -> bool:
@@ -277,7 +275,7 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
 def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
+    study = driver.begin_search(store, BASE, RATES, Budget(50))
     go_on(store, study, lambda: ended(study) == 1)
     study.stop()
     text = str(search_view.page(store, study.id))
@@ -286,7 +284,7 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     assert "The search is over" in str(search_view.page(store, study.id))
     assert len(study.trials()) <= 2
     monkeypatch.setattr(workers, "WORKER", "no.such.module")
-    failing = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
+    failing = driver.begin_search(store, BASE, RATES, Budget(50))
     go_on(store, failing)
     assert [trial.state for trial in failing.trials()] == [TrialState.FAIL] * 5
     rates = [trial.params["learning_rate"] for trial in failing.trials()]
@@ -301,11 +299,11 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_RUNS", "2")
     with pytest.raises(FinetuneError, match="keeps no cookies"):
-        driver.begin_search(store.for_visitor(Visitor()), BASE, dict(RATES), Budget(trials=5))
+        driver.begin_search(store.for_visitor(Visitor()), BASE, RATES, Budget(5))
     ada = store.for_visitor(Visitor(("ada",)))
-    study = driver.begin_search(ada, BASE, dict(RATES), Budget(trials=5))
+    study = driver.begin_search(ada, BASE, RATES, Budget(5))
     with pytest.raises(FinetuneError, match="Your last search still goes on"):
-        driver.begin_search(ada, BASE, dict(RATES), Budget(trials=2))
+        driver.begin_search(ada, BASE, RATES, Budget(2))
 
     def states() -> list[str]:
         return [row.state for row in results.list_trials(store, study)]
@@ -322,14 +320,14 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     assert not driver.advance(store, study)
     assert states()[-1] == "failed"
     with pytest.raises(FinetuneError, match="a visitor may keep 2"):
-        driver.begin_search(ada, BASE, dict(RATES), Budget(trials=5))
+        driver.begin_search(ada, BASE, RATES, Budget(5))
     assert studies(ada) == [study]
     assert studies(store.for_visitor(Visitor(("eve",)))) == []
 
 
 def test_importance_is_said_once_twenty_trials_have_finished(store: RunStore) -> None:
     space: Space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
-    study, equal = (driver.begin_search(store, BASE, space, Budget(trials=40)) for _ in range(2))
+    study, equal = (driver.begin_search(store, BASE, space, Budget(40)) for _ in range(2))
     for number in range(20):
         assert number < 19 or results.importance(study) is None
         trial = study.draw()
@@ -351,8 +349,8 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
     monkeypatch.setattr(scheduler, "dispatch_queue", driver.advance_all)
     options = {"budget": Budget(4), "spec": CPU, "parallel": 2}
     with pytest.raises(FinetuneError, match="not signed in"):
-        driver.begin_search(store, BASE, dict(RATES), **options)  # type: ignore[arg-type]
-    study = driver.begin_search(store, BASE, dict(RATES), token=TOKEN, **options)  # type: ignore[arg-type]
+        driver.begin_search(store, BASE, RATES, **options)  # type: ignore[arg-type]
+    study = driver.begin_search(store, BASE, RATES, token=TOKEN, **options)  # type: ignore[arg-type]
     assert driver.advance(store, study)
     runs = store.runs()
     assert len(runs) == 2
@@ -376,7 +374,7 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
 def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
     store: RunStore, hub: LoopbackHub, nothing_begins: None, known: dict[str, Any]
 ) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(3), spec=CPU, token=TOKEN)
+    study = driver.begin_search(store, BASE, RATES, Budget(3), spec=CPU, token=TOKEN)
     assert driver.advance(store, study)
     (run,) = store.runs()
     write_spec(run, CPU.model_copy(update=known))
@@ -395,9 +393,7 @@ def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
 
 @pytest.mark.long
 def test_two_processes_serve_one_study(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(
-        store, BASE, dict(RATES), Budget(trials=8), parallel=2, pruning=False
-    )
+    study = driver.begin_search(store, BASE, RATES, Budget(8), parallel=2, pruning=False)
     words = [sys.executable, "-m", "tests.support.stand_in_search", str(store.root), study.id]
     processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(120) for process in processes] == [0, 0]
@@ -412,7 +408,7 @@ def test_a_failed_trial_is_replaced_only_where_nothing_is_billed(
     store: RunStore, nothing_begins: None, spec: EngineSpec | None, drawn: int
 ) -> None:
     study = driver.begin_search(
-        store, BASE, dict(RATES), Budget(2), spec=spec, token="secret", parallel=4
+        store, BASE, RATES, Budget(2), spec=spec, token="secret", parallel=4
     )
     for _ in range(2):
         driver.advance(store, study)
@@ -425,7 +421,7 @@ def test_a_failed_trial_is_replaced_only_where_nothing_is_billed(
 def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_search(
     store: RunStore, nothing_begins: None
 ) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(1), spec=T4, token="secret")
+    study = driver.begin_search(store, BASE, RATES, Budget(1), spec=T4, token="secret")
     assert driver.advance(store, study)
     (run,) = store.runs()
     Queue(store.root).remove(run.id)
@@ -441,12 +437,12 @@ def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_sea
 def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing_else(
     store: RunStore, stand_in: None
 ) -> None:
-    short = driver.begin_search(store, BASE, dict(RATES), Budget(trials=0, minutes=0.015))
+    short = driver.begin_search(store, BASE, RATES, Budget(trials=0, minutes=0.015))
     go_on(store, short)
     assert 1 <= len(short.trials()) < 6
     results.delete_search(store, short)
     other = store.create(BASE)
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2, minutes=10))
+    study = driver.begin_search(store, BASE, RATES, Budget(trials=2, minutes=10))
     go_on(store, study)
     rows = results.list_trials(store, study)
     seconds = [row.seconds for row in rows]
@@ -457,7 +453,7 @@ def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing
     driver.advance_all(store)
     assert len(store.runs()) == 2
     results.repeat_best(store, study)
-    working = driver.begin_search(store, BASE.changed(max_steps=5000), dict(RATES), Budget(2))
+    working = driver.begin_search(store, BASE.changed(max_steps=5000), RATES, Budget(2))
     driver.advance(store, working)
     for each in (study, working):
         results.delete_search(store, each)
@@ -469,7 +465,7 @@ def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing
 def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
     store: RunStore, stand_in: None
 ) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    study = driver.begin_search(store, BASE, RATES, Budget(2))
     trial = study.draw()
     config = driver.trial_config(store, study, trial.params, trial.number)
     run = service.start_run(store, config)
@@ -530,13 +526,13 @@ def test_a_process_that_dies_while_it_writes_holds_nobody_up(store: RunStore) ->
 
 
 def test_a_damaged_study_is_named(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    study = driver.begin_search(store, BASE, RATES, Budget(2))
     (study.folder / "trials.log").write_text("not a journal\n" * 3)
     with pytest.raises(FinetuneError, match=f"study {study.id} cannot be read"):
         driver.advance(store, Study(study.folder))
-    other = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    other = driver.begin_search(store, BASE, RATES, Budget(2))
     (other.folder / "trials.log").write_text("not a journal\n" * 3)  # after it was opened
-    last = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    last = driver.begin_search(store, BASE, RATES, Budget(2))
     driver.advance_all(store)  # the others go on
     assert len(last.trials()) == 1
     text = (last.folder / "study.json").read_text()
