@@ -30,10 +30,12 @@ from tests.support.training import fit, losses, prepared
     ("family", "values"),
     [
         *((family, {}) for family in (*FAMILIES, *VARIANTS)),
-        *((family, {"use_lora": True}) for family in FAMILIES),
+        ("Bert", {"use_lora": True}), ("GPT2", {"use_lora": True}),
+        *(pytest.param(family, {"use_lora": True}, marks=pytest.mark.long)
+          for family in FAMILIES if family not in ("Bert", "GPT2")),
         *(("Bert", preset(name)) for name in PRESETS),
     ],
-)
+)  # fmt: skip
 def test_it_trains_and_its_saved_model_answers_as_the_trained_one(
     family: str, values: dict[str, Any], tmp_path: Path, toy_config: RunConfig,
     toy_pairs: splits.Pairs,
