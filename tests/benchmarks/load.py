@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlencode, urlsplit
@@ -139,17 +140,13 @@ class Crowd:
     def there(self) -> Iterator[None]:
         """The visitors come, and leave at the end."""
         self.leave.clear()
-        threads = [
-            threading.Thread(target=does) for does in (self._watch, self._ask) * self.clients
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self.leave.set()
-            for thread in threads:
-                thread.join(60)
+        with ThreadPoolExecutor(2 * self.clients) as pool:
+            for does in (self._watch, self._ask) * self.clients:
+                pool.submit(does)
+            try:
+                yield
+            finally:
+                self.leave.set()
 
     def _watch(self) -> None:
         connection, pause = self._connection(), random.random()

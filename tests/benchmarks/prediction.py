@@ -22,9 +22,9 @@ import argparse
 import itertools
 import json
 import statistics
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,8 @@ def prepare(folder: Path, mrpc: Path, saved: Path) -> list[str]:
     from finetune.hub import onnx
     from finetune.inference import quantized
 
-    split = splits.load_pairs(machine.on_mrpc(RunConfig(), folder, mrpc), folder).splits[
-        "validation"
-    ]
+    pairs = splits.load_pairs(machine.on_mrpc(RunConfig(), folder, mrpc), folder)
+    split = pairs.splits["validation"]
     rows = list(zip(split["sentence1"], split["sentence2"], strict=True))
     (folder / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     (folder / "model").symlink_to(saved.resolve())
@@ -172,11 +171,8 @@ def _rate(ask: Callable[[int], Any], clients: int, seconds: float) -> float:
             answered[number] += 1
 
     began = time.perf_counter()
-    asking = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in asking:
-        thread.start()
-    for thread in asking:
-        thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))
     return sum(answered) / (time.perf_counter() - began)
 
 
