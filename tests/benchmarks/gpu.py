@@ -3,9 +3,9 @@
 `--check` (90 s) is what to run first on a new card: it says whether runs and answers are right
 there (`gpu_check.py`). `--quick` and the whole measure how fast they are. The model is of BERT
 base's size with random weights and the bundled tokenizer: it is as fast as bert-base-uncased, and
-nothing is fetched. It is trained on MRPC if its files are there, or on the bundled pairs.
-`--rehearse` needs no GPU: it runs a tiny model through all that, and lets the check find a wrong
-step.
+nothing is fetched; `--model` names another. It is trained on MRPC if its files are there, or on the
+bundled pairs. `--rehearse` needs no GPU: it runs a tiny model through all that, and lets the check
+find a wrong step.
 
 - Training as `training` measures it, at batches of 32 and of 128, once every shape of a batch was
   seen: the course's loop in fp32 and Recommended. The whole also takes `Trainer`.

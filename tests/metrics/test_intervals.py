@@ -227,7 +227,7 @@ def simulated(models: int, spread: float) -> Iterator[tuple[Interval, Interval, 
     [
         (10, 0.0, True),
         pytest.param(30, 0.05, True, marks=pytest.mark.long),
-        (10, 0.3, False),
+        pytest.param(10, 0.3, False, marks=pytest.mark.long),
     ],
 )
 def test_the_interval_holds_what_new_examples_show(
@@ -333,7 +333,7 @@ def bootstrapped(
     ("skills", "fewest", "most"),
     [
         ([0.8] * 6, 5.5, 6),
-        ([1.2, 0.8, 0.8, 0.4, 0.2, 0], 1, 4),
+        pytest.param([1.2, 0.8, 0.8, 0.4, 0.2, 0], 1, 4, marks=pytest.mark.long),
         pytest.param([0.8] * 2, 1.8, 2, marks=pytest.mark.long),
         pytest.param([0.8] * 20, 18, 20, marks=pytest.mark.long),
     ],
