@@ -205,33 +205,23 @@ def test_rows_that_a_run_was_trained_on_are_named(pair: tuple[Run, Run], golden:
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def workflow() -> dict[Any, Any]:
+@pytest.mark.long
+@pytest.mark.timeout(900)  # it trains the default model
+def test_the_workflow_is_one_that_github_takes_and_its_commands_leave_a_comment(
+    hub: LoopbackHub, toy_checkpoint: Path, tmp_path: Path
+) -> None:
     text = (ROOT / "finetune" / "evaluation" / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     read: dict[Any, Any] = yaml.safe_load(block)
-    return read
-
-
-def test_the_workflow_is_one_that_github_takes() -> None:
-    read = workflow()
     assert read[True] == "pull_request"  # YAML 1.1 reads "on" as true
     assert read["permissions"] == {"contents": "read", "pull-requests": "write"}
-    steps = read["jobs"]["gate"]["steps"]
-    assert all(("uses" in step) != ("run" in step) for step in steps)
-    used = [step["uses"] for step in steps if "uses" in step]
+    parts = read["jobs"]["gate"]["steps"]
+    used = [step["uses"] for step in parts if "run" not in step]
     assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", name) for name in used)
-    assert steps[-1]["if"].startswith("always()")  # also after a failed check
+    assert parts[-1]["if"].startswith("always()")  # also after a failed check
     # Values of an event stand in variables, never in a command that they could change.
-    assert not any("${{" in step.get("run", "") for step in steps)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)  # it trains the default model
-def test_its_commands_train_check_and_leave_the_comment(
-    hub: LoopbackHub, toy_checkpoint: Path, tmp_path: Path
-) -> None:
-    read = workflow()
-    steps = {step["name"]: step for step in read["jobs"]["gate"]["steps"] if "run" in step}
+    assert not any("${{" in step.get("run", "") for step in parts)
+    steps = {step["name"]: step for step in parts if "run" in step}
     assert [*steps] == ["Install", "Train", "Check", "Comment"]
     files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
     hub.add_repo(read["env"]["RELEASED"], files=files)
