@@ -66,7 +66,7 @@ def main() -> None:
                 print(f"seed {seed}, {kind}: {told}", flush=True)
     means = {kind: statistics.mean(scores) for kind, scores in best.items()}
     print("mean F1 of the kept models:", {kind: round(mean, 3) for kind, mean in means.items()})
-    print(f"checkpoints: ratio {means[BASE] / means[SMALL]:.3f}")
+    print(f"checkpoints: ratio {means[BASE] / (means[SMALL] or 1):.3f}")
 
 
 def train(config: RunConfig, runs: Path) -> tuple[float, str]:

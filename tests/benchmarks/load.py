@@ -61,7 +61,7 @@ def main() -> None:
 
 def _trained(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
     """A model to ask, and a run at work, which ends with the stack."""
-    stack.callback(lambda: [workers.kill_worker(run) for run in store.runs()])
+    stack.callback(_end, store)
     model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
     pages.wait(lambda: model.state().status == "finished", 0.05, 180)
     run = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
@@ -82,6 +82,11 @@ def _played(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
 
     threading.Thread(target=play, daemon=True).start()
     return model, run
+
+
+def _end(store: RunStore) -> None:
+    for run in store.runs():
+        workers.kill_worker(run)
 
 
 def _begin(store: RunStore, config: RunConfig) -> Run:
@@ -213,7 +218,8 @@ def _rate(run: Run, seconds: float) -> float:
         return [(e.time, e.step) for e in run.tail()[0] if isinstance(e, events.Stepped)]
 
     pages.wait(lambda: steps()[-1][0] > ended, 0.05, 60)
-    first, last = np.interp([began, ended], *zip(*steps(), strict=True))
+    times, numbers = zip(*steps(), strict=True)
+    first, last = np.interp([began, ended], times, numbers)
     prepared = run.state().prepared
     batch = prepared.per_device_train_batch_size if prepared else 0
     return float(last - first) * batch / seconds

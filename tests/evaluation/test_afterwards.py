@@ -116,6 +116,7 @@ def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) ->
         corrections.corrections_upload(store, run)
 
 
+@pytest.mark.long
 def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -356,6 +356,7 @@ def test_an_interval_is_scipys_bca(drawn: Any, metric: Metric, statistic: Any) -
 @pytest.mark.parametrize("kind", ["classes", "labels", "scores"])
 def test_a_difference_is_that_of_resampled_rows(kind: str) -> None:
     draw = np.random.default_rng(3)
+    second: Any
     if kind == "scores":
         truth, first = scores_of(150)
         second, name = first + draw.normal(0, 0.2, 150), "mae"

@@ -187,6 +187,7 @@ def test_the_default_run_learns(store: RunStore, monkeypatch: pytest.MonkeyPatch
     assert ended.best.metrics["accuracy"] > ended.prepared.majority["accuracy"] + 0.1
 
 
+@pytest.mark.long
 def test_a_tracker_gets_every_number_or_the_run_says_why_not(
     store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
