@@ -83,7 +83,7 @@ def measure(folder: Path, model: Path, quick: bool, rehearsal: bool = False) -> 
     """Print all figures; a rehearsal takes few steps at one batch size, and no answers, which
     `prediction --quick` runs through. Returns the exit status."""
     rounds, sides = (2, ["course", "recommended"]) if quick else (3, [*training.SIDES])
-    rounds, steps, warm = (1, 4, 2) if rehearsal else (rounds, 200, 2 * EPOCH)
+    rounds, steps, warm = (1, 2, 1) if rehearsal else (rounds, 200, 2 * EPOCH)
     ratios: list[float] = []
 
     def train(batch: int) -> None:

@@ -7,6 +7,7 @@ import html
 import os
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,7 +237,7 @@ def test_the_workflow_is_one_that_github_takes_and_its_commands_leave_a_comment(
     (tools / "gh").write_text('#!/bin/sh\necho "$@" > told.txt\n')  # in place of GitHub's own
     (tools / "gh").chmod(0o755)
     variables = {**os.environ, **read["env"], **runs, "NUMBER": "7"}
-    variables["PATH"] = f"{tools}:{variables['PATH']}"
+    variables["PATH"] = f"{tools}:{Path(sys.executable).parent}:{variables['PATH']}"
     statuses = {
         name: subprocess.run(["bash", "-e", "-c", steps[name]["run"]], cwd=tmp_path, env=variables)
         for name in ("Train", "Check", "Comment")
