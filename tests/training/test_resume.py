@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 from finetune.cli import train as train_command
 from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
-from finetune.jobs import service, train, worker, workers
+from finetune.jobs import scheduler, service, train, worker, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -333,6 +333,11 @@ def test_a_process_that_is_killed_or_stopped_ends_all_and_the_run_goes_on_to_the
     whole, _ = start(store, config, processes)
     assert ended(whole) == "finished", whole.log_tail()
     run, launcher = start(store, config, processes)
+
+    def begun() -> bool:
+        scheduler.dispatch_queue(store)  # no app is here to look again
+        return workers.worker_process(run) is not None
+
     for victim in ("0", "1", "launcher", "stop"):
         reached = run.state().step + 3
         until(lambda reached=reached: run.state().step > reached)  # type: ignore[misc]
@@ -351,7 +356,7 @@ def test_a_process_that_is_killed_or_stopped_ends_all_and_the_run_goes_on_to_the
             assert "has ended without a word" in run.state().error
         assert run.state().step < 200
         service.resume_run(store, run)
-        until(lambda: workers.worker_process(run) is not None)
+        until(begun)
         launcher = workers.worker_process(run)  # type: ignore[assignment]
     assert ended(run) == "finished", run.log_tail()
     assert same(kept_weights(whole), kept_weights(run))
