@@ -3,9 +3,9 @@
 `--check` (90 s) is what to run first on a new card: it says whether runs and answers are right
 there (`gpu_check.py`). `--quick` and the whole measure how fast they are. The model is of BERT
 base's size with random weights and the bundled tokenizer: it is as fast as bert-base-uncased, and
-nothing is fetched. It is trained on MRPC if its files are there, or on the bundled pairs.
-`--rehearse` needs no GPU: it runs a tiny model through all that, and lets the check find a wrong
-step.
+nothing is fetched; `--model` names another. It is trained on MRPC if its files are there, or on the
+bundled pairs. `--rehearse` needs no GPU: it runs a tiny model through all that, and lets the check
+find a wrong step.
 
 - Training as `training` measures it, at batches of 32 and of 128, once every shape of a batch was
   seen: the course's loop in fp32 and Recommended. The whole also takes `Trainer`.
@@ -28,6 +28,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
+import torch
+import transformers
+
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.environment import devices
 from tests.benchmarks import machine, prediction, quality, training
@@ -36,11 +40,7 @@ EPOCH = 115  # batches of 32 of MRPC
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="see that runs are right, and end")
-    parser.add_argument("--rehearse", action="store_true", help="run through without a GPU")
-    parser.add_argument("--model", type=Path, help="a saved classifier; BERT base by default")
-    args = machine.parsed(parser)
+    args = machine.parsed(__doc__, check=bool, rehearse=bool, model=Path)
     if not args.rehearse and (reason := missing()):
         sys.exit(reason)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
@@ -53,7 +53,8 @@ def main() -> None:
             os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # before CUDA, for equal bits
             if args.check:
                 sys.exit(gpu_check.check(folder))
-            model = machine.random_bert(folder / "bert", **machine.TINY)
+            os.environ[machine.QUICK] = "yes"
+            model = machine.tiny_bert(folder)
             sys.exit(gpu_check.rehearse(folder, model) or measure(folder, model, True, True))
         print(machine.described(), flush=True)
         model = args.model or machine.random_bert(folder / "bert")
@@ -62,8 +63,6 @@ def main() -> None:
 
 def missing() -> str:
     """Say what this machine lacks; empty if it has a GPU that can be used."""
-    import torch
-
     if devices.list_accelerators() and torch.cuda.is_available():
         return ""
     found = "nvidia-smi lists one" if devices.list_accelerators() else "nvidia-smi lists none"
@@ -75,9 +74,6 @@ def missing() -> str:
 
 def quiet() -> None:
     """Leave out progress bars and what transformers says of new weights."""
-    import datasets
-    import transformers
-
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
@@ -87,7 +83,7 @@ def measure(folder: Path, model: Path, quick: bool, rehearsal: bool = False) -> 
     """Print all figures; a rehearsal takes few steps at one batch size, and no answers, which
     `prediction --quick` runs through. Returns the exit status."""
     rounds, sides = (2, ["course", "recommended"]) if quick else (3, [*training.SIDES])
-    rounds, steps, warm = (1, 4, 2) if rehearsal else (rounds, 200, 2 * EPOCH)
+    rounds, steps, warm = (1, 2, 1) if rehearsal else (rounds, 200, 2 * EPOCH)
     ratios: list[float] = []
 
     def train(batch: int) -> None:

@@ -10,11 +10,26 @@ equal those of the model. Prints a line for each, and every problem.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
 
 from finetune.config import RunConfig
+from finetune.data import splits
+from finetune.environment import devices, pace
+from finetune.inference.scorer import Scorer
+from finetune.runs.events import GraphsGivenUp
+from finetune.training import cuda_graphs
+from finetune.training.cuda_graphs import Recorder
+from finetune.training.step import Step
+from tests.benchmarks.machine import random_bert
+from tests.support.tape import TapeRecorder
+from tests.support.training import evaluations, fit, losses
 
 STEPS = 14  # two epochs of batches of 32, the last of each smaller
 COMMON: dict[str, Any] = {
@@ -35,7 +50,6 @@ class Counted:
     """Counts the recordings of all runs."""
 
     def __init__(self) -> None:
-        from finetune.training.cuda_graphs import Recorder
 
         self.recordings, record = 0, Recorder.record
 
@@ -49,10 +63,6 @@ class Counted:
 
 def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:
     """Check everything, and print it. Returns the exit status."""
-    import torch
-
-    from finetune.environment import devices
-
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     print(f"{name}, torch {torch.__version__}, auto is {devices.trains_in()}", flush=True)
     counted, problems, began = Counted(), [], time.monotonic()
@@ -79,10 +89,6 @@ def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:
 def rehearse(folder: Path, model: Path) -> int:
     """Check a tiny model on a processor, with a tape in place of graphs, and see that a wrong step
     is found. Returns the exit status."""
-    from unittest import mock
-
-    from finetune.training import cuda_graphs
-    from tests.support.tape import TapeRecorder
 
     def recorder(configuration: RunConfig, *_: Any) -> TapeRecorder | None:
         return TapeRecorder() if configuration.cuda_graphs == "auto" else None
@@ -109,8 +115,6 @@ def told(name: str, problem: str) -> list[str]:
 
 def attempt(part: Callable[..., str], *values: Any) -> str:
     """Return what is wrong; an error, too, is a problem of its part alone."""
-    import traceback
-
     try:
         return part(*values)
     except Exception as error:
@@ -127,10 +131,6 @@ def run(
 ) -> tuple[list[float], list[float], Any]:
     """The losses of a run, those of its evaluations, and its weights on the processor.
     RuntimeError if it gives up its graphs and should not, or the other way round."""
-    from finetune.data import splits
-    from finetune.runs.events import GraphsGivenUp
-    from tests.support.training import evaluations, fit, losses
-
     happened, model = fit(configuration, splits.load_pairs(configuration, folder), **options)
     reasons = [event.reason for event in happened if isinstance(event, GraphsGivenUp)]
     if bool(reasons) != given_up:
@@ -155,8 +155,6 @@ def compare(folder: Path, precision: str, values: dict[str, Any], given_up: bool
 
 def measured_pace() -> str:
     """Return what is wrong with the pace that estimates use; empty if nothing is."""
-    from finetune.environment import pace
-
     measured = pace._measure("cuda")
     print(f"  {measured}", flush=True)
     sensible = 0 < measured.overhead < 1e-2 and measured.half > measured.full / 2 > 1e11
@@ -165,8 +163,6 @@ def measured_pace() -> str:
 
 def fall_back(folder: Path, precision: str) -> str:
     """Return how a run whose second shape cannot be recorded differs from one without graphs."""
-    from finetune.training.step import Step
-
     loss, seen = Step._loss, set()
 
     def waiting(step: Step, batch: Any) -> Any:
@@ -185,8 +181,6 @@ def fall_back(folder: Path, precision: str) -> str:
 
 def resume(folder: Path, precision: str) -> str:
     """Return how a resumed run differs from one that was never stopped; empty if it does not."""
-    import torch
-
     at, checkpoint = STEPS // 2 + 2, folder / f"checkpoint-{precision}"
     configuration = config(precision, dropout=0.1, deterministic=True, save_steps=at)
     try:
@@ -207,13 +201,6 @@ def resume(folder: Path, precision: str) -> str:
 def answer(folder: Path) -> str:
     """Return how answers of recorded batches differ from those of the model; empty if they do
     not."""
-    import numpy as np
-
-    from finetune.data import splits
-    from finetune.environment import devices
-    from finetune.inference.scorer import Scorer
-    from tests.benchmarks.machine import random_bert
-
     model = random_bert(folder / "small", num_hidden_layers=2)
     pairs = splits.load_pairs(config("no"), folder).splits["validation"]
     rows = list(zip(pairs["sentence1"], pairs["sentence2"], strict=True))

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import httpx
@@ -38,43 +38,67 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 from tests.benchmarks import page as pages
+from tests.support import toys
 
 SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
-Steps = list[tuple[float, int]]  # when each step was told of, or seen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--asking", type=float, default=20.0, help="seconds between questions")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
-    parser.add_argument("--rounds", type=int, default=5)
-    args = machine.parsed(parser, clients=5, asking=1.0, seconds=3.0, rounds=1)
-    print(machine.described())
-    with tempfile.TemporaryDirectory() as folder:
-        config = RunConfig()
-        if args.quick:
-            tiny = machine.random_bert(Path(folder) / "tiny", **machine.TINY)
-            config = config.changed(checkpoint=str(tiny))
-        store = RunStore(Path(folder) / "runs")
-        with pages.app(store) as (app, url):
-            try:
-                failures = _measure(store, app, url, config, args)
-            finally:
-                for run in store.runs():
-                    workers.kill_worker(run)
+    args = machine.parsed(
+        __doc__, clients=(50, 5), asking=(20.0, 1.0), seconds=(20.0, 1.0), rounds=(5, 1)
+    )
+    with machine.begun() as folder:
+        store = RunStore(folder / "runs")
+        with (
+            pages.app(store, at_rest=not args.quick) as (app, url),
+            contextlib.ExitStack() as stack,
+        ):
+            begin = _played if args.quick else _trained
+            failures = _measure(app, url, *begin(store, stack), args)
     sys.exit(bool(failures))
 
 
+def _trained(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
+    """A model to ask, and a run at work, which ends with the stack."""
+    stack.callback(_end, store)
+    model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
+    pages.wait(lambda: model.state().status == "finished", 0.05, 180)
+    run = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
+    pages.wait(lambda: run.state().step > 60, 0.05, 180)
+    return model, run
+
+
+def _played(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
+    """The same with a toy for a model, and a run of which this process writes the steps."""
+    model = toys.finished_run(store, machine.tiny_bert(store.root.parent))
+    run = stack.enter_context(pages.watched(store))
+
+    def play() -> None:
+        numbers = itertools.count(1)
+        while run.folder.exists():
+            pages.step(run, next(numbers))
+            time.sleep(0.1)
+
+    threading.Thread(target=play, daemon=True).start()
+    return model, run
+
+
+def _end(store: RunStore) -> None:
+    for run in store.runs():
+        workers.kill_worker(run)
+
+
+def _begin(store: RunStore, config: RunConfig) -> Run:
+    run = store.create(config)
+    Queue(store.root).add(run.id)
+    return run
+
+
 def _measure(
-    store: RunStore, app: psutil.Process, url: str, config: RunConfig, args: argparse.Namespace
+    app: psutil.Process, url: str, model: Run, run: Run, args: argparse.Namespace
 ) -> list[str]:
     """Print what was measured; returns what failed."""
-    model = _begin(store, config.changed(max_steps=5, name="a model to ask"))
-    pages.wait(lambda: model.state().status == "finished", 0.05, 180)
-    run = _begin(store, config.changed(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
-    pages.wait(lambda: run.state().step > 60, 0.05, 180)
     first = Crowd(url, run.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
         pages.wait(lambda: bool(first.answers), 0.05, 120)
@@ -90,18 +114,12 @@ def _measure(
         return samples
 
     alone, under = machine.medians(list(sides), args.rounds, rate, "samples/s").values()
-    rows = {
-        "training alone": f"{alone:.1f} samples/s",
-        "training under the crowd": f"{under:.1f} samples/s",
-        "a poll is answered after": _spread(crowd.polls),
-        "a question is answered after": _spread(crowd.answers),
-        "polls, answers, failures": ", ".join(
-            str(len(times)) for times in (crowd.polls, crowd.answers, crowd.failures)
-        ),
-        "the app's memory": f"{memory[0]:.0f} MiB at first, {memory[-1]:.0f} at last",
-    }
-    for name, value in rows.items():
-        print(f"{name:<32}{value}")
+    counts = [len(times) for times in (crowd.polls, crowd.answers, crowd.failures)]
+    print(f"training {alone:.1f} samples/s alone, {under:.1f} under the crowd")
+    print(f"a poll is answered after {_spread(crowd.polls)}")
+    print(f"a question is answered after {_spread(crowd.answers)}")
+    print("{} polls, {} answers, {} failures".format(*counts))
+    print(f"the app's memory: {memory[0]:.0f} MiB at first, {memory[-1]:.0f} at last")
     for failure in sorted(set(crowd.failures))[:5]:
         print("failed:", failure)
     print(f"load: ratio {under / alone:.2f}")
@@ -127,17 +145,13 @@ class Crowd:
     def there(self) -> Iterator[None]:
         """The visitors come, and leave at the end."""
         self.leave.clear()
-        threads = [
-            threading.Thread(target=does) for does in (self._watch, self._ask) * self.clients
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self.leave.set()
-            for thread in threads:
-                thread.join(60)
+        with ThreadPoolExecutor(2 * self.clients) as pool:
+            for does in (self._watch, self._ask) * self.clients:
+                pool.submit(does)
+            try:
+                yield
+            finally:
+                self.leave.set()
 
     def _watch(self) -> None:
         connection, pause = self._connection(), random.random()
@@ -195,25 +209,20 @@ def _spread(seconds: list[float]) -> str:
 
 
 def _rate(run: Run, seconds: float) -> float:
-    """The samples that the run takes in the coming seconds, a second."""
+    """The samples that the run takes in the coming seconds, a second; parts of a step included."""
     began = time.time()
     time.sleep(seconds)
     ended = time.time()
-    pages.wait(lambda: _steps(run)[-1][0] > ended, 0.05, 60)
-    taken = _taken(_steps(run), began, ended)
-    prepared = run.state().prepared
-    return taken * (prepared.per_device_train_batch_size if prepared else 0) / seconds
 
+    def steps() -> list[tuple[float, int]]:
+        return [(e.time, e.step) for e in run.tail()[0] if isinstance(e, events.Stepped)]
 
-def _steps(run: Run) -> Steps:
-    return [(e.time, e.step) for e in run.tail()[0] if isinstance(e, events.Stepped)]
-
-
-def _taken(steps: Steps, began: float, ended: float) -> float:
-    """How many steps were taken between two moments, parts of a step included."""
-    times, numbers = zip(*steps, strict=True)
+    pages.wait(lambda: steps()[-1][0] > ended, 0.05, 60)
+    times, numbers = zip(*steps(), strict=True)
     first, last = np.interp([began, ended], times, numbers)
-    return float(last - first)
+    prepared = run.state().prepared
+    batch = prepared.per_device_train_batch_size if prepared else 0
+    return float(last - first) * batch / seconds
 
 
 @contextlib.contextmanager
@@ -224,12 +233,6 @@ def _held(app: psutil.Process) -> Iterator[None]:
         yield
     finally:
         app.resume()
-
-
-def _begin(store: RunStore, config: RunConfig) -> Run:
-    run = store.create(config)
-    Queue(store.root).add(run.id)
-    return run
 
 
 if __name__ == "__main__":

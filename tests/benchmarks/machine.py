@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import platform
 import re
+import runpy
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import psutil
 
@@ -23,22 +27,51 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.uploads import Uploads
 
+QUICK = "FINETUNE_QUICK_BENCHMARK"
 # Which of a processor's instruction sets torch's kernels differ by.
 SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "sve", "bf16")
 MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
-# A classifier that is trained in a moment.
-TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
 
 
-def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
-    """Parse the command line; `--quick` sets the values of `quick` in place of those given."""
-    about = "run through in seconds, with figures that mean nothing"
-    parser.add_argument("--quick", action="store_true", help=about)
+def parsed(about: str | None, **options: Any) -> argparse.Namespace:
+    """Parse the command line. An option has a type (it is None by default, or no items), a default,
+    or a default and what `--quick` sets in its place: a run through in seconds, whose figures mean
+    nothing."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=form)
+    parser.add_argument("--quick", action="store_true")
+    quick: dict[str, Any] = {}
+    for name, value in options.items():
+        if isinstance(value, tuple):
+            value, quick[name] = value
+        if value is bool:
+            parser.add_argument(f"--{name}", action="store_true")
+        elif value is list:
+            parser.add_argument(f"--{name}", nargs="*", default=[], metavar="NAME=VALUE")
+        elif isinstance(value, type):
+            parser.add_argument(f"--{name}", type=value)
+        else:
+            kind = Path if isinstance(value, Path) else type(value)
+            parser.add_argument(f"--{name}", type=kind, default=value)
     args = parser.parse_args()
-    if args.quick:
+    if args.quick and quick:
         vars(args).update(quick)
+        os.environ[QUICK] = "yes"
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     return args
+
+
+@contextlib.contextmanager
+def begun() -> Iterator[Path]:
+    """Say which machine it is, and give a folder until all is measured."""
+    print(described(), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def tiny_bert(folder: Path) -> Path:
+    """A classifier that is trained in a moment."""
+    return random_bert(folder / "tiny", hidden_size=16, num_hidden_layers=1, num_attention_heads=1)
 
 
 def random_bert(folder: Path, **shape: int) -> Path:
@@ -109,9 +142,12 @@ class Worker(NamedTuple):
 
 
 def work(module: str, *words: object) -> Worker:
-    """Run `python -m MODULE` to its end; a RuntimeError when it fails."""
+    """Run `python -m MODULE` to its end, with `--quick` in this process; a RuntimeError when it
+    fails."""
     began, peak = time.monotonic(), 0.0
     command = [sys.executable, "-m", module, *map(str, words)]
+    if QUICK in os.environ:
+        return Worker(_here(module, command[3:]), time.monotonic() - began, _peak(os.getpid()))
     with tempfile.TemporaryFile() as output:
         process = psutil.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         while process.poll() is None:
@@ -124,6 +160,20 @@ def work(module: str, *words: object) -> Worker:
     return Worker(text, time.monotonic() - began, peak)
 
 
+def _here(module: str, words: list[str]) -> str:
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the work before
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), mock.patch.object(sys, "argv", [module, *words]):
+        try:
+            runpy.run_module(module, run_name="__main__")
+        except SystemExit as end:
+            if end.code:
+                raise RuntimeError(output.getvalue()[-2000:]) from end
+    return output.getvalue()
+
+
 def _peak(pid: int) -> float:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -133,10 +183,16 @@ def _peak(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def of_side(benchmark: str, side: str, *words: object) -> Any:
+def of_side(benchmark: str, side: str, args: argparse.Namespace) -> Any:
     """What a side of a benchmark prints as JSON, measured in a process of its own."""
-    output = work(f"tests.benchmarks.{benchmark}", "--side", side, *words).output
-    return json.loads(output.splitlines()[-1])
+    options = {**vars(args), "side": side, "quick": None}
+    words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    return json.loads(work(f"tests.benchmarks.{benchmark}", *words).output.splitlines()[-1])
+
+
+def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
+    """The configuration with what `--change` names."""
+    return config.changed(**dict(change.split("=", 1) for change in changes))
 
 
 def train(config: RunConfig, runs: Path) -> tuple[Run, Worker]:

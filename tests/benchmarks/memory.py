@@ -11,10 +11,8 @@ worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter 
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
-import tempfile
 from pathlib import Path
 
 from finetune.config import RunConfig
@@ -26,28 +24,23 @@ WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "pra", "so", "ti") for b 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", type=int, default=50_000)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--steps", type=int, default=20)
-    args = machine.parsed(parser, small=300, rows=300, steps=2)
-    print(machine.described())
-    print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
+    args = machine.parsed(__doc__, small=(50_000, 300), rows=(1_000_000, 300), steps=(20, 2))
     peaks: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with machine.begun() as folder:
+        print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
         for rows in sorted({args.small, args.rows}):
-            path, runs = Path(folder) / f"{rows}.csv", Path(folder) / f"runs-{rows}"
+            path, runs = folder / f"{rows}.csv", folder / f"runs-{rows}"
             write(path, rows)
             source = ["--runs", runs, "--train_file", path]
             steps = ["--max_steps", args.steps, "--max_eval_samples", 200]
+            if args.quick:
+                steps += ["--checkpoint", machine.tiny_bert(folder)]
             workers = {
                 "check": ["check", *source],
                 "again": ["check", *source],
                 "train": ["train", *source, *steps],
                 "predict": ["predict", "--file", path, "--out", f"{path}.out.csv", "--run"],
             }
-            if args.quick:
-                del workers["again"]
             for name, words in workers.items():
                 run = [toy_run(runs)] if name == "predict" else []
                 worker = machine.work("finetune", *words, *run)

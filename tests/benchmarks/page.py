@@ -15,7 +15,6 @@ Chromium must be installed.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -24,7 +23,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -80,20 +78,16 @@ new MutationObserver(() => requestAnimationFrame(look))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="of starting, and of opening")
-    parser.add_argument("--events", type=int, default=80, help="steps written while one watches")
-    args = machine.parsed(parser, rounds=1, events=3)
-    print(machine.described())
+    args = machine.parsed(__doc__, rounds=(7, 1), events=(80, 3))
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    with tempfile.TemporaryDirectory() as folder:
+    with machine.begun() as folder:
         for side in () if args.quick else SIDES:  # the first one fills caches
-            starting(side, Path(folder))
-        starts = machine.medians(SIDES, args.rounds, lambda side: starting(side, Path(folder)), "s")
-        store = RunStore(Path(folder) / "runs")
+            starting(side, folder)
+        starts = machine.medians(SIDES, args.rounds, lambda side: starting(side, folder), "s")
+        store = RunStore(folder / "runs")
         path = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = launch_browser(path or "chromium")
-        with app(store) as (_, url):
+        with app(store, at_rest=not args.quick) as (_, url):
             openings = [opening(browser, url) for _ in range(args.rounds + 1)][1:]
             with watched(store) as run:
                 delays = watching(browser, url, run, args.events)
@@ -158,10 +152,11 @@ def starting(side: str, folder: Path) -> float:
 
 
 @contextlib.contextmanager
-def app(store: RunStore) -> Iterator[tuple[psutil.Process, str]]:
-    """The app over a store, once its spare worker has imported all and is at rest."""
+def app(store: RunStore, at_rest: bool) -> Iterator[tuple[psutil.Process, str]]:
+    """The app over a store; `at_rest`, once its spare worker has imported all."""
     with _started("app", store.root) as (process, url):
-        wait((store.root / ".warm" / "ready").exists, 0.1)
+        if at_rest:
+            wait((store.root / ".warm" / "ready").exists, 0.1)
         yield process, url
 
 
@@ -186,10 +181,20 @@ def watched(store: RunStore) -> Iterator[Run]:
         events.Prepared(
             train_examples=800_000, validation_examples=100, steps_per_epoch=100_000,
             total_steps=100_000, labels=["no", "yes"], parameters=1000, precision="no",
+            per_device_train_batch_size=8,
         )
     )  # fmt: skip
     with workers.worker_lock(run):
         yield run
+
+
+def step(run: Run, number: int) -> float:
+    """Write a step into a run's events. Returns when it was."""
+    event = events.Stepped(
+        step=number, epoch=0.0, loss=1 / number, learning_rate=1e-5, samples_per_second=10.0
+    )
+    run.append(event)
+    return event.time
 
 
 def watching(browser: Browser, url: str, run: Run, count: int) -> list[float]:
@@ -201,19 +206,15 @@ def watching(browser: Browser, url: str, run: Run, count: int) -> list[float]:
     page.wait_for_timeout(1000)  # what opening the page asked for has been answered
     irregular = random.Random(0)
     written = []
-    for step in range(1, count + 1):
-        event = events.Stepped(
-            step=step, epoch=0.0, loss=1 / step, learning_rate=1e-5, samples_per_second=10.0
-        )
-        run.append(event)
-        written.append(event.time)
+    for number in range(1, count + 1):
+        written.append(step(run, number))
         page.wait_for_timeout(irregular.uniform(300, 1100))
     page.wait_for_function(f"shown.at(-1)?.[0] === {count}", timeout=30_000)
     shown: list[tuple[int, float]] = page.evaluate("shown")
     page.close()
     return [
-        min(at for known, at in shown if known >= step) - time_
-        for step, time_ in enumerate(written, 1)
+        min(at for known, at in shown if known >= number) - time_
+        for number, time_ in enumerate(written, 1)
     ]
 
 

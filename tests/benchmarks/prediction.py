@@ -9,7 +9,9 @@ that wait for work take time from others; they take turns, and medians count.
 Measured are a file, read several times over; one pair after another, and one now and then, a tenth
 of a second after the last; and fifty threads that ask a `MicroBatcher`, beside the pipeline asked
 one by one. Then whether the answers are the pipeline's: labels, and logits. The ratio is the
-`Scorer` over the pipeline, both in fp32, of a file.
+`Scorer` over the pipeline, both in fp32, of a file. `--model` names a saved model; `--repeat` says
+how often the file is read, `--alone` how many pairs are asked one by one, and `--seconds` how long
+the fifty ask.
 
     python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 2] [--quick]
 """
@@ -20,10 +22,9 @@ import argparse
 import itertools
 import json
 import statistics
-import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +47,16 @@ Answer = Callable[[list[Pair]], Any]  # logits of shape (pairs, classes)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, help="a saved model; trained first by default")
-    parser.add_argument("--mrpc", type=Path, default=machine.MRPC, help="folder of its files")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=2, help="times the pairs are read")
-    parser.add_argument("--alone", type=int, default=60, help="pairs asked one by one")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of fifty clients, a round")
-    parser.add_argument("--side")
-    parser.add_argument("--folder", type=Path, help="what the sides need")
-    args = machine.parsed(parser, rounds=1, repeat=1, alone=3, seconds=0.1)
+    args = machine.parsed(
+        __doc__, model=Path, mrpc=(machine.MRPC, Path("absent")), rounds=(2, 1), repeat=(2, 1),
+        alone=(60, 3), seconds=(4.0, 0.1), side=str, folder=Path,
+    )  # fmt: skip
     if args.side:
         print(json.dumps(measure(args.side, args.folder, args)))
         return
-    print(machine.described())
-    with tempfile.TemporaryDirectory() as name:
-        args.folder = Path(name)
+    with machine.begun() as args.folder:
         if args.quick:
-            args.model = machine.random_bert(args.folder / "tiny", **machine.TINY)
+            args.model = machine.tiny_bert(args.folder)
         ratio = compare(args, args.model or trained(args.folder, args.mrpc))
     print(f"prediction: ratio {ratio:.2f}")
 
@@ -77,12 +70,10 @@ def trained(folder: Path, mrpc: Path) -> Path:
 def compare(args: argparse.Namespace, model: Path) -> float:
     """Measure all sides and print their figures. Returns the ratio."""
     sides = prepare(args.folder, args.mrpc, model)
-    words = ["--folder", args.folder, "--repeat", args.repeat, "--alone", args.alone]
-    words += ["--seconds", args.seconds]
     figures: dict[str, list[Figures]] = {side: [] for side in sides}
 
     def file_rate(side: str) -> float:
-        figures[side].append(machine.of_side("prediction", side, *words))
+        figures[side].append(machine.of_side("prediction", side, args))
         return float(figures[side][-1]["file"])
 
     machine.medians(sides, args.rounds, file_rate, "pairs/s")
@@ -96,9 +87,8 @@ def prepare(folder: Path, mrpc: Path, saved: Path) -> list[str]:
     from finetune.hub import onnx
     from finetune.inference import quantized
 
-    split = splits.load_pairs(machine.on_mrpc(RunConfig(), folder, mrpc), folder).splits[
-        "validation"
-    ]
+    pairs = splits.load_pairs(machine.on_mrpc(RunConfig(), folder, mrpc), folder)
+    split = pairs.splits["validation"]
     rows = list(zip(split["sentence1"], split["sentence2"], strict=True))
     (folder / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     (folder / "model").symlink_to(saved.resolve())
@@ -181,11 +171,8 @@ def _rate(ask: Callable[[int], Any], clients: int, seconds: float) -> float:
             answered[number] += 1
 
     began = time.perf_counter()
-    asking = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in asking:
-        thread.start()
-    for thread in asking:
-        thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))
     return sum(answered) / (time.perf_counter() - began)
 
 

@@ -23,9 +23,7 @@ never on MRPC's validation split.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,31 +56,25 @@ class Trained(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mrpc", type=Path, default=machine.MRPC, help="folder of its files")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--pairs", type=int, default=1200, help="trained on; 0 for all")
-    parser.add_argument("--change", nargs="*", default=[], metavar="NAME=VALUE")
-    short = ["num_train_epochs=1"]
-    args = machine.parsed(parser, pairs=40, mrpc=Path("absent"), change=short)
-    print(machine.described())
-    changes = dict(change.split("=", 1) for change in args.change)
+    args = machine.parsed(
+        __doc__, mrpc=(machine.MRPC, Path("absent")), seeds=1, pairs=(1200, 40),
+        change=(list, ["num_train_epochs=1"]),
+    )  # fmt: skip
     trained: dict[str, list[Trained]] = {side: [] for side in SIDES}
-    for seed in range(1, args.seeds + 1):
-        for side in list(SIDES)[:: -1 if seed % 2 else 1]:
-            config = RunConfig(seed=seed, data_seed=seed).changed(**preset(SIDES[side]))
-            if side == "recommended" or args.quick:
-                config = config.changed(**changes)
-            with tempfile.TemporaryDirectory() as name:
-                folder = Path(name)
+    with machine.begun() as folder:
+        for seed in range(1, args.seeds + 1):
+            for side in list(SIDES)[:: -1 if seed % 2 else 1]:
+                config = RunConfig(seed=seed, data_seed=seed).changed(**preset(SIDES[side]))
+                if side == "recommended" or args.quick:
+                    config = machine.changed(config, args.change)
                 if args.quick:
-                    tiny = machine.random_bert(folder / "tiny", **machine.TINY)
-                    config = config.changed(checkpoint=str(tiny))
-                trained[side].append(train(config, args.mrpc, args.pairs, folder))
-            curve = ", ".join(
-                f"{seconds:.0f} s {f1:.3f}" for seconds, f1 in trained[side][-1].curve
-            )
-            print(f"seed {seed} {side}: {curve}", flush=True)
+                    config = config.changed(checkpoint=str(machine.tiny_bert(folder)))
+                own = folder / f"{seed} {side}"
+                trained[side].append(train(config, args.mrpc, args.pairs, own))
+                curve = ", ".join(
+                    f"{seconds:.0f} s {f1:.3f}" for seconds, f1 in trained[side][-1].curve
+                )
+                print(f"seed {seed} {side}: {curve}", flush=True)
     print(f"model of the picked step: {difference(trained, 'answers')}")
     print(f"model of the last step: {difference(trained, 'last')}")
     curves = {side: mean_curve([each.curve for each in trained[side]]) for side in SIDES}

@@ -4,7 +4,8 @@ The sides train one checkpoint on the same pairs with the same batch size and le
 published loop written out straight (fp32); `finetune`'s loop under Recommended; and `Trainer` with
 its best equivalent flags. Each measurement is a process of its own, the sides alternate, and the
 median of training samples a second counts. The ratio is Recommended over the published loop. Where
-the hardware has no bf16, all train in fp32.
+the hardware has no bf16, all train in fp32. The pairs are MRPC's where they are there, else the
+bundled ones; the clock starts after `--warm` steps.
 
     python -m tests.benchmarks.training [--train_file FILE] [--checkpoint FOLDER] [--batch 8]
         [--steps 60] [--rounds 3] [--quick]
@@ -47,25 +48,18 @@ RATE, SEED, MAX_LENGTH = 5e-5, 42, 128
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--train_file", type=Path, default=next(machine.MRPC.glob("train-*"), None),
-        help="pairs; MRPC's by default where they are there, else the bundled ones",
+    args = machine.parsed(
+        __doc__, train_file=(next(machine.MRPC.glob("train-*"), Path), None),
+        checkpoint=RunConfig().checkpoint, batch=8, steps=(60, 2), warm=(10, 1), rounds=(3, 1),
+        side=str,
     )  # fmt: skip
-    parser.add_argument("--checkpoint", default=RunConfig().checkpoint)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--warm", type=int, default=10, help="steps before the clock starts")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=SIDES)
-    args = machine.parsed(parser, steps=2, warm=1, rounds=1, train_file=None)
-    with tempfile.TemporaryDirectory() as folder:
-        if args.side:
-            print(json.dumps(SIDES[args.side](Path(folder), args)))
-            return
-        print(machine.described())
+    if args.side:
+        with tempfile.TemporaryDirectory() as own:
+            print(json.dumps(SIDES[args.side](Path(own), args)))
+        return
+    with machine.begun() as folder:
         if args.quick:
-            args.checkpoint = str(machine.random_bert(Path(folder), **machine.TINY))
+            args.checkpoint = str(machine.tiny_bert(folder))
         sides = ["course", "recommended"] if args.quick else [*SIDES]
         medians = measure(sides, args.rounds, args)
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
@@ -73,11 +67,8 @@ def main() -> None:
 
 def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str, float]:
     """Print and return samples a second of each side."""
-    words = ["--steps", args.steps, "--warm", args.warm, "--batch", args.batch]
-    words += ["--checkpoint", args.checkpoint]
-    words += ["--train_file", args.train_file] if args.train_file else []
     medians = machine.medians(
-        sides, rounds, lambda side: machine.of_side("training", side, *words), "samples/s"
+        sides, rounds, lambda side: machine.of_side("training", side, args), "samples/s"
     )
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f} samples/s, {value / medians['course']:.2f} times")

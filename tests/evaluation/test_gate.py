@@ -1,9 +1,13 @@
-"""The release check: its rule, what it says of rows that were trained on, and its Markdown."""
+"""The release check: its rule, what it says of rows that were trained on, its Markdown, and its
+workflow for GitHub Actions as far as it runs without GitHub."""
 
 from __future__ import annotations
 
 import html
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from statsmodels.stats.proportion import proportion_confint
 
 import finetune
 from finetune.__main__ import main
+from finetune.data.sources import LABELS
 from finetune.errors import DataError
 from finetune.evaluation import gate
 from finetune.evaluation.gate import Judgement, Limits, Rows
@@ -26,6 +32,7 @@ from finetune.tasks.registry import task_of
 from finetune.uploads import contents_hash
 from tests.support import toys
 from tests.support.evaluated_runs import evaluated
+from tests.support.hub import LoopbackHub
 from tests.support.judging import write_csv
 
 CLASSES = Target(("no", "yes"))
@@ -85,12 +92,9 @@ def test_the_whole_interval_decides() -> None:
 
 @pytest.mark.parametrize(
     ("target", "label"),
-    [
-        (CLASSES, 0),
-        (Target((), task=REGRESSION, low=0, high=5), 3.0),
-        (Target(("a", "b"), task=MULTI_LABEL), [0, 0]),
-    ],
-)
+    [(CLASSES, 0), (Target((), task=REGRESSION, low=0, high=5), 3.0),
+     (Target(("a", "b"), task=MULTI_LABEL), [0, 0])],
+)  # fmt: skip
 def test_rows_of_which_the_metric_tells_nothing_are_not_judged(target: Target, label: Any) -> None:
     truth = np.array([label] * 60)
     found = judged(truth, 1 - truth, truth, target, max_lost=60)
@@ -105,7 +109,6 @@ def test_a_kind_of_row_that_got_worse_is_named() -> None:
     found = {str(part.value): part for part in judged(truth, new, old).slices}
     assert (found["no"].worse, found["yes"].worse) == (True, False)
     assert (found["no"].lost, found["no"].gained, found["no"].count) == (40, 0, 200)
-    assert (found["yes"].old, found["yes"].new) == (0.8, 1.0)
 
 
 def test_markdown_of_any_text_makes_no_markup_and_fits_a_comment() -> None:
@@ -140,16 +143,8 @@ def pair(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [(first, second, str(label)) for first, second, label in toys.rows(40, seed=9)]
-    path = tmp_path_factory.mktemp("golden") / "golden.csv"
-    return write_csv(
-        path,
-        [("sentence1", "sentence2", "label"), *rows, ("a cat", "a dog", "?"), ("", "a dog", "1")],
-    )
-
-
-def command(new: Run, old: object, *words: str) -> int:
-    runs = f"--runs={new.folder.parent}"
-    return main(["gate", "--new", new.id, "--old", str(old), runs, *words])
+    rows = [("sentence1", "sentence2", "label"), *rows, ("a cat", "a dog", "?"), ("", "a dog", "1")]
+    return write_csv(tmp_path_factory.mktemp("golden") / "golden.csv", rows)
 
 
 def test_other_rows_are_not_judged(
@@ -185,8 +180,8 @@ def test_a_golden_file_is_answered_by_both_and_kept_from_training(
     for files in ({"train": golden}, {"train": Path(__file__), "validation": golden}):
         with pytest.raises(DataError, match="golden file: release checks rely on"):
             uploads.add(files, {"train": "rows.csv"})
-    assert command(good, poor.id, "--golden", str(golden), "--label_column", "sentence1") == 2
-    assert command(good, poor.id, "--golden", "absent.csv") == 2
+    words = ["gate", f"--new={good.id}", f"--old={poor.id}", f"--runs={good.folder.parent}"]
+    assert main([*words, f"--golden={golden}", "--label_column=sentence1"]) == 2
 
 
 def test_rows_that_a_run_was_trained_on_are_named(pair: tuple[Run, Run], golden: Path) -> None:
@@ -206,3 +201,49 @@ def test_rows_that_a_run_was_trained_on_are_named(pair: tuple[Run, Run], golden:
     with pytest.raises(DataError, match="golden file: release checks rely on"):
         uploads.add({"train": golden})
     assert any("chose its best model by" in remark for remark in found.remarks)
+
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # it trains the default model
+def test_the_workflow_is_one_that_github_takes_and_its_commands_leave_a_comment(
+    hub: LoopbackHub, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    text = (ROOT / "finetune" / "evaluation" / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    read: dict[Any, Any] = yaml.safe_load(block)
+    assert read[True] == "pull_request"  # YAML 1.1 reads "on" as true
+    assert read["permissions"] == {"contents": "read", "pull-requests": "write"}
+    parts = read["jobs"]["gate"]["steps"]
+    used = [step["uses"] for step in parts if "run" not in step]
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", name) for name in used)
+    assert parts[-1]["if"].startswith("always()")  # also after a failed check
+    # Values of an event stand in variables, never in a command that they could change.
+    assert not any("${{" in step.get("run", "") for step in parts)
+    steps = {step["name"]: step for step in parts if "run" in step}
+    assert [*steps] == ["Install", "Train", "Check", "Comment"]
+    files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
+    hub.add_repo(read["env"]["RELEASED"], files=files)
+    for name, count, seed in (("ROWS", 80, 1), ("GOLDEN", 40, 11)):
+        path = tmp_path / read["env"][name]
+        path.parent.mkdir(exist_ok=True)
+        named = [(*texts, LABELS[label]) for *texts, label in toys.rows(count, seed)]
+        write_csv(path, [("sentence1", "sentence2", "label"), *named])
+    runs = {"FINETUNE_RUNS": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT)}
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "gh").write_text('#!/bin/sh\necho "$@" > told.txt\n')  # in place of GitHub's own
+    (tools / "gh").chmod(0o755)
+    variables = {**os.environ, **read["env"], **runs, "NUMBER": "7"}
+    variables["PATH"] = f"{tools}:{Path(sys.executable).parent}:{variables['PATH']}"
+    statuses = {
+        name: subprocess.run(["bash", "-e", "-c", steps[name]["run"]], cwd=tmp_path, env=variables)
+        for name in ("Train", "Check", "Comment")
+    }
+    assert statuses["Train"].returncode == statuses["Comment"].returncode == 0
+    assert statuses["Check"].returncode in (0, 1, 2)
+    assert (tmp_path / "told.txt").read_text() == "pr comment 7 --body-file gate.md\n"
+    assert "by 40 rows of" in (tmp_path / "gate.md").read_text()
+    assert '"status": ' in (tmp_path / "gate.json").read_text()

@@ -1,23 +1,30 @@
-"""What new pairs will show is said wherever a score is that was picked as the best of several."""
+"""What new pairs will show is said wherever a score is that was picked as the best of several; in a
+cross-validation nothing was picked."""
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 
 from finetune.config import Range, RunConfig
-from finetune.evaluation import report, saved_predictions
+from finetune.errors import DataError
+from finetune.evaluation import cross_validation, picking, report, saved_predictions
 from finetune.hub import model_card
+from finetune.jobs import scheduler
 from finetune.metrics.catalog import F1, tallied_scores
-from finetune.runs import events
+from finetune.runs import events, pair_index
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
 from finetune.tasks.registry import deciding_metric
 from finetune.ui import compare_view
+from tests.support import stand_in, toys
+from tests.support.folded_runs import ROWS, finish, folded, prepared
 
 EXAMPLES = 200
 
@@ -25,14 +32,9 @@ EXAMPLES = 200
 def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) -> Run:
     """A finished run of so many evaluations on the same 200 pairs, each right on about 75%."""
     run = store.create(RunConfig(**values))
-    run.append(events.Started(device="CPU"))
-    run.append(
-        events.Prepared(
-            train_examples=9, validation_examples=EXAMPLES, steps_per_epoch=evaluations,
-            total_steps=evaluations, labels=["no", "yes"], parameters=1, precision="no",
-            data={"positive_label": "yes", "rows": {}, "source": "", "revision": "", "splits": {}},
-        )
-    )  # fmt: skip
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
+    data = {"positive_label": "yes", "rows": {}, "source": "", "revision": "", "splits": {}}
+    run.append(prepared.model_copy(update={"labels": ["no", "yes"], "data": data}))
     labels = np.random.default_rng(99).integers(0, 2, EXAMPLES)
     draw, best = np.random.default_rng(seed), -np.inf
     metric = deciding_metric(run.config(), run.state().task)
@@ -44,12 +46,9 @@ def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) 
         scores = tallied_scores(labels, logits.argmax(axis=1), 2)
         scores["loss"] = float(np.log1p(np.exp(-margins)).mean())
         score = -scores[metric] if metric == "loss" else scores[metric]
-        run.append(
-            events.Evaluated(
-                step=step, epoch=1.0, metrics=scores, seconds=1.0, best=score > best
-            )
-        )  # fmt: skip
-        if score > best:
+        better = score > best
+        run.append(events.Evaluated(step=step, epoch=1, metrics=scores, seconds=1, best=better))
+        if better:
             best = score
             run.append(events.Saved(step=step))
     run.best.mkdir()
@@ -125,3 +124,83 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
     worst = store.get(next(row for row in rows if row is not best).run_id)
     text = model_card.card_text(worst, worst.state(), "ada/other")
     assert "picked among 30 evaluations" not in text
+
+
+CONFIG = RunConfig(folds=4)
+
+
+def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
+    store: RunStore,
+) -> None:
+    *others, run = folded(store, CONFIG)
+    cross_validation.gather(run, store.runs())
+    # Of models that were not picked nothing is taken off.
+    assert picking.run_picking(others[0], others[0].state()) is None
+    assert report.evaluate_run(others[0], others[0].state()).analysis.expected == {}
+    for other in others:
+        store.delete(other)
+    evaluation = report.evaluate_run(run, finish(run))
+    analysis = evaluation.analysis
+    assert analysis.examples == ROWS
+    assert analysis.folds == 4
+    assert evaluation.table is not None
+    assert evaluation.table.column("sentence1").to_pylist() == [f"left {n}" for n in range(ROWS)]
+    # The models' last answers, not their best ones, which were all right.
+    wrong = int((~evaluation.right).sum())
+    assert 4 <= wrong <= 22
+    assert analysis.scores["accuracy"].value == pytest.approx(1 - wrong / ROWS)
+    assert set(evaluation.suspected_labels) <= set(np.flatnonzero(~evaluation.right))
+    assert analysis.order is not None
+    assert analysis.order.flips == analysis.order.pairs >= 20
+    assert max(analysis.order.worst) > 45
+    assert run.state().baselines["words"] == pytest.approx({"f1": 0.525, "examples": ROWS})
+    assert analysis.details.fitted is not None
+    assert analysis.slices
+
+
+def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store: RunStore) -> None:
+    first, *_, run = folded(store, CONFIG)
+    target = prepared(ROWS).target
+    texts = ([f"{side} {n}" for n in range(ROWS)] for side in ("left", "right"))
+    hashes = pair_index.pair_hashes(*texts)
+    with pytest.raises(DataError, match="have not finished"):
+        cross_validation.out_of_fold(run, target, hashes)
+    first.append(events.Resumed(step=4))
+    with pytest.raises(DataError, match="4 folds; these have not finished: 1"):
+        cross_validation.gather(run, store.runs())
+    first.append(events.Saved(step=8))
+    first.append(events.Evaluated(step=8, epoch=1, metrics={"f1": 0.5}, seconds=1, best=True))
+    first.append(events.Finished(step=8, seconds=2.0))
+    cross_validation.gather(run, store.runs())
+    answers = cross_validation.out_of_fold(run, target, hashes)
+    assert answers.labels.tolist() == [n % 2 for n in range(ROWS)]
+    with pytest.raises(DataError, match="pairs have changed"):
+        cross_validation.out_of_fold(run, target, hashes[::-1])
+
+
+def test_the_run_on_all_rows_waits_for_its_folds_and_for_no_others(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.use(monkeypatch)
+    started: list[str] = []
+    monkeypatch.setattr(scheduler, "_start", lambda _, run, __: started.append(run.title()))
+    first, *_, run = folded(store, CONFIG)
+    queue = Queue(store.root)
+    queue.add(run.id)
+    queue.add(first.id)
+    scheduler.dispatch_queue(store)
+    assert started == ["tickets fold 1"]
+    queue.remove(first.id)
+    scheduler.dispatch_queue(store)
+    assert started[1:] == ["tickets all rows"]
+    assert len(cross_validation.read_folds(run)) == 4
+    # One whose fold has ended too early says which.
+    *others, late = folded(store, CONFIG)
+    shutil.rmtree(others[2].folder)
+    queue.remove(run.id)
+    queue.add(late.id)
+    scheduler.dispatch_queue(store)
+    state = late.state()
+    assert (state.status, "finished: 3" in state.error) == ("failed", True)
+    assert "Resume" in state.remedy
+    assert late.id not in queue.waiting()

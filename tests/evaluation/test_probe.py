@@ -1,4 +1,5 @@
-"""Which checkpoint first: ranked without training, for each task, and only as sure as it can be."""
+"""Which checkpoint first: ranked without training, for each task, and only as sure as it can be;
+and what a model must beat."""
 
 from __future__ import annotations
 
@@ -8,19 +9,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+import torch
+from sklearn.metrics import accuracy_score
 
 from finetune.__main__ import main
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.data import checkpoints
 from finetune.errors import ConfigError
-from finetune.evaluation import probe
-from finetune.evaluation.probe import Probed, ProbeReport
+from finetune.evaluation import baselines, probe
+from finetune.evaluation.baselines import COSINE, TFIDF
+from finetune.evaluation.probe import Probed
 from finetune.jobs import probe as jobs
 from finetune.jobs import workers
+from finetune.metrics import classification
 from finetune.metrics.intervals import Interval
 from finetune.owners import Visitor
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
+from finetune.tasks.single_label import SingleLabel
 from tests.support import graded, toys
 
 
@@ -87,28 +93,17 @@ def test_each_task_is_probed_and_what_cannot_be_read_is_said(
 def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
-
-    def wrong_in(share: float) -> NDArray[np.int64]:
-        return np.where(rng.random(400) < share, 1 - truth, truth)
-
-    answers = {"good": wrong_in(0.2), "as good": wrong_in(0.2), "bad": wrong_in(0.4)}
-    target = Target(("no", "yes"))
+    answers = {
+        name: np.where(rng.random(400) < wrong, 1 - truth, truth)
+        for name, wrong in (("good", 0.2), ("as good", 0.2), ("bad", 0.4))
+    }
     found = [
         Probed(name, score=Interval(float((answers[name] == truth).mean()), 0, 1))
         for name in ("bad", "good", "as good")
     ]
-    ranked = probe.rank(found, answers, truth, target)
+    ranked = probe.rank(found, answers, truth, Target(("no", "yes")))
     assert ranked[-1].checkpoint == "bad"
     assert [one.may_be_best for one in ranked] == [True, True, False]
-
-    def verdict(candidates: list[Probed]) -> str:
-        return ProbeReport(candidates, None, "f1", 2, 400).verdict
-
-    assert "do not tell which" in verdict(ranked)
-    alone = probe.rank([found[0], found[1]], answers, truth, target)
-    assert verdict(alone).startswith("Train good first")
-    assert "Only bad" in verdict([found[0], Probed("x", "no")])
-    assert "None" in verdict([Probed("x", "no")])
 
 
 def test_a_stopped_probe_ranks_what_it_has_read(
@@ -118,12 +113,9 @@ def test_a_stopped_probe_ranks_what_it_has_read(
     names = [str(sentence_encoder), str(toy_checkpoint)]
     pairs = toys.load(toy_pairs_folder)
     report = probe.probe(
-        pairs,
-        RunConfig(max_length=32),
-        names,
-        progress=lambda *values: told.append(values),
+        pairs, RunConfig(max_length=32), names, progress=lambda *values: told.append(values),
         stop=lambda: told[-1][0] == names[1],
-    )
+    )  # fmt: skip
     read = [done for name, done, _total in told if name == names[0]]
     assert read == sorted(read)
     assert 0 in read
@@ -183,5 +175,84 @@ def test_a_terminal_gets_the_ranking(
     output = capsys.readouterr().out
     for text in ("F1 of a linear model on ", "cosine ", "ms a pair", "TF-IDF", " first"):
         assert text in output
-    assert main([*words, "--checkpoints", str(toy_checkpoint)]) == 2
-    assert "from 2 to 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_the_threshold_is_the_one_most_often_right(size: int, positive: int) -> None:
+    draw = np.random.default_rng(0)
+    similarity = draw.normal(0, 1, size).astype(np.float32).round(1)
+    labels = draw.integers(0, 2, size)
+    answers = classification.predict_by_threshold(similarity, labels, similarity, positive)
+    best = max(
+        accuracy_score(labels, np.where(similarity >= edge, side, 1 - side))
+        for edge in [*similarity, np.inf]
+        for side in (0, 1)  # the positive class may be that of unlike sentences
+    )
+    assert accuracy_score(labels, answers) == pytest.approx(best)
+
+
+def test_words_in_common_are_learned_and_of_many_pairs_the_same_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The toy pairs differ by one contrary verb, which TF-IDF sees."""
+    pairs = toys.load(toys.write_pairs(tmp_path, train=400, validation=100))
+    scores = baselines.measure_baselines(pairs, "some/checkpoint-that-is-not-there", 32)
+    assert set(scores) == {TFIDF}
+    assert set(scores[TFIDF]) == {"accuracy", "f1", "examples"}
+    assert scores[TFIDF]["accuracy"] > 0.9
+    assert scores[TFIDF]["examples"] == 100
+    monkeypatch.setattr(baselines, "MOST", 50)
+    first, second = (baselines.measure_baselines(pairs, "none/none", 32) for _ in range(2))
+    assert first == second
+    assert first[TFIDF]["examples"] == 50
+
+
+@pytest.mark.slow
+def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path: Path) -> None:
+    pairs = toys.load(toys.write_pairs(tmp_path, train=40, validation=16))
+    before = torch.get_rng_state()
+    scores = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32)
+    assert torch.equal(torch.get_rng_state(), before), "the run's random numbers were touched"
+    assert set(scores) == {TFIDF, COSINE}
+    again = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32, stop=lambda: True)
+    assert again == scores  # they are kept
+    stopped = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 16, stop=lambda: True)
+    assert set(stopped) == {TFIDF}  # and this one is none
+
+
+@pytest.mark.parametrize(
+    ("cosine", "constant", "words"),
+    [
+        ({"accuracy": 0.96, "f1": 0.2}, {"accuracy": 0.6}, "accuracy 0.960"),
+        ({"accuracy": 0.94, "f1": 0.951}, {"f1": 0.8}, "F1 0.951"),
+        ({"accuracy": 0.94, "f1": 0.949}, {}, ""),
+        ({"accuracy": 0.9, "f1": 0.96}, {"f1": 0.96}, ""),  # no more than one answer for all
+    ],
+)
+def test_where_the_similarity_alone_is_enough_it_is_said(
+    cosine: dict[str, float], constant: dict[str, float], words: str
+) -> None:
+    measured = {COSINE: cosine, SingleLabel.constant: constant, TFIDF: {"f1": 1.0}}
+    text = baselines.why_no_training(measured, SingleLabel(), 2)
+    assert bool(text) == bool(words)
+    assert words in text
+
+
+@pytest.mark.slow
+def test_similarities_are_those_of_the_formula() -> None:
+    """Mean of the token states, length 1, as the checkpoint's `modules.json` says."""
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = checkpoints.bundled_folder()
+    first, second = ["the cat sat .", "a dog"], ["a cat was sitting on the mat .", "the bird flies"]
+    cosine = baselines.cosine_similarity(folder, first, second, 32, False, lambda: False)
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    with torch.inference_mode():
+        vectors = [
+            model.eval()(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+            for text in first + second
+        ]
+    expected = torch.cosine_similarity(torch.stack(vectors[:2]), torch.stack(vectors[2:]))
+    assert cosine is not None
+    np.testing.assert_allclose(cosine, expected, atol=1e-5)

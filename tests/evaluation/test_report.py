@@ -1,7 +1,9 @@
-"""What saved logits say: of ordinary runs, and of those with hardly anything to say."""
+"""What saved logits say: of ordinary runs, of those with hardly anything to say, of slices; and one
+advice after a run."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,17 @@ import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.stats import fisher_exact
+from statsmodels.stats.multitest import multipletests
 
-from finetune.evaluation import examples, report, saved_predictions
-from finetune.evaluation.report import RunEvaluation
-from finetune.evaluation.saved_predictions import SwappedLogits
+from finetune.config import RunConfig
+from finetune.evaluation import examples, report, saved_predictions, slices
+from finetune.evaluation.advice import advise
+from finetune.evaluation.report import RunEvaluation, Verdict
+from finetune.evaluation.slices import Traits
 from finetune.metrics.catalog import ACCURACY, F1
+from finetune.metrics.intervals import Interval
+from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
@@ -21,6 +29,8 @@ from finetune.tasks.base import REGRESSION, DecisionRule, Target
 from finetune.ui import evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support.scored_runs import evaluated, sure
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 
 def texts(labels: Any, paired: bool = True) -> pa.Table:
@@ -36,57 +46,19 @@ def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any
     return report.evaluate_run(*evaluated(store, {1: logits}, labels, 1, *extra))
 
 
-def page(study: RunEvaluation, baseline: float | None = None) -> str:
-    """The evaluation as the page shows it."""
-    baselines = {} if baseline is None else {"always the commonest answer": {"f1": baseline}}
-    return evaluation_view.view(
-        study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"), JobState("none")
-    )
-
-
-def test_an_example_is_doubted_by_all_evaluations(store: RunStore) -> None:
-    """Right, wrong: over three evaluations; the second is kept, the last counts as well."""
-    steps = {1: sure([1, 0, 1, 0, 0]), 2: sure([1, 1, 0, 0, 0]), 3: sure([1, 0, 1, 1, 0])}
-    study = report.evaluate_run(*evaluated(store, steps, [1] * 5, 2))
-    assert study.never_right.tolist() == [False, False, False, False, True]
-    assert study.label_error_score.argmax() == 4
-
-
 def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
     labels = [0, 1, 0, 1, 1]
     logits = np.array([[1, 0], [4, 0], [0, 2], [0, 3], [1, 0]], np.float32)
     run, summary = evaluated(store, {1: logits}, labels, 1)
     saved_predictions.save_examples(run, "validation", texts(labels))
     study = report.evaluate_run(run, summary)
-
-    def rows(*filters: str, **named: str) -> list[int]:
-        return [int(row) for row in examples.select_examples(study, *filters, **named)]
-
-    assert rows() == [1, 2, 4]  # the surest first
-    assert rows("wrong", label="yes") == [1, 4]
-    assert rows("right") == [3, 0]
-    assert rows("all", search="CAT 3") == [3]
-    assert sorted(rows("all")) == [0, 1, 2, 3, 4]
-    (example,) = examples.example_rows(study, [1])
-    assert (example.label, example.answer, example.words) == ("yes", "no", 12)
-    assert example.sentence1 == "The cat 1 sat down."
-    assert example.confidence == pytest.approx(1 / (1 + np.exp(-4)))
-
-
-def test_order_says_what_flips(store: RunStore) -> None:
-    labels = [0, 1, 1, 0]
-    run, summary = evaluated(store, {1: sure(labels)}, labels, 1)
-    other = sure([0, 0, 1, 0])
-    saved_predictions.save_swapped_logits(run, SwappedLogits(1, np.arange(4), sure(labels), other))
-    order = report.evaluate_run(run, summary).analysis.order
-    assert order is not None
-    assert (order.pairs, order.flips, order.worst[0]) == (4, 1, 1)
-    probability = np.exp(2) / (1 + np.exp(2))
-    assert order.difference == pytest.approx((2 * probability - 1) / 4, abs=1e-6)
-    assert order.plain["accuracy"] == 1.0
-    of_another_model = SwappedLogits(99, np.arange(4), other, other)
-    saved_predictions.save_swapped_logits(run, of_another_model)
-    assert report.evaluate_run(run, summary).analysis.order is None
+    # The surest first.
+    asked: list[tuple[list[int], tuple[str, ...], dict[str, str]]] = [
+        ([1, 2, 4], (), {}), ([1, 4], ("wrong",), {"label": "yes"}), ([3, 0], ("right",), {}),
+        ([3], ("all",), {"search": "CAT 3"}), ([1, 3, 2, 0, 4], ("all",), {}),
+    ]  # fmt: skip
+    for expected, filters, named in asked:
+        assert examples.select_examples(study, *filters, **named).tolist() == expected
 
 
 def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
@@ -135,7 +107,6 @@ def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStor
     ],
     ids=["one", "NaN", "infinite", "a single class", "1000 classes", "one of three"],
 )
-@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_hardly_anything_to_say_is_shown_sensibly(
     store: RunStore, labels: list[int], logits: np.ndarray, classes: int
 ) -> None:
@@ -143,7 +114,9 @@ def test_hardly_anything_to_say_is_shown_sensibly(
     run, summary = evaluated(store, {1: logits.astype(np.float32)}, labels, 1, names)
     saved_predictions.save_examples(run, "validation", texts(labels, paired=classes != 3))
     study = report.evaluate_run(run, summary)
-    text = page(study, 0.5) + errors(store, run, "all")
+    measured = RunSummary(baselines={"always the commonest answer": {"f1": 0.5}})
+    rule, job = DecisionRule(0.4, 1.2, "b"), JobState("none")
+    text = evaluation_view.view(study, measured, rule, job) + errors(store, run, "all")
     assert "nan" not in text.lower().replace("nano", "")
     assert "<b>0</b>" not in text  # names are escaped
     assert len(text) < 400_000
@@ -178,13 +151,144 @@ def errors(store: RunStore, run: Run, which: str) -> str:
 
 
 def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
-    truth = np.arange(4.0)
-    wide, narrow = (Target((), task=REGRESSION, low=low, high=5.0) for low in (0.0, 1.0))
-
-    def answered(target: Target, truth: np.ndarray) -> report.KeptAnswers:
+    def answered(truth: np.ndarray, low: float = 0.0) -> report.KeptAnswers:
+        target = Target((), task=REGRESSION, low=low, high=5.0)
         return report.KeptAnswers(Run(Path()), target, truth, None, truth)
 
-    first = answered(wide, truth)
-    assert report.same_pairs(first, answered(narrow, truth))
-    assert not report.same_pairs(first, answered(narrow, truth + 1))
-    assert not report.same_pairs(first, answered(Target(("a", "b")), truth))
+    truth = np.arange(4.0)
+    assert report.same_pairs(answered(truth), answered(truth, 1.0))
+    assert not report.same_pairs(answered(truth), answered(truth + 1, 1.0))
+    other = replace(answered(truth), target=Target(("a", "b")))
+    assert not report.same_pairs(answered(truth), other)
+
+
+FINISHED = events.Finished(step=40, seconds=1)
+
+
+def summary_of(
+    scores: list[float], metric: str = "f1", end: events.Event = FINISHED, every: int = 10
+) -> RunSummary:
+    """A run of four epochs of ten steps, evaluated at its end and regularly before."""
+    steps = range(40 - every * (len(scores) - 1), 41, every)
+    stream: list[events.Event] = [
+        events.Prepared(
+            train_examples=80, validation_examples=100, steps_per_epoch=10, total_steps=40,
+            labels=["no", "yes"], parameters=1, precision="no",
+        )
+    ]  # fmt: skip
+    best: float | None = None
+    for step, score in zip(steps, scores, strict=True):
+        better = best is None or (score < best if metric == "loss" else score > best)
+        best = score if better else best
+        stream.append(
+            events.Evaluated(
+                step=step, epoch=step / 10, metrics={metric: score}, seconds=1, best=better
+            )
+        )
+        stream += [events.Saved(step=step)] if better else []
+    return RunSummary().fold([*stream, end])
+
+
+def verdict(errors: int = 30, gain: float | None = 0.1, always: str | None = None) -> Verdict:
+    """Of a model of F1 0.9, give or take 0.04."""
+    around = None if gain is None else Interval(gain, gain - 0.05, gain + 0.05)
+    score = Interval(0.9, 0.86, 0.94)
+    return Verdict("F1", score, "TF-IDF", around, always, errors, 100, None, None)
+
+
+LONGER, SEED = {"num_train_epochs": 8}, {"seed": 43}
+
+
+@pytest.mark.parametrize(
+    ("scores", "judged", "kind", "changes"),
+    [
+        ([0.6, 0.7, 0.8, 0.9], {}, "longer", LONGER),
+        ([0.6, 0.9, 0.8, 0.7], {}, "falls", {"num_train_epochs": 2}),
+        ([0.9, 0.8, 0.8, 0.85], {}, "falls", {"num_train_epochs": 1}),
+        ([0.6, 0.9, 0.9, 0.9], {}, "level", SEED),  # the first of equals is kept
+        ([0.6, 0.9, 0.89, 0.885], {}, "level", SEED),  # no more than chance
+        ([0.6, 0.9, 0.7, 0.89], {}, "level", SEED),  # it came back
+        ([0.9], {}, "once", {"eval_steps": 4}),
+        ([0.6, 1.0, 1.0, 1.0], {"errors": 0}, "perfect", SEED),
+        ([0.6, 0.7, 0.8, 1.0], {"errors": 0}, "perfect", SEED),
+        ([1.0], {"errors": 0}, "perfect", SEED),
+        ([0.6, 0.7, 0.8, 0.9], {"gain": -0.1}, "below", LONGER),
+        ([0.6, 0.9, 0.8, 0.7], {"gain": -0.1}, "below", {}),
+        ([0.6, 0.6, 0.6, 0.6], {"always": "yes"}, "below", {"class_weights": "balanced"}),
+        ([0.6, 0.7, 0.8, 0.9], {"gain": -0.04}, "longer", LONGER),  # not surely below
+        ([0.6, 0.7, 0.8, 0.9], {"gain": None}, "longer", LONGER),
+    ],
+)
+def test_the_advice_follows_from_the_curve(
+    scores: list[float], judged: dict[str, Any], kind: str, changes: dict[str, Any]
+) -> None:
+    advice = advise(summary_of(scores), RunConfig(), verdict(**judged))
+    assert (advice.kind, advice.changes) == (kind, changes)
+    assert (advice.last_step, advice.seeds) == (40, 3 if changes == SEED else 1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "kind"),
+    [([0.9, 0.7, 0.5, 0.4], "longer"), ([0.9, 0.4, 0.5, 0.7], "falls"),
+     ([0.9, 0.4, 0.41, 0.41], "level"), ([0.9, 0.4, 0.4, 0.4], "level"), ([0.4], "once")],
+)  # fmt: skip
+def test_a_loss_is_better_the_lower_it_is(losses: list[float], kind: str) -> None:
+    config = RunConfig(metric_for_best_model="loss")
+    assert advise(summary_of(losses, "loss"), config, verdict()).kind == kind
+
+
+def test_a_run_limited_by_steps_is_changed_by_steps_and_one_without_its_end_is_resumed() -> None:
+    config = RunConfig(max_steps=40)
+    assert advise(summary_of([0.6, 0.9]), config, verdict()).changes == {"max_steps": 80}
+    assert advise(summary_of([0.9, 0.6]), config, verdict()).changes == {"max_steps": 30}
+    failed, training = events.Failed(error="x"), events.PhaseStarted(phase=events.Phase.TRAIN)
+    for end in (events.Stopped(step=40, seconds=1), failed, training):
+        advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
+        assert (advice.kind, advice.changes) == ("resume", {})
+
+
+@pytest.mark.parametrize(
+    ("trait", "first", "second", "value"),
+    [
+        ("words", "The cat sat on 12 mats .", "the cat did n't sit", 6 + 6),
+        ("overlap", "a b", "A B", 1), ("overlap", "a a b", "b", 0.5), ("overlap", "", "", 0),
+        ("overlap", "naïve café", "NAÏVE CAFÉ", 1),
+        ("overlap", "我们去北京。", "我们在北京，Hello世界", 4 / 9),  # a character is a word
+        ("number", "It costs $ 5", "", True), ("number", "eighty-one", "", True),
+        ("number", "a dozen", "", True), ("number", "the tenor", "", False),
+        ("number_differs", "1,000 of 3", "3 of 1000", False),
+        ("number_differs", "5 %", "5.5 %", True), ("number_differs", "two", "three", False),
+        ("negation", "He did not go", "", True), ("negation", "NEVER", "", True),
+        ("negation", "did n't", "", True), ("negation", "didn’t", "", True),
+        ("negation", "cannot", "", True), ("negation", "a notable knot", "", False),
+        ("negation_differs", "didn't", "yes", True), ("negation_differs", "no", "never", False),
+    ],
+)  # fmt: skip
+def test_a_trait_of_a_pair_is_read(trait: str, first: str, second: str, value: float) -> None:
+    assert getattr(slices.pair_traits([first], [second]), trait)[0] == value
+
+
+def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
+    """As libraries have it that compute both."""
+    random, weak = np.random.default_rng(6), 0
+    for seed in range(4):
+        draw = np.random.default_rng(seed)  # as of a set of pairs of news
+        number, negation = draw.random(300) < 0.6, draw.random(300) < 0.2
+        traits = Traits(
+            words=draw.integers(18, 62, size=300), overlap=draw.beta(5, 5, size=300).round(2),
+            number=number, number_differs=number & (draw.random(300) < 0.5),
+            negation=negation, negation_differs=negation & (draw.random(300) < 0.4),
+        )  # fmt: skip
+        right = random.random(300) < np.where(traits.negation, 0.7, 0.88)
+        answers = np.where(right, 0.0, 1.0)
+        parts = slices.score_slices(traits, np.arange(300) % 2, answers, ["no", "yes"])
+        p_values = []
+        for part in parts:
+            hits = round(part.result.value * part.count)
+            table = [[hits, part.count - hits], [right.sum() - hits, 0]]
+            table[1][1] = 300 - part.count - table[1][0]
+            p_values.append(fisher_exact(table, alternative="less").pvalue)
+        judgements = multipletests(p_values, alpha=0.05, method="holm")[0]
+        assert [part.weak for part in parts] == judgements.tolist()
+        weak += judgements.any()
+    assert 0 < weak < 4

@@ -106,19 +106,11 @@ def unclosed() -> str:
     return "\n".join(whole) + "\n"
 
 
-def scored() -> list[Row]:
-    return [(a, b, f"{n % 11 / 2:.1f}".replace(".", ",")) for n, (a, b, _) in enumerate(pairs(66))]
-
-
 def with_labels(mark: str = ";") -> list[Row]:
     return [
         (text, mark.join(kind for at, kind in enumerate(KINDS) if n >> at & 1))
         for n, text in enumerate(sentences(80))
     ]
-
-
-def in_columns() -> list[Row]:
-    return [(n, text, n % 2, n // 2 % 2, n // 4 % 2) for n, text in enumerate(sentences(80))]
 
 
 def repeated() -> list[Row]:
@@ -129,14 +121,6 @@ def repeated() -> list[Row]:
     return [*rows, *rows[:6], *contrary, *swapped]
 
 
-def spelled() -> list[Row]:
-    return pairs(60, ["Yes", "no", "yes ", "NO", "yes", "n/a"])
-
-
-def leaking() -> list[Row]:
-    return [(n, a, f"{b} [{label}]", label) for n, (a, b, label) in enumerate(pairs())]
-
-
 def missing() -> list[Row]:
     rows = pairs()
     rows[3:6] = [("", *rows[3][1:]), (rows[4][0], "", "no"), (*rows[5][:2], "")]
@@ -144,16 +128,8 @@ def missing() -> list[Row]:
     return rows
 
 
-def multiline() -> list[Row]:
-    return [(a.replace(", so", ",\nso"), b.replace(" in", "\r\nin"), c) for a, b, c in pairs()]
-
-
-def umlauts() -> str:
-    text = separated(pairs(), ["Übergang", "Größe", "Straße"])
-    return text.replace("kettle", "Kännchen").replace("door", "Tür für Gäste")
-
-
-GERMAN = umlauts()
+GERMAN = separated(pairs(), ["Übergang", "Größe", "Straße"])
+GERMAN = GERMAN.replace("kettle", "Kännchen").replace("door", "Tür für Gäste")
 VALIDATION = [*pairs(20, seed=2), *pairs()[:4]]  # four of the training rows
 # Name of the case -> its files' names and contents: training, validation and test rows.
 FILES: dict[str, dict[str, str | bytes | Callable[[], bytes]]] = {
@@ -163,7 +139,12 @@ FILES: dict[str, dict[str, str | bytes | Callable[[], bytes]]] = {
         "validation.csv": separated(VALIDATION),
         "test.csv": separated(pairs(20, seed=3)),
     },
-    "semicolons and decimal commas": {"scores.csv": separated(scored(), delimiter=";")},
+    "semicolons and decimal commas": {
+        "scores.csv": separated(
+            [(*texts, f"{n % 11 / 2:.1f}".replace(".", ",")) for n, (*texts, _) in
+             enumerate(pairs(66))], delimiter=";",
+        )
+    },
     "tabs without quoting": {"msr_pairs.txt": joined(quoted_speech())},
     "bars": {"tickets.txt": separated(pairs(), delimiter="|")},
     "separator named": {"tickets.csv": "sep=;\r\n" + separated(pairs(), delimiter=";")},
@@ -177,7 +158,8 @@ FILES: dict[str, dict[str, str | bytes | Callable[[], bytes]]] = {
             quoted_speech(), quoting=csv.QUOTE_ALL, doublequote=False, escapechar="\\"
         )
     },
-    "line breaks in cells": {"tickets.csv": separated(multiline())},
+    "line breaks in cells": {"tickets.csv": separated(
+        [(a.replace(", so", ",\nso"), b.replace(" in", "\r\nin"), c) for a, b, c in pairs()])},
     "title above": {"tickets.csv": "Tickets of the house,,\n,,\n" + separated(pairs())},
     "no header": {"mail.tsv": joined([(c, a) for a, _, c in pairs()], head=("spam", "Buy now."))},
     "header again": {"tickets.csv": separated(pairs()) + separated(pairs(30, seed=2))},
@@ -185,15 +167,20 @@ FILES: dict[str, dict[str, str | bytes | Callable[[], bytes]]] = {
     "unclosed quote": {"tickets.csv": unclosed()},
     "empty cells": {"tickets.csv": separated(missing())},
     "duplicates": {"tickets.csv": separated(repeated())},
-    "spellings of a class": {"tickets.csv": separated(spelled())},
-    "answer in the text": {"tickets.csv": separated(leaking(), ["id", *NAMES])},
+    "spellings of a class": {"tickets.csv": separated(
+        pairs(60, ["Yes", "no", "yes ", "NO", "yes", "n/a"]))},
+    "answer in the text": {"tickets.csv": separated(
+        [(n, a, f"{b} [{label}]", label) for n, (a, b, label) in enumerate(pairs())],
+        ["id", *NAMES])},
     "one class": {"tickets.csv": separated(pairs(60, ["yes"]))},
     "rare classes": {"tickets.csv": separated([*pairs(), *pairs(2, ["odd", "rare"], seed=2)])},
     "stars": {"reviews.csv": separated([(a, n % 5 + 1) for n, a in enumerate(sentences(100))],
                                        ["review", "stars"])},
     "no labels": {"texts.csv": separated([(a, b) for a, b, _ in pairs()], NAMES[:2])},
     "labels in a cell": {"faults.csv": separated(with_labels(), ["text", "faults"])},
-    "labels in columns": {"faults.csv": separated(in_columns(), ["id", "text", *KINDS])},
+    "labels in columns": {"faults.csv": separated(
+        [(n, text, n % 2, n // 2 % 2, n // 4 % 2) for n, text in enumerate(sentences(80))],
+        ["id", "text", *KINDS])},
     "labels in lists": {
         "faults.jsonl": lines(
             {"text": text, "faults": [kind for kind in kinds.split(";") if kind]}

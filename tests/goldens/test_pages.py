@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, expect
 
 from tests.goldens import golden
 from tests.goldens.conftest import words_of
@@ -19,48 +20,31 @@ from tests.support.toy_runs import ToyRuns
 
 OUTLINE = Path(__file__).with_name("outline.js").read_text(encoding="utf-8")
 PATIENCE = 60.0  # seconds in which a view has to be as before
-# Seconds without a change after which a view is looked at, if nothing is asked, and if something
-# is: some views ask again and again.
-QUIET, STILL = 0.4, 4.0
+# So many looks in a row, a tenth of a second apart, must show the golden; a new one is what so many
+# have shown.
+LOOKS, NEW = 3, 40
 ALL = "[role=tabpanel]:visible >> nth=0"
 
 
 class Views:
-    """A page, what it has asked and not heard yet, and how its views differ from the goldens."""
+    """A page, and how its views differ from the goldens."""
 
     def __init__(self, page: Page, words: Mapping[str, object]) -> None:
         self.page, self.words = page, words
-        self.asked = set[Request]()
         self.problems: list[str] = []
-        page.on("request", self._begun)
-        for end in ("requestfinished", "requestfailed"):
-            page.on(end, lambda request: self.asked.discard(request))  # type: ignore[call-overload]
-
-    def _begun(self, request: Request) -> None:
-        if not re.search("/finetune/(watch|news)/|heartbeat", request.url):
-            self.asked.add(request)
 
     def compare(self, name: str, selector: str = ALL) -> None:
         """Compare a part of the page with its golden, as soon as it is as that, or at last."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            text = golden.masked(self._settled(selector), self.words)
-            problem = golden.difference(f"page/{name}.html", text)
-            if not problem or time.monotonic() > deadline:
-                break
-        self.problems += [problem] if problem else []
-
-    def _settled(self, selector: str) -> str:
-        """The outline of a part once nothing changes any more."""
-        text, changed, heard = "", time.monotonic(), time.monotonic()
-        while time.monotonic() < heard + QUIET and time.monotonic() < changed + STILL:
+        name, renew = f"page/{name}.html", bool(os.environ.get(golden.RENEW))
+        deadline, text, looks = time.monotonic() + PATIENCE, "", 0
+        while looks < (NEW if renew else LOOKS) and time.monotonic() < deadline:
             self.page.wait_for_timeout(100)
-            now = str(self.page.locator(selector).evaluate(OUTLINE))
-            if now != text:
-                text, changed, heard = now, time.monotonic(), time.monotonic()
-            elif self.asked:
-                heard = time.monotonic()
-        return text
+            before, outline = text, str(self.page.locator(selector).evaluate(OUTLINE))
+            text = golden.masked(outline, self.words)
+            same = text == before if renew else not golden.difference(name, text)
+            looks = looks + 1 if same else 0
+        problem = golden.difference(name, text)
+        self.problems += [problem] if problem else []
 
 
 @pytest.mark.slow

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +28,6 @@ from finetune.jobs import scheduler, service, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import (
@@ -45,8 +47,9 @@ from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.waiting import until
 
 BASE = RunConfig(max_steps=50)
-RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+RATES: Space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
 T4 = make_spec("hub-job", {"flavor": "t4-small", "minutes": 30, "price": 0.8})
+CPU = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
 
 
 @pytest.fixture
@@ -58,15 +61,22 @@ def stand_in(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         workers.kill_worker(run)
 
 
-def go_on(store: RunStore, study: Study, until: int = 10**6) -> None:
-    """Advance a study to its end, or until so many trials have ended."""
+@pytest.fixture
+def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
+
+
+def go_on(store: RunStore, study: Study, done: Callable[[], bool] = lambda: False) -> None:
+    """Advance a study as the app does, to its end or until it is done."""
     deadline = time.monotonic() + 90
-    while driver.advance(store, study):
+    while driver.advance(store, study) and not done():
         scheduler.dispatch_queue(store)
         assert time.monotonic() < deadline, results.list_trials(store, study)
-        if sum(trial.state.is_finished() for trial in study.trials()) >= until:
-            return
         time.sleep(0.02)
+
+
+def ended(study: Study) -> int:
+    return sum(trial.state.is_finished() for trial in study.trials())
 
 
 def test_a_space_is_read_as_people_write_it() -> None:
@@ -161,18 +171,8 @@ def test_the_first_trial_has_numbers_for_what_is_automatic_and_searched(store: R
     assert (first.learning_rate, first.per_device_train_batch_size) == (7e-5, 16)
     assert first.num_train_epochs == 4
     assert first.eval_steps == RunConfig().eval_steps
-    rate = driver.first_trial(store, RunConfig(per_device_train_batch_size=8), dict(RATES))
+    rate = driver.first_trial(store, RunConfig(per_device_train_batch_size=8), RATES)
     assert rate == RunConfig(per_device_train_batch_size=8, learning_rate=4.9e-5)
-
-
-def finish(store: RunStore, runs: list[Run]) -> None:
-    """Let runs go to their ends; no app is here to start them."""
-
-    def all_finished() -> bool:
-        scheduler.dispatch_queue(store)
-        return all(run.state().status == "finished" for run in runs)
-
-    until(all_finished)
 
 
 @pytest.mark.long
@@ -180,7 +180,7 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
     store: RunStore, stand_in: None
 ) -> None:
     start = BASE.changed(learning_rate=5e-4)
-    study = driver.begin_search(store, start, dict(RATES), Budget(trials=12))
+    study = driver.begin_search(store, start, RATES, Budget(12))
     go_on(store, study)
     rows = results.list_trials(store, study)
     # Trials are runs, of which the first is the form; those that are behind end early.
@@ -202,7 +202,12 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
     assert (best.score or 0) > (rows[0].score or 0) > 0
     # Other seeds say what to expect of the best.
     again = results.repeat_best(store, study)
-    finish(store, again)
+
+    def all_finished() -> bool:
+        scheduler.dispatch_queue(store)  # no app is here to look again
+        return all(run.state().status == "finished" for run in again)
+
+    until(all_finished)
     assert len({study.config.seed, *(run.config().seed for run in again)}) == 4
     assert results.progress(store, study, rows) == results.Progress(True, True, False)
     spread = results.repeats(store, study)
@@ -214,9 +219,6 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
     table = list(csv.reader(io.StringIO(results.trials_csv(store, study))))
     assert table[0][:6] == ["trial", "run", "state", "f1", "learning_rate", "f1 after 1/10"]
     assert [len(row) for row in table] == [15] * 13
-    scores = [float(score) for score in table[1][5:] if score]
-    assert scores == sorted(scores)
-    assert scores[-1] == float(table[1][3])
     text = str(search_view.page(store, study.id))
     assert f"Trial {best.number} is the best: F1 {best.score:.3f}." in text
     assert "With 3 other seeds it reached" in text
@@ -234,18 +236,17 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
 def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(
     store: RunStore, stand_in: None
 ) -> None:
-    study = driver.begin_search(
-        store, BASE.changed(max_steps=200), dict(RATES), Budget(trials=5), pruning=False
-    )
-    go_on(store, study, until=1)
-    for harm in ("kill", "stop", "delete", "limit"):
-        while True:
-            driver.advance(store, study)
-            scheduler.dispatch_queue(store)
-            run = trial_run(store, study.trials()[-1])
-            if run is not None and run.is_alive() and run.state().step > 5:
-                break
-            time.sleep(0.02)
+    study = driver.begin_search(store, BASE.changed(max_steps=100), RATES, Budget(5), pruning=False)
+    go_on(store, study, lambda: ended(study) == 1)
+
+    def at_work() -> bool:
+        run = trial_run(store, study.trials()[-1])
+        return run is not None and run.is_alive() and run.state().step > 5
+
+    for number, harm in enumerate(("kill", "stop", "delete", "limit"), 2):
+        go_on(store, study, at_work)
+        run = trial_run(store, study.trials()[-1])
+        assert run is not None
         if harm == "kill":
             workers.kill_worker(run)
         elif harm == "stop":
@@ -254,7 +255,7 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
             service.delete_run(store, run)
         else:  # as of a visitor's minutes
             service.stop_run(store, run, reason="Ten minutes are over.")
-        go_on(store, study, until=sum(t.state.is_finished() for t in study.trials()) + 1)
+        go_on(store, study, lambda number=number: ended(study) >= number)  # type: ignore[misc]
     again = find_study(store, study.id)  # as another process finds it
     assert again.settings == study.settings
     go_on(store, again)
@@ -274,8 +275,8 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
 def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
-    go_on(store, study, until=1)
+    study = driver.begin_search(store, BASE, RATES, Budget(50))
+    go_on(store, study, lambda: ended(study) == 1)
     study.stop()
     text = str(search_view.page(store, study.id))
     assert "are left" not in text
@@ -283,14 +284,12 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     assert "The search is over" in str(search_view.page(store, study.id))
     assert len(study.trials()) <= 2
     monkeypatch.setattr(workers, "WORKER", "no.such.module")
-    failing = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
+    failing = driver.begin_search(store, BASE, RATES, Budget(50))
     go_on(store, failing)
     assert [trial.state for trial in failing.trials()] == [TrialState.FAIL] * 5
     rates = [trial.params["learning_rate"] for trial in failing.trials()]
     assert rates[0] == rates[1] == 7e-5  # the form is tried once more
     assert rates.count(7e-5) == 2
-    reason = results.list_trials(store, failing)[-1].reason
-    assert reason[0]
     assert "Trial 4 failed:" in str(search_view.page(store, failing.id))
 
 
@@ -300,60 +299,45 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_RUNS", "2")
     with pytest.raises(FinetuneError, match="keeps no cookies"):
-        driver.begin_search(store.for_visitor(Visitor()), BASE, dict(RATES), Budget(trials=5))
+        driver.begin_search(store.for_visitor(Visitor()), BASE, RATES, Budget(5))
     ada = store.for_visitor(Visitor(("ada",)))
-    study = driver.begin_search(ada, BASE, dict(RATES), Budget(trials=5))
+    study = driver.begin_search(ada, BASE, RATES, Budget(5))
     with pytest.raises(FinetuneError, match="Your last search still goes on"):
-        driver.begin_search(ada, BASE, dict(RATES), Budget(trials=2))
-
-    def go_on_until(done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not done():
-            assert driver.advance(store, study)  # as the app does it, for everybody
-            scheduler.dispatch_queue(store)
-            assert time.monotonic() < deadline, results.list_trials(store, study)
-            time.sleep(0.02)
+        driver.begin_search(ada, BASE, RATES, Budget(2))
 
     def states() -> list[str]:
         return [row.state for row in results.list_trials(store, study)]
 
     # A trial without room is no failure: it waits, and its page says for what.
-    go_on_until(lambda: states() == ["finished", "finished", "waiting"])
+    go_on(store, study, lambda: states() == ["finished", "finished", "waiting"])
     assert [run.owner for run in store.runs()] == ["ada", "ada"]
     text = str(search_view.page(ada, study.id))
     assert "Trial 2 waits: You have 2 runs here, and a visitor may keep 2." in text
     service.delete_run(ada, ada.runs()[-1])
-    go_on_until(lambda: len(states()) == 4)
+    go_on(store, study, lambda: len(states()) == 4)
     assert states() == ["finished", "finished", "finished", "waiting"]
     study.stop()
     assert not driver.advance(store, study)
     assert states()[-1] == "failed"
     with pytest.raises(FinetuneError, match="a visitor may keep 2"):
-        driver.begin_search(ada, BASE, dict(RATES), Budget(trials=5))
+        driver.begin_search(ada, BASE, RATES, Budget(5))
     assert studies(ada) == [study]
     assert studies(store.for_visitor(Visitor(("eve",)))) == []
 
 
 def test_importance_is_said_once_twenty_trials_have_finished(store: RunStore) -> None:
     space: Space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
-    study = driver.begin_search(store, BASE, space, Budget(trials=40))
-
-    def finish(trials: int) -> None:
-        for _ in range(trials):
-            trial = study.draw()
-            away = abs(math.log10(trial.params["learning_rate"]) + 4.3)
-            study.optuna_study.tell(trial, 0.9 - 0.1 * away)
-
-    finish(19)
-    assert results.importance(study) is None
-    finish(1)
+    study, equal = (driver.begin_search(store, BASE, space, Budget(40)) for _ in range(2))
+    for number in range(20):
+        assert number < 19 or results.importance(study) is None
+        trial = study.draw()
+        away = abs(math.log10(trial.params["learning_rate"]) + 4.3)
+        study.optuna_study.tell(trial, 0.9 - 0.1 * away)
+        equal.optuna_study.tell(equal.draw(), 0.9)
     found = results.importance(study)
     assert found is not None
     assert list(found) == ["learning_rate", "warmup_ratio"]
     assert sum(found.values()) == pytest.approx(1)
-    equal = driver.begin_search(store, BASE, space, Budget(trials=40))
-    for _ in range(20):
-        equal.optuna_study.tell(equal.draw(), 0.9)
     assert results.importance(equal) == {}
 
 
@@ -363,16 +347,15 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     # As the app's scheduler does, whenever it is woken.
     monkeypatch.setattr(scheduler, "dispatch_queue", driver.advance_all)
-    spec = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
-    options = {"budget": Budget(4), "spec": spec, "parallel": 2}
+    options = {"budget": Budget(4), "spec": CPU, "parallel": 2}
     with pytest.raises(FinetuneError, match="not signed in"):
-        driver.begin_search(store, BASE, dict(RATES), **options)  # type: ignore[arg-type]
-    study = driver.begin_search(store, BASE, dict(RATES), token=TOKEN, **options)  # type: ignore[arg-type]
+        driver.begin_search(store, BASE, RATES, **options)  # type: ignore[arg-type]
+    study = driver.begin_search(store, BASE, RATES, token=TOKEN, **options)  # type: ignore[arg-type]
     assert driver.advance(store, study)
     runs = store.runs()
     assert len(runs) == 2
     for run in runs:
-        write_spec(run, spec.model_copy(update={"job": f"ada/{run.id}"}))
+        write_spec(run, CPU.model_copy(update={"job": f"ada/{run.id}"}))
         run.append(events.Started(device="cpu"))
         Queue(store.root).remove(run.id)
     registry._tokens.clear()  # as when the app is started again
@@ -389,14 +372,12 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
 
 @pytest.mark.parametrize("known", [{"job": "ada/1"}, {"attempt": 1}], ids=str)
 def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
-    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any]
+    store: RunStore, hub: LoopbackHub, nothing_begins: None, known: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
-    spec = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(3), spec=spec, token=TOKEN)
+    study = driver.begin_search(store, BASE, RATES, Budget(3), spec=CPU, token=TOKEN)
     assert driver.advance(store, study)
     (run,) = store.runs()
-    write_spec(run, spec.model_copy(update=known))
+    write_spec(run, CPU.model_copy(update=known))
     spending.note(run, 1, 0.01)
     for _ in range(5):
         Queue(store.root).remove(run.id)
@@ -412,9 +393,7 @@ def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
 
 @pytest.mark.long
 def test_two_processes_serve_one_study(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(
-        store, BASE, dict(RATES), Budget(trials=8), parallel=2, pruning=False
-    )
+    study = driver.begin_search(store, BASE, RATES, Budget(8), parallel=2, pruning=False)
     words = [sys.executable, "-m", "tests.support.stand_in_search", str(store.root), study.id]
     processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(120) for process in processes] == [0, 0]
@@ -424,19 +403,12 @@ def test_two_processes_serve_one_study(store: RunStore, stand_in: None) -> None:
     assert len({trial.user_attrs["run"] for trial in trials}) == 8 == len(store.runs())
 
 
-def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=0, minutes=0.015))
-    go_on(store, study)
-    assert 1 <= len(study.trials()) < 6
-
-
 @pytest.mark.parametrize(("spec", "drawn"), [(T4, 2), (None, 4)])
 def test_a_failed_trial_is_replaced_only_where_nothing_is_billed(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, spec: EngineSpec | None, drawn: int
+    store: RunStore, nothing_begins: None, spec: EngineSpec | None, drawn: int
 ) -> None:
-    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
     study = driver.begin_search(
-        store, BASE, dict(RATES), Budget(2), spec=spec, token="secret", parallel=4
+        store, BASE, RATES, Budget(2), spec=spec, token="secret", parallel=4
     )
     for _ in range(2):
         driver.advance(store, study)
@@ -447,10 +419,9 @@ def test_a_failed_trial_is_replaced_only_where_nothing_is_billed(
 
 
 def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_search(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, nothing_begins: None
 ) -> None:
-    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(1), spec=T4, token="secret")
+    study = driver.begin_search(store, BASE, RATES, Budget(1), spec=T4, token="secret")
     assert driver.advance(store, study)
     (run,) = store.runs()
     Queue(store.root).remove(run.id)
@@ -466,8 +437,12 @@ def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_sea
 def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing_else(
     store: RunStore, stand_in: None
 ) -> None:
+    short = driver.begin_search(store, BASE, RATES, Budget(trials=0, minutes=0.015))
+    go_on(store, short)
+    assert 1 <= len(short.trials()) < 6
+    results.delete_search(store, short)
     other = store.create(BASE)
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2, minutes=10))
+    study = driver.begin_search(store, BASE, RATES, Budget(trials=2, minutes=10))
     go_on(store, study)
     rows = results.list_trials(store, study)
     seconds = [row.seconds for row in rows]
@@ -478,7 +453,7 @@ def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing
     driver.advance_all(store)
     assert len(store.runs()) == 2
     results.repeat_best(store, study)
-    working = driver.begin_search(store, BASE.changed(max_steps=5000), dict(RATES), Budget(2))
+    working = driver.begin_search(store, BASE.changed(max_steps=5000), RATES, Budget(2))
     driver.advance(store, working)
     for each in (study, working):
         results.delete_search(store, each)
@@ -490,7 +465,7 @@ def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing
 def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
     store: RunStore, stand_in: None
 ) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    study = driver.begin_search(store, BASE, RATES, Budget(2))
     trial = study.draw()
     config = driver.trial_config(store, study, trial.params, trial.number)
     run = service.start_run(store, config)
@@ -500,14 +475,64 @@ def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
     assert run.about().study == study.id
 
 
+FORM = BASE.changed(learning_rate=5e-4, weight_decay=0.2)
+SPACE: Space = {**RATES, "weight_decay": Range(0.0, 0.3)}
+
+
+def test_a_trial_that_was_half_drawn_is_drawn_again(
+    store: RunStore, tmp_path: Path, nothing_begins: None
+) -> None:
+    """Wherever the process that wrote the search's journal was killed."""
+    study = create_study(store, FORM, SPACE, Budget(3))
+    study.draw()
+    journal = (study.folder / "trials.log").read_bytes()
+    ends = [at + 1 for at, letter in enumerate(journal) if letter == ord("\n")]
+    assert len(ends) > 4
+    half = 0
+    for end in ends[1:]:
+        for cut in (end - 9, end):  # in a line, and after it
+            again = RunStore(tmp_path / str(cut))
+            shutil.copytree(store.root, again.root)
+            (again.root / "studies" / study.id / "trials.log").write_bytes(journal[:cut])
+            opened = Study(again.root / "studies" / study.id)
+            for _ in range(3):
+                assert driver.advance(again, opened)
+            *failed, last = opened.trials()
+            assert [trial.state for trial in failed] == [TrialState.FAIL] * len(failed)
+            assert last.state == TrialState.RUNNING
+            assert last.params == {"learning_rate": 5e-4, "weight_decay": 0.2}
+            assert [run.id for run in again.runs()] == [last.user_attrs["run"]]
+            half += len(failed)
+    assert half > 0
+
+
+def test_a_process_that_dies_while_it_writes_holds_nobody_up(store: RunStore) -> None:
+    study = create_study(store, FORM, SPACE, Budget(3))
+    study.draw()
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from finetune.search.study import JournalLock
+        journal = Path(sys.argv[1])
+        JournalLock(journal).acquire()
+        with journal.open("ab", buffering=0) as file:
+            file.write(b'{"op_code": 4, "wor')
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    words = [sys.executable, "-c", textwrap.dedent(code), str(study.folder / "trials.log")]
+    assert subprocess.run(words, check=False).returncode == -9
+    assert study.draw().number == 1
+    assert [trial.number for trial in Study(study.folder).trials()] == [0, 1]
+
+
 def test_a_damaged_study_is_named(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    study = driver.begin_search(store, BASE, RATES, Budget(2))
     (study.folder / "trials.log").write_text("not a journal\n" * 3)
     with pytest.raises(FinetuneError, match=f"study {study.id} cannot be read"):
         driver.advance(store, Study(study.folder))
-    other = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    other = driver.begin_search(store, BASE, RATES, Budget(2))
     (other.folder / "trials.log").write_text("not a journal\n" * 3)  # after it was opened
-    last = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    last = driver.begin_search(store, BASE, RATES, Budget(2))
     driver.advance_all(store)  # the others go on
     assert len(last.trials()) == 1
     text = (last.folder / "study.json").read_text()

@@ -46,10 +46,6 @@ def short(toy_config: RunConfig) -> RunConfig:
     )  # fmt: skip
 
 
-def norms(happened: list[events.Event]) -> list[float]:
-    return [event.grad_norm or 0 for event in happened if isinstance(event, events.Stepped)]
-
-
 Learned = tuple[list[events.Event], nn.Module]
 
 
@@ -65,20 +61,6 @@ def by_hand() -> Callable[[RunConfig, splits.Pairs], Learned]:
         return known[name]
 
     return learn
-
-
-def check_same(config: RunConfig, learned: Learned, expected: Learned) -> None:
-    """Assert that losses, norms, scores and weights are those expected."""
-    # The device reads rates in fp32.
-    close = 2e-2 if config.mixed_precision == "bf16" else 1e-4
-    happened, before = learned[0], expected[0]
-    assert losses(happened) == pytest.approx(losses(before), abs=close)
-    assert norms(happened) == pytest.approx(norms(before), rel=100 * close)
-    for one, other in zip(evaluations(happened), evaluations(before), strict=True):
-        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=close)
-    weights = learned[1].state_dict()
-    for name, value in expected[1].state_dict().items():
-        assert torch.allclose(weights[name], value, atol=10 * close), name
 
 
 def reasons(happened: list[events.Event]) -> list[str]:
@@ -117,18 +99,30 @@ def test_a_recorded_run_learns_the_same(
     capfd: pytest.CaptureFixture[str], values: dict[str, Any], recording: Any, words: str,
 ) -> None:  # fmt: skip
     config = short.changed(**values)
-    expected = by_hand(config, toy_pairs)
+    before, expected = by_hand(config, toy_pairs)
     recorder = record(*recording)
     happened, recorded = fit(config, toy_pairs)
     torch.use_deterministic_algorithms(False)
-    check_same(config, (happened, recorded), expected)
+    # The device reads rates in fp32.
+    close = 2e-2 if config.mixed_precision == "bf16" else 1e-4
+    assert losses(happened) == pytest.approx(losses(before), abs=close)
+    norms, norms_before = (
+        [event.grad_norm or 0 for event in side if isinstance(event, events.Stepped)]
+        for side in (happened, before)
+    )
+    assert norms == pytest.approx(norms_before, rel=100 * close)
+    for one, other in zip(evaluations(happened), evaluations(before), strict=True):
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], abs=close)
+    weights = recorded.state_dict()
+    for name, value in expected.state_dict().items():
+        assert torch.allclose(weights[name], value, atol=10 * close), name
     if words:
         (reason,) = reasons(happened)
         assert words in reason
         assert f"going on without CUDA graphs: {reason[:12]}" in capfd.readouterr().out
     else:
         assert recorder.replayed > recorder.recorded >= 2
-        assert [type(event) for event in happened] == [type(event) for event in expected[0]]
+        assert [type(event) for event in happened] == [type(event) for event in before]
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -152,26 +146,21 @@ def test_a_resumed_run_is_bit_identical(
         assert torch.equal(resumed.state_dict()[name], weights), name
 
 
-def test_a_step_that_would_wait_for_the_device_is_not_recorded(
+def test_what_waits_for_the_device_is_not_recorded_and_a_later_error_ends_no_run(
     short: RunConfig, toy_pairs: splits.Pairs, record: Record, capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, by_hand: Any,
 ) -> None:  # fmt: skip
     from finetune.tasks.single_label import SingleLabel
 
     def looking(self: Any, outputs: Any, *_: Any) -> Tensor:
         return outputs.loss * (2.0 if outputs.loss > 100 else 1.0)  # type: ignore[no-any-return]
 
-    expected = losses(fit(short, toy_pairs)[0])
+    expected = losses(by_hand(short, toy_pairs)[0])
     monkeypatch.setattr(SingleLabel, "loss", looking)
     record()
     assert losses(fit(short, toy_pairs)[0]) == pytest.approx(expected, abs=1e-4)
     assert "without CUDA graphs: RuntimeError: operation not permitted" in capfd.readouterr().out
-
-
-def test_an_error_at_a_later_replay_ends_no_run(
-    short: RunConfig, toy_pairs: splits.Pairs, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = losses(fit(short, toy_pairs)[0])
+    monkeypatch.undo()
     recorder, replay = record(), tape._Tape.replay
 
     def failing(self: Any) -> None:
@@ -185,20 +174,17 @@ def test_an_error_at_a_later_replay_ends_no_run(
     assert reasons(happened)
 
 
-def test_a_shape_and_the_constants_make_a_graph() -> None:
+def test_a_shape_and_the_constants_make_a_graph_and_no_replay_overwrites_a_result() -> None:
+    before = None
     recorder = TapeRecorder()
     work = Recorded(lambda batch, factor: (batch["x"] * factor,), recorder)
     for size, factor in ((2, 3.0), (2, 3.0), (4, 3.0), (2, 1.0), (4, 3.0)):
         batch = {"x": torch.rand(size)}
         (product,) = work(batch, factor)
         assert torch.equal(product, batch["x"] * factor)
+        assert before is None or torch.equal(*before)
+        before = product, product.clone()
     assert (recorder.recorded, recorder.replayed) == (3, 8)  # each is compared once
-
-
-def test_results_are_not_overwritten_by_the_next_replay() -> None:
-    work = Recorded(lambda batch: (batch["x"] + 1,), TapeRecorder())
-    first, second = (work({"x": torch.full((3,), value)})[0] for value in (1.0, 5.0))
-    assert (first[0].item(), second[0].item()) == (2.0, 6.0)
 
 
 def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale() -> None:
@@ -261,61 +247,12 @@ def test_why_steps_are_not_recorded(
     reason = cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
     assert reason.startswith(words) if not words else words in reason
     assert bool(reason) == bool(words)
+    for max_length in (8, 32, 100, 128, 512, 8192):  # a GPU reads batches of few widths
+        multiple = cuda_graphs.width_multiple(RunConfig(max_length=max_length))
+        assert multiple >= 16 >= max_length / multiple
+        assert multiple % 8 == 0
     classifier.config.encoder_layerdrop = 0.1
     assert cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
-
-
-@pytest.mark.parametrize("max_length", [8, 32, 100, 128, 512, 8192])
-def test_a_gpu_reads_batches_of_few_widths(max_length: int) -> None:
-    multiple = cuda_graphs.width_multiple(RunConfig(max_length=max_length))
-    assert multiple >= 16
-    assert multiple % 8 == 0
-    assert max_length / multiple <= 16
-
-
-def test_a_recording_that_fails_gives_the_thread_its_stream_and_random_numbers_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """PyTorch's own context leaves its stream current if the end of a recording fails, and the
-    generator as if it still recorded."""
-    current = ["the run's"]
-
-    class Generator:
-        state = "before"
-
-        def clone_state(self) -> str:
-            return self.state
-
-        def graphsafe_set_state(self, state: str) -> None:
-            self.state = state
-
-    generator = Generator()
-
-    class FailingGraph:
-        def __init__(self, graph: Any, pool: Any, stream: Any, capture_error_mode: str) -> None:
-            assert capture_error_mode == "thread_local"
-            self.stream = stream
-
-        def __enter__(self) -> None:
-            current[0], generator.state = self.stream, "recording"
-
-        def __exit__(self, *error: object) -> None:
-            raise RuntimeError("capture was invalidated")
-
-    for name, stand_in in {
-        "default_generators": [generator], "Stream": lambda device: "the recorder's",
-        "graph_pool_handle": lambda: (0, 1),
-        "CUDAGraph": object, "graph": FailingGraph, "current_stream": lambda device: current[0],
-        "set_stream": lambda stream: current.__setitem__(0, stream),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    recorder = cuda_graphs.Recorder(torch.device("cuda"))
-    with pytest.raises(RuntimeError, match="capture was invalidated"):
-        recorder.record(lambda: (torch.zeros(1),))
-    assert current == ["the run's"]
-    assert generator.state == "before"
-    assert recorder.recording.acquire(blocking=False)
-    recorder.recording.release()
 
 
 @pytest.mark.parametrize(

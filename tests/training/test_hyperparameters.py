@@ -1,30 +1,28 @@
-"""What each hyperparameter does to a run of a toy model: that it is obeyed, not only accepted."""
+"""What each hyperparameter does to a run of a toy model: that it is obeyed, not only accepted;
+batch size and learning rate by the model, the device and the pairs."""
 
 from __future__ import annotations
 
-import shutil
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import TorchDynamoPlugin
 from datasets import Dataset
 from transformers import AutoTokenizer
 
 from finetune import config
-from finetune.config import RunConfig
+from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.errors import ConfigError, ModelError
+from finetune.jobs import pipeline
 from finetune.runs import events
-from finetune.training import dataloaders
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.training import accelerator, dataloaders, recipe
 from tests.support import toys
-from tests.support.training import fit, losses, prepared
-
-needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None or not Path(sysconfig.get_paths()["include"], "Python.h").exists(),
-    reason="torch.compile wants a C++ compiler and Python's headers on a CPU",
-)
+from tests.support.training import fit, losses, prepared, work_in_this_process
 
 
 @pytest.fixture
@@ -32,46 +30,40 @@ def short(toy_config: RunConfig) -> RunConfig:
     return toy_config.changed(max_steps=6, dropout=0.0, max_eval_samples=8)
 
 
-LEARNS_OTHERWISE: list[dict[str, Any]] = [
-    {"optim": "adafactor"},
-    {"adam_beta1": 0.5},
-    {"adam_epsilon": 1e-3},
-    {"label_smoothing_factor": 0.2},
-    {"class_weights": "balanced"},
-    {"dropout": 0.3},
-    {"freeze_embeddings": True},
-    {"frozen_layers": 1},
-    {"use_lora": True},
-    {"warmup_steps": 3},
-    {"max_grad_norm": 0.05},
-    {"mixed_precision": "bf16"},
-    {"decay_biases_and_norms": False},
-    {"swap_augmentation": True},
-    {"sentence_order": "random"},
-]
-LEARNS_THE_SAME: list[Any] = [
-    {"gradient_checkpointing": True},
-    {"padding": "max_length"},
-    {"pad_to_multiple_of": 8},
-    {"attn_implementation": "eager"},
-    {"optim": "adamw_torch_fused"},
-    {"deterministic": True},
-    pytest.param({"torch_compile": True}, marks=[needs_compiler, pytest.mark.long]),
-]
+# Each is changed alone.
+LEARNS_OTHERWISE: dict[str, Any] = {
+    "optim": "adafactor", "adam_beta1": 0.5, "adam_epsilon": 1e-3, "label_smoothing_factor": 0.2,
+    "class_weights": "balanced", "dropout": 0.3, "freeze_embeddings": True, "frozen_layers": 1,
+    "use_lora": True, "warmup_steps": 3, "max_grad_norm": 0.05, "mixed_precision": "bf16",
+    "decay_biases_and_norms": False, "swap_augmentation": True, "sentence_order": "random",
+}  # fmt: skip
+LEARNS_THE_SAME: dict[str, Any] = {
+    "gradient_checkpointing": True, "padding": "max_length", "pad_to_multiple_of": 8,
+    "attn_implementation": "eager", "optim": "adamw_torch_fused", "deterministic": True,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "values", [*LEARNS_OTHERWISE, *LEARNS_THE_SAME], ids=lambda values: next(iter(values))
-)
+    ("name", "value"),
+    [*LEARNS_OTHERWISE.items(), *LEARNS_THE_SAME.items(),
+     pytest.param("torch_compile", True, marks=pytest.mark.long)],
+    ids=str,
+)  # fmt: skip
 def test_it_changes_what_is_learned_or_only_the_means(
-    short: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any]
-) -> None:
+    short: RunConfig, toy_pairs: splits.Pairs, name: str, value: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def without_a_compiler(backend: str, dynamic: bool) -> TorchDynamoPlugin:
+        assert backend == "inductor"
+        return TorchDynamoPlugin(backend="eager", dynamic=dynamic)
+
+    monkeypatch.setattr("accelerate.utils.TorchDynamoPlugin", without_a_compiler)
     plain = losses(fit(short, toy_pairs)[0])
-    changed = losses(fit(short.changed(**values), toy_pairs)[0])
+    changed = losses(fit(short.changed(**{name: value}), toy_pairs)[0])
     torch.use_deterministic_algorithms(False)
     assert len(changed) == len(plain) == 6
     assert all(0 < loss < 5 for loss in changed)
-    if values in LEARNS_OTHERWISE:
+    if LEARNS_OTHERWISE.get(name) == value:
         assert changed != plain
     else:
         assert changed == pytest.approx(plain, abs=2e-5)
@@ -127,16 +119,6 @@ def test_batches_of_one_length_waste_less(tmp_path: Path, toy_config: RunConfig)
     assert padding(group_by_length=True) < 0.3 * padding()
 
 
-def test_both_orders_of_every_pair_are_seen(short: RunConfig, toy_pairs: splits.Pairs) -> None:
-    tokenizer, _, batches = prepared(short.changed(swap_augmentation=True), toy_pairs)
-    rows = [tuple(ids.tolist()) for batch in batches.train for ids in batch["input_ids"]]
-    assert len(rows) == 2 * 64
-    first, second = (toy_pairs.splits["train"][0][name] for name in ("sentence1", "sentence2"))
-    for pair in ((first, second), (second, first)):
-        ids = tuple(tokenizer(*pair)["input_ids"])
-        assert any(row[: len(ids)] == ids for row in rows)
-
-
 @pytest.mark.parametrize("by_length", [True, False])
 def test_each_pair_is_read_once_an_epoch_in_an_order_drawn_anew(
     short: RunConfig, toy_pairs: splits.Pairs, by_length: bool
@@ -154,18 +136,20 @@ def test_each_pair_is_read_once_an_epoch_in_an_order_drawn_anew(
     assert given != swapped
     assert sorted(given) == sorted(swapped)
     # Both orders of all pairs leave nothing to draw; and what tells the order is left as it is.
-    for values in ({"swap_augmentation": True}, {"sentence_order": "auto"}):
-        assert not prepared(config.changed(**values), toy_pairs)[2].either_order
+    assert not prepared(config.changed(sentence_order="auto"), toy_pairs)[2].either_order
+    _, _, both = prepared(config.changed(swap_augmentation=True), toy_pairs)
+    assert not both.either_order
+    read = sorted(tuple(ids.tolist()) for batch in both.train for ids in batch["input_ids"])
+    every = [batches.train.dataset[index]["input_ids"].tolist() for index in range(2 * rows)]
+    assert read == sorted(map(tuple, every))
 
 
 def test_what_is_frozen_stays(short: RunConfig, toy_pairs: splits.Pairs) -> None:
     frozen = short.changed(freeze_embeddings=True, frozen_layers=1)
     _, before, _ = prepared(frozen, toy_pairs)
     start = {name: value.clone() for name, value in before.state_dict().items()}
-    _, after = fit(frozen, toy_pairs)
-    changed = {
-        name for name, value in after.state_dict().items() if not torch.equal(value, start[name])
-    }
+    after = fit(frozen, toy_pairs)[1].state_dict()
+    changed = {name for name, value in after.items() if not torch.equal(value, start[name])}
     assert not any("word_embeddings" in name or "layer.0." in name for name in changed)
     assert any("layer.1." in name for name in changed)
 
@@ -208,3 +192,93 @@ def test_the_tokens_of_a_large_split_are_mapped_from_a_file_that_has_no_name(
     assert sorted(tmp_path.rglob("*")) == before
     ids = [split.token_ids(row) for row in (0, 1234, 2499)]
     assert ids == [rows[row]["input_ids"].tolist() for row in (0, 1234, 2499)]
+
+
+TOY, MINILM, BASE, LARGE = 4_000, 10_600_000, 86_000_000, 303_000_000
+MRPC, SOME, MANY = 3668, 11_004, 400_000  # pairs
+CPU, OLD, LAPTOP, H100 = 0, 16_000_000_000, 8_000_000_000, 85_000_000_000  # bytes of a GPU
+
+
+def chosen(
+    parameters: int, pairs: int, memory: int = CPU, processes: int = 1, family: str = "",
+    **values: Any,
+) -> tuple[int, float]:  # fmt: skip
+    config = recipe.resolve(RunConfig(**values), parameters, pairs, memory, processes, family)
+    return config.per_device_train_batch_size, config.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("parameters", "pairs", "memory", "values", "expected"),
+    [
+        # Small models learn faster, and in larger batches on a GPU.
+        (TOY, 64, CPU, {}, (16, 7e-5)), (MINILM, MRPC, CPU, {}, (16, 7e-5)),
+        (MINILM, MANY, CPU, {}, (16, 7e-5)), (BASE, MRPC, CPU, {}, (16, 3e-5)),
+        (LARGE, MRPC, CPU, {}, (16, 1e-5)), (MINILM, 1000, H100, {}, (16, 7e-5)),
+        (MINILM, MRPC, H100, {}, (16, 7e-5)), (MINILM, SOME, H100, {}, (32, 9.9e-5)),
+        (MINILM, MANY, H100, {}, (64, 1.4e-4)), (MINILM, MANY, LAPTOP, {}, (16, 7e-5)),
+        (BASE, SOME, OLD, {}, (32, 4.2e-5)), (BASE, MANY, H100, {}, (32, 4.2e-5)),
+        (LARGE, MANY, H100, {}, (16, 1e-5)), (MINILM, 0, H100, {}, (16, 7e-5)),
+        # A family has its authors' rate, but not for LoRA.
+        (BASE, MRPC, CPU, {"family": "deberta-v2"}, (16, 2e-5)),
+        (LARGE, MRPC, CPU, {"family": "deberta-v2"}, (16, 6e-6)),
+        (BASE, MRPC, CPU, {"family": "modernbert"}, (16, 5.6e-5)),
+        (LARGE, MRPC, CPU, {"family": "modernbert"}, (16, 1e-5)),
+        (MINILM, MRPC, CPU, {"family": "modernbert"}, (16, 7e-5)),
+        (BASE, MRPC, CPU, {"family": "roberta"}, (16, 3e-5)),
+        (BASE, MRPC, CPU, {"family": "deberta-v2", "use_lora": True}, (16, 3e-4)),
+        # A number that is given stays, and the rate follows the pairs of a step.
+        (MINILM, MRPC, CPU, {"per_device_train_batch_size": 64}, (64, 1.4e-4)),
+        (MINILM, MRPC, CPU, {"per_device_train_batch_size": 4}, (4, 3.5e-5)),
+        (MINILM, MRPC, CPU, {"per_device_train_batch_size": 4096}, (4096, 1.4e-4)),
+        (MINILM, MRPC, CPU, {"gradient_accumulation_steps": 4}, (16, 1.4e-4)),
+        (MINILM, MRPC, CPU, {"processes": 2}, (16, 9.9e-5)),
+        (MINILM, MRPC, CPU, {"learning_rate": 5e-4}, (16, 5e-4)),
+        (MINILM, MRPC, CPU, {"learning_rate": 5e-4, "per_device_train_batch_size": 8}, (8, 5e-4)),
+        # A batch stays small if a larger one leaves few steps or takes much memory.
+        (MINILM, SOME, H100, {"max_length": 1024}, (16, 7e-5)),
+        (MINILM, SOME, H100, {"max_steps": 1000}, (16, 7e-5)),
+        (MINILM, SOME, H100, {"num_train_epochs": 1}, (16, 7e-5)),
+        (MINILM, SOME, H100, {"gradient_accumulation_steps": 2}, (16, 9.9e-5)),
+        (MINILM, SOME, H100, {"processes": 2}, (16, 9.9e-5)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_batch_size_and_learning_rate(
+    parameters: int, pairs: int, memory: int, values: dict[str, Any], expected: tuple[int, float]
+) -> None:
+    assert chosen(parameters, pairs, memory, **values) == expected
+    course = RunConfig(**PRESETS["As the course"])  # stays the course
+    assert recipe.resolve(course, parameters, pairs, memory, 1) == course
+
+
+def test_a_run_records_what_it_takes_and_keeps_it_when_it_is_resumed_elsewhere(
+    store: RunStore,
+    toy_checkpoint: Path,
+    toy_pairs_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work_in_this_process(monkeypatch)
+    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
+    config = RunConfig(
+        checkpoint=str(toy_checkpoint), dataset=store.uploads.add(files), max_length=32,
+        mixed_precision="no",
+    )  # fmt: skip
+
+    def prepared(run: Run) -> tuple[int, float, int]:
+        stream = pipeline.train_events(run, pipeline.StopSwitch(run))
+        event = next(event for event in stream if isinstance(event, events.Prepared))
+        stream.close()
+        run.append(event)
+        return event.per_device_train_batch_size, event.learning_rate, event.steps_per_epoch
+
+    run, explicit = store.create(config), store.create(config.changed(learning_rate=1e-3))
+    assert prepared(run) == (16, 7e-5, 4)
+    assert run.state().resolved(config).learning_rate == 7e-5
+    assert prepared(explicit) == (16, 1e-3, 4)
+    run.begin_checkpoint()
+    run.end_checkpoint(1, keep=1)
+    monkeypatch.setattr(accelerator, "gpu_memory", lambda device: H100)
+    monkeypatch.setattr(recipe, "LEAST_STEPS", 10)
+    assert prepared(run) == (16, 7e-5, 4)
+    assert prepared(store.create(config)) == (64, 1.4e-4, 1)
+    assert config == run.config()

@@ -1,4 +1,4 @@
-"""The loop: equal to the course's, and what it does at its edges."""
+"""The loop: equal to the course's, what it does at its edges, and what it tells a tracker."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
 from finetune.jobs import train
+from finetune.jobs.train import carry_out_run
 from finetune.runs import events, summary
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.training import loop, recipe
+from finetune.training.accelerator import Tracker
 from tests.support import course, toys
 from tests.support.running import ROOT, command
-from tests.support.training import evaluations, fit, losses
+from tests.support.training import evaluations, fit, losses, work_in_this_process
 
 
 def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -76,20 +80,6 @@ def test_neither_the_score_before_training_nor_how_often_one_evaluates_changes_a
     assert all(torch.equal(value, weights[n]) for n, value in classifier.state_dict().items())
 
 
-def test_a_stop_before_the_first_step_keeps_no_model(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    saved: list[int] = []
-    happened, _ = fit(
-        toy_config, toy_pairs, should_stop=lambda: True,
-        save_best=lambda step, model, weights: saved.append(step),
-        save_checkpoint=lambda step, write: saved.append(step),
-    )  # fmt: skip
-    assert isinstance(happened[-1], events.Stopped)
-    assert (happened[-1].step, saved) == (0, [])
-    assert summary.RunSummary().fold(happened).best is None
-
-
 @pytest.mark.parametrize(
     ("values", "batches", "processes", "steps"),
     [
@@ -131,10 +121,11 @@ def test_evaluations_are_fewer_the_larger_the_validation_split_is(
 
 @pytest.mark.parametrize(
     ("asked", "kept", "evaluated"),
-    [(9, 7, []), (17, 8, [8]), (12, 8, [])],  # asked for each batch of an evaluation and each step
-    ids=["before an evaluation", "after one", "during one"],
+    # Asked for each batch of an evaluation and each step.
+    [(9, 7, []), (17, 8, [8]), (12, 8, []), (0, 0, [])],
+    ids=["before an evaluation", "after one", "during one", "before the first step"],
 )
-def test_a_stop_keeps_the_best_model_or_the_present_one(
+def test_a_stop_keeps_the_best_model_or_the_present_one_or_none(
     asked: int, kept: int, evaluated: list[int], toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
     """Losses are told every fifth step: the stop and the model say the same step."""
@@ -146,29 +137,28 @@ def test_a_stop_keeps_the_best_model_or_the_present_one(
     )  # fmt: skip
     assert isinstance(happened[-1], events.Stopped)
     assert [event.step for event in evaluations(happened)] == evaluated
-    assert saved == [kept]
+    assert saved == ([kept] if kept else [])
     phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
-    assert (Phase.SAVE_UNSCORED_MODEL in phases) == (not evaluated)
-    assert phases[-1] == Phase.SAVE_CHECKPOINT
+    assert (Phase.SAVE_UNSCORED_MODEL in phases) == bool(kept and not evaluated)
+    assert (phases[-1] == Phase.SAVE_CHECKPOINT) == bool(kept)
     shown = summary.RunSummary().fold(happened)
-    assert (shown.saved_step, shown.step) == (kept, happened[-1].step)
+    assert (shown.saved_step, shown.step) == (kept or None, happened[-1].step)
 
 
-@pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("accuracy", 1), ("loss", -1)])
+@pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("loss", -1)])
 def test_the_best_is_by_the_metric_chosen(
     toy_config: RunConfig, toy_pairs: splits.Pairs, name: str, sign: int
 ) -> None:
     happened, _ = fit(toy_config.changed(metric_for_best_model=name, eval_steps=3), toy_pairs)
-    best = -math.inf
-    for evaluation in evaluations(happened):
-        value = sign * evaluation.metrics[name]
-        assert evaluation.best == (value > best)
-        best = max(best, value)
+    values = [sign * evaluation.metrics[name] for evaluation in evaluations(happened)]
+    for number, evaluation in enumerate(evaluations(happened)):
+        assert evaluation.best == (values[number] > max(values[:number], default=-math.inf))
 
 
-def test_a_loss_that_is_no_number_is_named_with_its_step(
-    toy_config: RunConfig, toy_checkpoint: Path, toy_pairs: splits.Pairs, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_no_number_names_its_step_and_a_full_device_the_batch(
+    toy_config: RunConfig, toy_checkpoint: Path, toy_pairs: splits.Pairs, store: RunStore,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     toys.copy_model(toy_checkpoint, tmp_path / "broken")
     # Finite, but its products are not.
     toys.overwrite(
@@ -177,9 +167,6 @@ def test_a_loss_that_is_no_number_is_named_with_its_step(
     )
     with pytest.raises(TrainingError, match="became inf at step 1"):
         fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)
-
-
-def test_a_full_device_names_the_batch_and_what_to_change(store: RunStore) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     failed = train.failure_event(error, store.create(RunConfig(per_device_train_batch_size=16)))
     assert "out of memory" in failed.error
@@ -198,3 +185,43 @@ def test_the_default_run_learns(store: RunStore, monkeypatch: pytest.MonkeyPatch
     assert ended.best is not None
     assert ended.best.metrics["f1"] > 0.72
     assert ended.best.metrics["accuracy"] > ended.prepared.majority["accuracy"] + 0.1
+
+
+@pytest.mark.long
+def test_a_tracker_gets_every_number_or_the_run_says_why_not(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in_this_process(monkeypatch)
+    monkeypatch.setenv("WANDB_MODE", "nowhere")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    config = RunConfig(
+        checkpoint=str(toy_checkpoint), max_steps=4, logging_steps=1, max_length=32,
+        max_eval_samples=8, mixed_precision="no",
+    )  # fmt: skip
+    told, refused = (store.create(config.changed(report_to=to)) for to in ("tensorboard", "wandb"))
+    assert carry_out_run(told, lambda event: None) == 0
+    accumulator = EventAccumulator(str(told.folder / "tensorboard"))
+    accumulator.Reload()
+    values = [scalar.value for scalar in accumulator.Scalars("train/loss")]
+    assert values == pytest.approx([step.loss for step in told.state().train])
+    assert len(values) == 4
+    scores = {scalar.step: scalar.value for scalar in accumulator.Scalars("eval/f1")}
+    assert scores == pytest.approx({one.step: one.metrics["f1"] for one in told.state().curve})
+    assert carry_out_run(refused, lambda event: None) == 1
+    assert refused.state().error.startswith("report_to is wandb, which does not begin")
+
+
+def test_measurements_have_trainers_names_and_a_tracker_that_breaks_ends_no_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    accelerator = Mock()
+    tracker = Tracker(accelerator, RunConfig(report_to="wandb"), "x")
+    scored = events.Evaluated(step=4, epoch=1, metrics={"f1": 0.5}, seconds=1, best=True)
+    tracker(scored)
+    tracker(events.Saved(step=4))
+    accelerator.log.assert_called_once_with({"eval/f1": 0.5}, step=4)
+    accelerator.log.side_effect = ConnectionError("the tracker's server has gone")
+    tracker(scored)
+    tracker(scored)
+    assert accelerator.log.call_count == 2
+    assert "the tracker has stopped: ConnectionError" in capsys.readouterr().out

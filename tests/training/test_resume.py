@@ -1,4 +1,5 @@
-"""A run that ends anywhere goes on as if it never had: the same weights, bit for bit."""
+"""A run that ends anywhere goes on as if it never had, with one process or several: the same
+weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,21 +15,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from finetune.cli import train as train_command
-from finetune.config import RunConfig
+from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
-from finetune.jobs import train
+from finetune.jobs import scheduler, service, train, worker, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.training import model
 from tests.support import toys
+from tests.support.running import start
 from tests.support.training import evaluations, losses, stream, work_in_this_process
+from tests.support.waiting import until
 
 Weights = dict[str, torch.Tensor]
 Ends = Callable[[list[events.Event]], bool]
@@ -43,7 +47,7 @@ class Life:
     models: dict[int, Weights]  # by step
 
 
-def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool = False) -> Life:
+def live(run: Run, pairs: splits.Pairs, ends: Ends = lambda _: False, killed: bool = False) -> Life:
     """Work on a run in this process, from its last checkpoint on, until it is stopped or killed
     after the events for which `ends` is true."""
     history: list[events.Event] = []
@@ -58,20 +62,17 @@ def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool =
         model.save_model(model.merged_model(best), tokenizer, run.folder / "best", weights, step)
         models[step] = kept_weights(run)
 
-    def ended() -> bool:
-        return ends is not None and ends(history)
-
     checkpoint = next(reversed(run.checkpoints()), None)
     train._note_killed_worker(run)
     happening, classifier = stream(
         run.config(), pairs, checkpoint, run.state().eval_every,
         save_checkpoint=save_checkpoint, save_best=save_best,
-        should_stop=lambda: not killed and ended(),
+        should_stop=lambda: not killed and ends(history),
     )  # fmt: skip
     for event in happening:
         history.append(event)
         run.append(event)
-        if killed and ended():
+        if killed and ends(history):
             break
     weights = {name: value.clone() for name, value in classifier.state_dict().items()}
     return Life(history, weights, models)
@@ -259,12 +260,10 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     toy_config: RunConfig, store: RunStore
 ) -> None:
     config = toy_config.changed(
-        max_train_samples=160, max_eval_samples=16, num_train_epochs=30, eval_steps=7, save_steps=3
+        max_train_samples=160, max_eval_samples=16, num_train_epochs=15, eval_steps=7, save_steps=3
     )
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["finetune.training.loop", "finetune.training.model", "finetune.training.dataloaders"]
-    )
+    context.set_forkserver_preload(list(worker.IMPORTED))
 
     def begin(run: Run) -> Any:
         process = context.Process(target=work, args=(run.folder,))
@@ -274,7 +273,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     whole, run = store.create(config), store.create(config)
     begin(whole).join(120)
     draw, kills = random.Random(3), 0
-    while kills < 20 and run.state().status != "finished":
+    while kills < 12 and run.state().status != "finished":
         process = begin(run)
         before, steps = len(run.tail()[0]), draw.randint(1, 25)
         while process.is_alive():
@@ -292,3 +291,76 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     first, second = ([event.metrics for event in summary.validation] for summary in summaries)
     assert first == second
     assert not run.checkpoints_folder.exists()
+
+
+@pytest.fixture
+def shared(toy_checkpoint: Path) -> RunConfig:
+    return RunConfig(
+        checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
+        learning_rate=1e-3, max_length=32, max_steps=40, eval_steps=20, logging_steps=1,
+        max_train_samples=200, max_eval_samples=30,
+    ).changed(**PRESETS["As the course"])  # fmt: skip
+
+
+def ended(run: Run) -> str:
+    until(lambda: run.state().status not in ("running", "waiting"))
+    return run.state().status
+
+
+@pytest.mark.long
+def test_the_processes_end_early_together(
+    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
+) -> None:
+    """Only the main process knows the scores; a rank that went on alone would wait for ever."""
+    still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
+    run, _ = start(store, still, processes)
+    assert ended(run) == "finished", run.log_tail()
+    summary = run.state()
+    assert summary.started is not None
+    assert summary.started.processes == 2
+    assert [event.step for event in summary.validation] == [5, 10]
+    assert (summary.early, len(summary.train)) == (True, 10)
+    until(lambda: workers.worker_process(run) is None)
+
+
+@pytest.mark.long
+def test_a_process_that_is_killed_or_stopped_ends_all_and_the_run_goes_on_to_the_same_weights(
+    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
+) -> None:
+    """Each of two ranks is killed, then their launcher; then the run is stopped. Each epoch draws
+    the order of each pair."""
+    config = shared.changed(max_steps=200, eval_steps=20, save_steps=10, sentence_order="random")
+    whole, _ = start(store, config, processes)
+    assert ended(whole) == "finished", whole.log_tail()
+    run, launcher = start(store, config, processes)
+
+    def begun() -> bool:
+        scheduler.dispatch_queue(store)  # no app is here to look again
+        return workers.worker_process(run) is not None
+
+    for victim in ("0", "1", "launcher", "stop"):
+        reached = run.state().step + 3
+        until(lambda reached=reached: run.state().step > reached)  # type: ignore[misc]
+        members = {"launcher": launcher}
+        for child in launcher.children(recursive=True):
+            members[child.environ().get("RANK", str(child.pid))] = child
+        processes += members.values()
+        if victim == "stop":
+            service.stop_run(store, run)
+            assert ended(run) == "stopped"
+        else:
+            members[victim].send_signal(signal.SIGKILL)
+            assert ended(run) in ("failed", "interrupted")
+        until(lambda members=members: not any(map(lives, members.values())))  # type: ignore[misc]
+        if victim in ("0", "1"):
+            assert "has ended without a word" in run.state().error
+        assert run.state().step < 200
+        service.resume_run(store, run)
+        until(begun)
+        launcher = workers.worker_process(run)  # type: ignore[assignment]
+    assert ended(run) == "finished", run.log_tail()
+    assert same(kept_weights(whole), kept_weights(run))
+
+
+def lives(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
