@@ -72,8 +72,9 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
         visit.tab(name)
         page.locator("[data-tab=train]:visible").click()
         expect(page.locator("#train")).to_be_visible()
-    visit.fill_toy(toy_checkpoint, 2)
-    expect(page.locator("#costs")).to_contain_text("256")  # steps
+    leave_the_presets(page)
+    visit.fill_toy(toy_checkpoint, 1)
+    expect(page.locator("#costs")).to_contain_text("128")  # steps
     expect(page.locator("#pairs-card tbody tr")).to_have_count(3)
     visit.first_screen("#train", "#train-how")
     fill(page, "learning_rate", "-1")
@@ -106,11 +107,26 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
     expect(log).to_have_value(re.compile("finished"))
     assert log.evaluate("(log) => log.scrollHeight - log.scrollTop - log.clientHeight") < 9
     page.locator("#new-run").click()  # below the form, the next one's time is known from this one's
-    expect(page.locator("#costs")).to_contain_text("256")
+    expect(page.locator("#costs")).to_contain_text("128")
     page.locator("#result [data-tab=predict]").click()
     ask(visit, "the cat sees a dog .", "a cat sees the dog .")
     expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
     expect(page.locator("#answer")).to_contain_text(re.compile(r"\d ms"))
+
+
+def leave_the_presets(page: Page) -> None:
+    """A chooser that is merely left takes nothing back, though Gradio tells of a choice then, too;
+    the same one chosen again does."""
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    preset = page.locator("#preset input")
+    fill(page, "learning_rate", "0.003")
+    preset.focus()
+    page.wait_for_timeout(300)
+    page.keyboard.press("Tab")
+    page.wait_for_timeout(700)
+    expect(page.locator("#knob-learning_rate input")).to_have_value("0.003")
+    pick(page, preset, re.compile(f"^.? ?{preset.input_value()}"))
+    expect(page.locator("#knob-learning_rate input")).to_have_value("")
 
 
 SCORES: list[tuple[Any, ...]] = [("first", "second", "similarity"), *graded.graded_rows(300)]
@@ -147,7 +163,7 @@ def test_from_an_own_file_to_predictions(
     begin.click()
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile(file.name))
     choose(page, "checkpoint", str(toy_checkpoint))
-    for name, value in (("num_train_epochs", "2"), ("learning_rate", "1e-3"), ("max_length", "48")):
+    for name, value in (("num_train_epochs", "1"), ("learning_rate", "1e-3"), ("max_length", "48")):
         fill(page, name, value)
     page.locator("#train").click()
     phase(page, "finished")
@@ -451,29 +467,12 @@ def test_every_default_trains(app: App, visit: Visit, hub: LoopbackHub) -> None:
 
 
 @pytest.mark.long
-def test_a_chooser_that_is_merely_left_takes_nothing_back(visit: Visit) -> None:
-    """Gradio tells of a choice when a chooser is left, too."""
-    page = visit.page
-    expect(page.locator("#hub-status")).to_contain_text("Hub")
-    preset = page.locator("#preset input")
-    fill(page, "dropout", "0.3")
-    fill(page, "learning_rate", "0.003")
-    preset.focus()
-    page.wait_for_timeout(300)
-    page.keyboard.press("Tab")
-    page.wait_for_timeout(700)
-    expect(page.locator("#knob-learning_rate input")).to_have_value("0.003")
-    pick(page, preset, re.compile(f"^.? ?{preset.input_value()}"))  # the same again: its values
-    expect(page.locator("#knob-learning_rate input")).to_have_value("")
-
-
-@pytest.mark.long
 def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     app: App, visit: Visit, hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_jobs_train(hub, monkeypatch, TOKEN)
     page = visit.page
-    visit.fill_toy(toy_checkpoint, 60)
+    visit.fill_toy(toy_checkpoint, 30)
     pick(page, page.locator("#engine input"), "Hugging Face Job")
     expect(page.locator("#job-price")).to_contain_text("not signed in")
     page.locator("#job-token input").fill(TOKEN)
@@ -496,18 +495,17 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     page.get_by_role("button", name="Continue on this machine").click()
     expect(page.locator("#run-phase")).to_have_text("Finished", timeout=240_000)
     expect(page.locator("#status")).not_to_contain_text("Hugging Face Job")
-
-
-@pytest.mark.long
-def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, visit: Visit) -> None:
-    page, run = visit.page, app.store.create(RunConfig(name="billed"))
-    run.append(events.Stopped(step=1, seconds=1.0))
+    # A new job of another run has a price that is asked for before it goes on.
+    billed = app.store.create(RunConfig(name="billed"))
+    billed.append(events.Stopped(step=1, seconds=1.0))
     options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
-    write_spec(run, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
-    page.goto(f"{app.url}?tab=runs&run={run.id}")
+    write_spec(billed, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    page.goto(f"{app.url}?tab=runs&run={billed.id}")
     page.locator("#run-resume").click()
     asked = page.locator("#resume-asked")
-    expect(asked).to_contain_text(re.compile(r"t4-small, \$0\.40 an hour.*at most \$0\.20", re.DOTALL))
+    expect(asked).to_contain_text(
+        re.compile(r"t4-small, \$0\.40 an hour.*at most \$0\.20", re.DOTALL)
+    )
     page.locator("#resume-leave").click()
     expect(asked).to_be_hidden()
-    assert run.state().status == "stopped"
+    assert billed.state().status == "stopped"
