@@ -22,10 +22,10 @@ from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
 from finetune import owners
-from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.config import RunConfig
 from finetune.data import hub_access
-from finetune.errors import ConfigError, DataError, ModelError, NoSuchRun, StoreError, TooMany
-from finetune.jobs import check, probe, scheduler, service, workers
+from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
+from finetune.jobs import check, scheduler, service, workers
 from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
@@ -117,9 +117,7 @@ def test_a_sign_in_is_a_name_and_keeps_what_the_browser_had(
     both = store.for_visitor(owners.policy().identify(user="ada", browser=browser))
     after = both.create(RunConfig())
     assert {run.id for run in both.runs()} == {before.id, after.id}
-    elsewhere = store.for_visitor(
-        owners.policy().identify(user="ada")
-    )  # another browser, signed in
+    elsewhere = store.for_visitor(owners.policy().identify(user="ada"))  # in another browser
     assert [run.id for run in elsewhere.runs()] == [after.id]
     assert ada not in (before.folder / "about.json").read_text()
 
@@ -150,19 +148,6 @@ def test_another_visitors_things_are_not_there(
     assert mine.runs() == his.runs() == []
 
 
-def running_check(
-    store: RunStore, dataset: str, processes: list[psutil.Process]
-) -> tuple[check.CheckJob, subprocess.Popen[bytes]]:
-    job = new_check(store, dataset)
-    lock = hold_lock(job.lock_file)
-    assert lock is not None
-    process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
-    processes.append(psutil.Process(process.pid))
-    os.close(lock)
-    workers.record_worker(job, process.pid)
-    return job, process
-
-
 def checked_fields(**values: Any) -> list[Any]:
     config = RunConfig().changed(**values)
     return [getattr(config, name) for name in data.CHECKED_FIELDS]
@@ -173,9 +158,17 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(BackgroundJob, "begin", lambda *values, **options: None)
-    tab = data_tab(store)
-    bundled, everybodys = running_check(store, RunConfig().dataset, processes)
-    hers, own = running_check(store, upload, processes)
+    tab, started = data_tab(store), []
+    for dataset in (RunConfig().dataset, upload):
+        job = new_check(store, dataset)
+        lock = hold_lock(job.lock_file)
+        assert lock is not None
+        process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+        processes.append(psutil.Process(process.pid))
+        os.close(lock)
+        workers.record_worker(job, process.pid)
+        started.append((job, process))
+    (bundled, everybodys), (hers, own) = started
 
     def choose(secret: str, former: check.CheckJob, dataset: str) -> Any:
         fields = checked_fields(dataset=dataset)
@@ -276,7 +269,7 @@ def test_downloads_are_the_owners(server: Server, ada: str, bob: str, hers: Run)
     run = f"/finetune/runs/{hers.id}"
     paths = [f"{run}/{kind}" for kind in ("model.zip", "config.json", "events.csv")]
     with server.client(ada) as mine, server.client(bob) as other, server.client() as nobody:
-        for path in [*paths, f"/finetune/watch/{hers.id}"]:
+        for path in (*paths, f"/finetune/watch/{hers.id}"):
             assert mine.get(path).status_code == 200
             for stranger in (other, nobody):
                 refused = stranger.get(path)
@@ -552,26 +545,3 @@ def test_runs_and_examinations_are_counted_before_they_fetch(
     until(lambda: not look.state().running)
     assert "A visitor may fetch 0 MB" in look.state().error
     assert "train.csv" not in str(hub.requests)
-
-
-def test_a_module_is_code_and_refused_in_a_shared_app(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    visitor = store.for_visitor(owners.Visitor(names=("browser:ada",)))
-    service.check_start(visitor, [RunConfig(metrics="recall")])
-    with pytest.raises(ConfigError, match="metrics names somebody/theirs, which is code"):
-        service.check_start(visitor, [RunConfig(metrics="recall somebody/theirs")])
-
-
-def test_nobody_sees_anothers_probe(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    ada, bob = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
-    names = [BUNDLED_CHECKPOINT, "bert-base-uncased"]
-    job = probe.probe_of(ada, RunConfig(), names)
-    assert probe.probe_of(bob, RunConfig(), names).folder != job.folder
-    job.folder.mkdir(parents=True)
-    job.describe_job("probe", ada.visitor.name, {})
-    assert probe.ProbeJob.find(ada, job.id).folder == job.folder
-    with pytest.raises(DataError, match="no such comparison"):
-        probe.ProbeJob.find(bob, job.id)
