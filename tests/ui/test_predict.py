@@ -43,15 +43,8 @@ from tests.support import monitored
 from tests.support.judging import write_csv
 from tests.support.tabs import NOBODY, asks, predict_tab
 
-SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
-NEW_SCORES = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
-REPORT = {
-    "rows": 408, "errors": 0, "examples": [], "labels": ["no", "yes"], "choices": ["no", "yes"],
-    "labelled": 408, "unknown_labels": 0, "scores": SCORES, "confusion": [[200, 4], [4, 200]],
-    "trained_on": 312, "validated_on": 6, "seconds": 2.0,
-    "answers": {"no": 102, "yes": 306}, "unsure": 31,
-    "not_trained_on": {"labelled": 96, "scores": NEW_SCORES, "confusion": [[40, 8], [8, 40]]},
-}  # fmt: skip
+TOLD = json.loads(Path(__file__).with_name("predicted.json").read_text("utf-8"))
+REPORT: dict[str, Any] = TOLD["report"]
 ANSWERS = {"prediction": "no"}, {"prediction": "yes"}
 INPUT = "sentence1,sentence2\nthe first row,a\na nut,b\nten nuts,c\nthe last row,d\n"
 POLL = gr.EventData(None, {"wait": "+abc"})
@@ -87,53 +80,22 @@ def tab(store: RunStore) -> FilePredictions:
     return predict_tab(store).files
 
 
-@pytest.mark.parametrize(
-    ("status", "changes", "texts", "absent"),
-    [
-        ("finished", {},
-         ["trained on 312 of the 408 rows: their scores say nothing about new pairs.",
-          "6 of the 408 rows are pairs by which the model was chosen",
-          "Accuracy 0.900 0.850 to 0.950 0.600 0.400 to 0.800 F1 0.800 0.700 to 0.900",
-          "no yes no 200 4 yes 4 200", "On 408 labelled rows; 96 of them were not trained on",
-          "yes 306 75.0% no 102 25.0% Unsure of 31:", "(CSV, 408 rows)"], "too few"),
-        # Too few new rows to be scored apart; new rows only, and an old run of which that is
-        # unknown.
-        ("finished", {"not_trained_on": {"labelled": 1200}, "validated_on": 0},
-         ["1,200 labelled rows were not trained on: too few to be scored apart."],
-         "pairs by which"),
-        ("finished", {"trained_on": 0, "validated_on": 0, "not_trained_on": None},
-         ["408 rows"], "trained on"),
-        ("finished", {"trained_on": None, "validated_on": None, "not_trained_on": None},
-         ["408 rows"], "trained on"),
-        # The file has columns of the names that are added.
-        ("finished",
-         {"errors": 2, "columns": ["prediction_2", "error_2"], "left_out": ["parts"]},
-         ["are left out: parts.", "added are prediction_2, error_2.",
-          "the column error_2 says why"], "could be read"),
-        # A bound kept with the model decides, or is of other answers.
-        ("finished",
-         {"sure": {"error": 0.02, "confidence": 0.95, "column": "decision"}, "unsure": 9,
-          "precision": "int8", "answers": {"no": 200, "yes": 208}},
-         ["Unsure of 9 of 408: the column decision says so of each. At most 2% of the others",
-          "Rows to review (9)", "in int8 a few answers differ"], "nothing is decided"),
-        ("finished", {"undecided": True}, ["with these options nothing is decided"], "to review"),
-        ("running", {"rows": 20, "trained_on": 5}, ["trained on 5 of the 20 rows"], "Download"),
-        ("waiting", {}, ["Waiting for the machine"], "Loading"),
-        ("stopped", {}, ["as long as a job may be. · 408 rows"], "cancelled"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("told", TOLD["reports"], ids=[told["of"] for told in TOLD["reports"]])
 def test_rows_that_are_not_new_are_told_and_scored_apart(
-    store: RunStore, status: Any, changes: dict[str, Any], texts: list[str], absent: str
+    store: RunStore, told: dict[str, Any]
 ) -> None:
+    """`predicted.json` has what a report says otherwise, and what the page then says or not."""
     job = add_job(store, store.create(RunConfig()), "pairs.csv")
-    report = {name: value for name, value in (REPORT | changes).items() if value is not None}
+    values = (REPORT | told.get("changes", {})).items()
+    report = {name: value for name, value in values if value is not None}
+    status: Any = told.get("status", "finished")
     state = PredictionState(status, "wait", done=20, total=408, report=report)
     state.error = "It took as long as a job may be." if status == "stopped" else ""
     shown = predict_file.view(store, job, state)
     plain = " ".join(re.sub("<.*?>", " ", shown).split())
-    for text in texts:
+    for text in told["texts"]:
         assert text in plain
-    assert absent not in plain
+    assert told["absent"] not in plain
 
 
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
@@ -299,27 +261,23 @@ def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
 
 def test_a_pair_is_asked_and_explained_through_the_tab(store: RunStore, finished: Run) -> None:
     tab = predict_tab(store)
-    for chosen in (None, finished.id):  # None: Compare was pressed before the tab had chosen
-        shown = tab.on_ask(NOBODY, chosen, *PAIR, False, False, False)
-        assert "not_equivalent" in shown[tab.answer]
-        assert shown[tab.question][0] == finished.id
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
-    for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
-        shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, threshold, False)
+    # None: Compare was pressed before the tab had chosen.
+    for chosen, threshold, label in (
+        (None, False, "not_equivalent"), (finished.id, True, "equivalent")
+    ):  # fmt: skip
+        shown = tab.on_ask(NOBODY, chosen, *PAIR, False, threshold, False)
         assert f'id="label">{label}<' in shown[tab.answer]
-        assert shown[tab.why]["visible"]
         question = shown[tab.question]
+        assert question[0] == finished.id
         # Whatever stands in the boxes by now.
-        reasons = tab.on_why(NOBODY, question)[tab.reasons]
-        assert f"Why \u201c{label}\u201d" in reasons
-    assert "Nothing was asked yet" in tab.on_why(NOBODY, None)[tab.reasons]
+        assert f"Why \u201c{label}\u201d" in tab.on_why(NOBODY, question)[tab.reasons]
     # Of another model nothing was asked.
     assert tab.answer not in tab.on_run(NOBODY, finished.id, question)  # the chooser was left
     other = tab.on_run(NOBODY, "another", question)
     assert "The answer appears here" in other[tab.answer]
     assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
-    for run in ("gone", None):
-        assert tab.on_open(NOBODY, run, "")[tab.run]["value"] == finished.id
+    assert tab.on_open(NOBODY, "gone", "")[tab.run]["value"] == finished.id
 
 
 def test_validation_pairs_of_both_classes_are_offered(store: RunStore, finished: Run) -> None:
