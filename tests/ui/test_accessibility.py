@@ -19,41 +19,18 @@ from tests.support.browser import App, new_page, pick
 from tests.support.evaluated_runs import evaluated
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
-# Tab is pressed next at the start of the page.
-_TO_START = """() => {
-  document.querySelectorAll('[data-walked]').forEach((part) => delete part.dataset.walked);
-  document.body.tabIndex = -1;
-  document.body.focus();
-  document.body.removeAttribute('tabindex');
-}"""
-# Marks what has the focus: the body where nothing has.
-_IS_BODY = """() => {
-  document.activeElement.dataset.walked = '';
-  return document.activeElement === document.body;
-}"""
-# What Tab should reach and did not; of radio buttons it reaches one.
-_MISSED = """() => [...document.querySelectorAll(
-    'a[href], button, input, select, textarea, summary, [tabindex]'
-  )].filter((part) => part.tabIndex >= 0 && !part.disabled && part.type !== 'radio'
-    && part.checkVisibility({visibilityProperty: true}) && part.dataset.walked === undefined)
-  .map((part) => part.outerHTML.slice(0, 160))"""
-
-
-# Turns Gradio's theme, as its own script does; returns the colour that text has then.
-_TURN = """(theme) => {
-  document.body.classList.toggle('dark', theme === 'dark');
-  return getComputedStyle(document.querySelector('.gradio-container')).color;
-}"""
+WALK = Path(__file__).with_name("walk.js")
 
 
 def grave(page: Page, where: str) -> list[str]:
     """The violations axe reports on the page as it is now, in both themes: rule, selector and
     markup of each; and what Tab does not reach."""
     if not page.evaluate("() => 'axe' in window"):
-        page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+        for script in (AXE, WALK):
+            page.add_script_tag(content=script.read_text(encoding="utf-8"))
     violations, colours = [], set[str]()
     for theme in ("dark", "light"):
-        colours.add(page.evaluate(_TURN, theme))
+        colours.add(page.evaluate("(theme) => walk.turn(theme)", theme))
         page.wait_for_timeout(400)  # colours fade; what was just drawn is tended to 150 ms later
         expect(page.locator(".pending")).to_have_count(0)  # Gradio fades what it waits for
         result: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
@@ -73,12 +50,12 @@ def grave(page: Page, where: str) -> list[str]:
 def missed_by_tab(page: Page) -> list[str]:
     """What Tab does not reach, from the start of the page on until nothing has the focus, which
     should be so at the end of the page and nowhere before."""
-    page.evaluate(_TO_START)
+    page.evaluate("walk.begin()")
     for steps in range(500):
         page.keyboard.press("Tab")
-        if page.evaluate(_IS_BODY):
+        if page.evaluate("walk.ended()"):
             assert steps > 5
-            missed: list[str] = page.evaluate(_MISSED)
+            missed: list[str] = page.evaluate("walk.missed()")
             return missed
     raise AssertionError("Tab comes to no end")
 

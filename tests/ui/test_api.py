@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from mcp import ClientSession
+from mcp.client.streamable_http import streamablehttp_client
 
-from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.jobs import scheduler, workers
-from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support import odd_calls, toys
@@ -95,17 +95,12 @@ def test_a_run_is_started_stopped_and_resumed_by_a_program(
         client.predict(run, True, api_name="/stop_run")
         until(lambda: status() == "stopped")
     assert not store.get(run).has_model()
-
-
-def test_a_program_agrees_to_the_price_of_a_job_before_one_is_begun(
-    client: Client, store: RunStore
-) -> None:
-    run = store.create(RunConfig())
-    run.append(events.Stopped(step=1, seconds=1.0))
+    # A program agrees to the price of a job before one is begun.
     options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
-    write_spec(run, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    spec = EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0)
+    write_spec(store.get(run), spec)
     with pytest.raises(AppError, match=r"on t4-small: \$0.40 an hour, at most \$0.20. Send agreed"):
-        client.predict(run.id, api_name="/resume_run")
+        client.predict(run, api_name="/resume_run")
 
 
 def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: LoopbackHub) -> None:
@@ -128,8 +123,6 @@ def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: L
 
 def test_agents_have_the_same_as_tools(server: Server, finished: Run) -> None:
     """Through the official client, as an assistant would ask."""
-    from mcp import ClientSession
-    from mcp.client.streamable_http import streamablehttp_client
 
     async def ask() -> tuple[Any, Any]:
         async with (
@@ -137,8 +130,7 @@ def test_agents_have_the_same_as_tools(server: Server, finished: Run) -> None:
             ClientSession(read, write) as session,
         ):
             await session.initialize()
-            tools = (await session.list_tools()).tools
-            name = next(tool.name for tool in tools if tool.name.endswith("predict"))
+            name = "predict"
             values = {"run_id": finished.id, "sentence1": "a cat .", "sentence2": "a dog ."}
             answer = await session.call_tool(name, values)
             return answer, await session.call_tool(name, {**values, "run_id": "../x"})

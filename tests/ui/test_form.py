@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 
-import gradio as gr
 import pytest
 from playwright.sync_api import Browser
 
@@ -18,7 +16,7 @@ from finetune.errors import ConfigError
 from finetune.runs import grids
 from finetune.runs.store import RunStore
 from finetune.search.space import Budget
-from finetune.ui import elements, form, run_view, train_plan
+from finetune.ui import elements, form, train_plan
 from finetune.ui.engine_form import Choice
 from finetune.ui.tabs.train import TrainTab
 from tests.support.browser import new_page
@@ -49,18 +47,9 @@ def test_no_box_shows_a_number_that_stands_for_automatic(store: RunStore) -> Non
     assert {values[name] for name in automatic} == {""}
     assert "-1" not in values.values()
     assert form.read(list(values.values())).dropout == -1
-    with gr.Blocks():
-        controls = form.draw_advanced(form.draw_common())
-    worded = {name: field for name, field in hyperparameters().items() if field.words}
-    for name, field in worded.items():
-        for value, word in field.words.items():
-            assert run_view.setting_text(name, value) == word
-        empty = next(iter(field.words))
-        assert getattr(form.read([""], [name]), name) == empty
-        for values in (shown(store, RunConfig(**preset(each))) for each in PRESETS):
-            choices = getattr(controls[name], "choices", [])
-            text = {value: label for label, value in choices}.get(values[name], values[name])
-            assert text not in {str(value) for value in field.words}, name
+    for name, field in hyperparameters().items():
+        if field.words:
+            assert getattr(form.read([""], [name]), name) == next(iter(field.words))
 
 
 @pytest.mark.parametrize(
@@ -79,16 +68,6 @@ def test_a_comma_is_a_decimal_sign_where_it_can_be_nothing_else(
     assert elements.decimal(typed) == read
 
 
-def test_the_form_reads_both_signs_and_never_another_number() -> None:
-    values = RunConfig().to_dict() | {"learning_rate": "0,0001", "dropout": "0,1"}
-    assert form.read(list(values.values())) == RunConfig(learning_rate=1e-4, dropout=0.1)
-    values |= {"max_grad_norm": "1,000", "seed": 7}
-    with pytest.raises(ConfigError) as caught:
-        form.read(list(values.values()))
-    assert list(caught.value.problems) == ["max_grad_norm"]
-    assert "'1,000'" in caught.value.problems["max_grad_norm"]
-
-
 @pytest.mark.parametrize("typed", ["1.000", "1,000", "1.5", "1e3", "1_000", "ten"])
 def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
     values = RunConfig().to_dict() | {"max_steps": typed, "seed": " 7 "}
@@ -105,7 +84,11 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
         Choice("hub-job", {"minutes": typed}).spec()
 
 
-def test_limits_are_read_with_both_signs() -> None:
+def test_fields_and_limits_are_read_with_both_signs_and_never_as_another_number() -> None:
+    values = RunConfig().to_dict() | {"learning_rate": "0,0001", "dropout": "0,1"}
+    assert form.read(list(values.values())) == RunConfig(learning_rate=1e-4, dropout=0.1)
+    with pytest.raises(ConfigError, match=r"max_grad_norm.*'1,000'"):
+        form.read(list((values | {"max_grad_norm": "1,000"}).values()))
     for limits, budget, parallel in (
         (("20", "1,5", " 2 "), Budget(20, 1.5), 2), (("3", None, "1"), Budget(3), 1)
     ):  # fmt: skip
@@ -152,16 +135,14 @@ def test_the_newest_ten_uploads_and_the_current_one_are_offered_after_a_reload(
         os.utime(store.root / "uploads" / name.removeprefix("upload/"), (when, when))
         return name
 
-    def offered(choices: list[tuple[str, str]]) -> dict[str, str]:
-        return {name: label for label, name in choices if name.startswith("upload/")}
+    def offered(choices: list[tuple[str, str]]) -> list[str]:
+        return [name for _, name in choices if name.startswith("upload/")]
 
     tab, names = draw_train(store), [add(n, 100.0 - n) for n in range(12)]
     newest = names[:1:-1]
     for update in tab.on_restore(NOBODY, None).values():
         assert "value" not in update
-        assert list(offered(update["choices"])) == newest
-    label = offered(form.datasets(store, names[0]))[newest[0]]
-    assert re.match(r"Your files: 11\.csv \u00b7 \d+ B \u00b7 20", label)
-    assert list(offered(form.datasets(store, names[0]))) == [*newest, names[0]]
+        assert offered(update["choices"]) == newest
+    assert offered(form.datasets(store, names[0])) == [*newest, names[0]]
     assert add(5) == names[5]  # brought again: the newest
-    assert next(iter(offered(form.datasets(store)))) == names[5]
+    assert offered(form.datasets(store))[0] == names[5]

@@ -39,11 +39,8 @@ def test_a_visitor_who_comes_and_goes_leaves_little(server: Server, finished: Ru
     with server.client() as web:
 
         def visit(number: int) -> None:
-            body = {
-                "data": [None],
-                "fn_index": server.event("on_part"),
-                "session_hash": f"v{number}",
-            }
+            event = server.event("on_part")
+            body = {"data": [None], "fn_index": event, "session_hash": f"v{number}"}
             assert web.post("gradio_api/run/predict", json=body).status_code == 200
 
         def ask(number: int) -> None:  # a program, in a session of its own each time
