@@ -24,7 +24,6 @@ from markupsafe import escape
 from onnx import load
 from safetensors.torch import load_file
 
-from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, ModelError, StoreError
@@ -38,7 +37,7 @@ from finetune.tasks.base import SureRule
 from finetune.training import accelerator, model
 from finetune.ui import live_updates
 from tests.support import graded, toys
-from tests.support.families import lively, write
+from tests.support.families import lively
 from tests.support.families import write as write_family
 
 KINDS = ("low", "mid", "high")
@@ -123,50 +122,25 @@ def assert_repeated(run: Run, printed: str) -> None:
     assert (best and best["step"]) == (improved[-1] if improved else None)
 
 
-ACCUMULATED: dict[str, Any] = {
-    **PRESETS["As the course"], "gradient_accumulation_steps": 3, "label_smoothing_factor": 0.1,
-    "class_weights": "balanced", "max_grad_norm": 0.5, "lr_scheduler_type": "cosine",
-    "eval_steps": 2, "logging_steps": 1,
-}  # fmt: skip
-LORA: dict[str, Any] = {
-    "use_lora": True, "lora_r": 4, "dropout": 0.1, "learning_rate": 1e-2,
-    "metric_for_best_model": "loss", "decay_biases_and_norms": True,
-}  # fmt: skip
-ODD: dict[str, Any] = {
-    "swap_augmentation": True, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2,
-    "max_steps": 14, "eval_steps": 3, "early_stopping_patience": 2, "learning_rate": 1e-6,
-}  # fmt: skip
-STOPPED: dict[str, Any] = {"logging_steps": 1, "eval_steps": 4, "sentence_order": "random"}
-FILTERED: dict[str, Any] = {
-    "drop_duplicates": True, "max_train_samples": 40, "logging_steps": 2, "dropout": -1.0,
-    "class_weights": "balanced", "num_train_epochs": 1,
-}  # fmt: skip
-EACH: dict[str, Any] = {"eval_steps": 3, "logging_steps": 1, "metrics": ""}
+# Configurations of runs whose scripts repeat them; some are stopped at a step.
+RUNS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("scripts.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "stop_at"),
-    [
-        ("pairs", ACCUMULATED, 0), ("pairs", LORA, 0), ("pairs", ODD, 0), ("pairs", STOPPED, 5),
-        ("pairs", STOPPED, 3), ("scores", EACH, 0), ("labels", EACH, 0), ("kinds", FILTERED, 0),
-        ("reranker", EACH, 0),
-    ],
-    ids=["course", "LoRA", "odd", "stopped", "stopped at once", "scores", "labels",
-         "a decoder and three classes", "a reranker"],
-)  # fmt: skip
+@pytest.mark.parametrize("case", RUNS, ids=[case["of"] for case in RUNS])
 def test_the_script_repeats_the_run(
     trained: Callable[[RunConfig, int], Run], uploaded: Callable[[str], str], store: RunStore,
-    toy_checkpoint: Path, tmp_path: Path, kind: str, values: dict[str, Any], stop_at: int,
+    toy_checkpoint: Path, tmp_path: Path, case: dict[str, Any],
 ) -> None:  # fmt: skip
-    checkpoint = toy_checkpoint
+    checkpoint, kind = toy_checkpoint, case["kind"]
     if kind == "kinds":  # its tokenizer has no padding token
         checkpoint = write_family(tmp_path / "gpt2", "GPT2")
     elif kind == "reranker":
         checkpoint = lively(write_family(tmp_path / "reranker", "Bert", num_labels=1))
     base = {"learning_rate": 1e-3, "num_train_epochs": 2, "max_length": 32, "seed": 7}
+    values = base | PRESETS.get(case.get("preset", ""), {}) | case["values"]
     rows = "pairs" if kind == "reranker" else kind
-    config = RunConfig(dataset=uploaded(rows), checkpoint=str(checkpoint)).changed(**base | values)
-    run = trained(config, stop_at)
+    config = RunConfig(dataset=uploaded(rows), checkpoint=str(checkpoint)).changed(**values)
+    run = trained(config, case.get("stop_at", 0))
     folder = unpacked(run, store)
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
@@ -235,20 +209,19 @@ def assert_same_answers(folder: Path, file: Path) -> list[str]:
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["Roberta", "DistilBert", "DebertaV2"])
 def test_a_family_answers_the_same_as_onnx(family: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / family, family)
+    folder = write_family(tmp_path / family, family)
     assert onnx.export_onnx(folder, tmp_path / "model.onnx") <= onnx.TOLERANCE
     assert_same_answers(folder, tmp_path / "model.onnx")
 
 
 @pytest.mark.long
-def test_a_model_from_a_terminal(
+def test_a_bert_is_exported_for_any_batch_or_not_at_all(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "out" / "model.onnx"
     best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
     decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, 0.9, (("equivalent", 0.97),), 40, 20))
-    arguments = ["--model", str(best), "--to", str(file)]
-    assert command_line(["export", *arguments]) == 0
+    onnx.export_onnx(best, file)
     assert list(file.parent.iterdir()) == [file]
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     assert assert_same_answers(best, file) == inputs

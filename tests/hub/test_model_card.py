@@ -47,35 +47,27 @@ def prepared(**values: Any) -> events.Prepared:
 
 
 def evaluate(run: Run, labels: list[str] = LABELS) -> None:
-    """Save logits of 40 examples, 30 of them right, and everything derived from them."""
+    """Save the model of step 8 and its logits of 40 examples, 30 of them right."""
     draw = np.random.default_rng(0)
     truth = draw.integers(0, len(labels), 40)
     logits = draw.normal(0, 0.1, (40, len(labels))).astype(np.float32)
     answers = np.where(np.arange(40) < 30, truth, (truth + 1) % len(labels))
     logits[np.arange(40), answers] += 2
     swapped = np.concatenate([logits[:5, ::-1], logits[5:]])
-    save(run, logits, truth, {"accuracy": 0.75, "f1": 0.7})
-    saved_predictions.save_swapped_logits(
-        run, saved_predictions.SwappedLogits(8, np.arange(40), logits, swapped)
-    )
-
-
-def save(run: Run, logits: np.ndarray, truth: np.ndarray, scores: dict[str, float]) -> None:
-    """Save the model of step 8, evaluated on 40 pairs."""
     saved_predictions.save_logits(run, 8, logits, truth)
     texts = pa.table({"sentence1": [SECRET] * 40, "sentence2": [SECRET] * 40, "label": truth})
     saved_predictions.save_examples(run, "validation", texts)
+    scores = {"accuracy": 0.75, "f1": 0.7}
     run.append(events.Evaluated(step=8, epoch=1.0, metrics=scores, seconds=0.1, best=True))
     run.append(events.Saved(step=8))
+    both = saved_predictions.SwappedLogits(8, np.arange(40), logits, swapped)
+    saved_predictions.save_swapped_logits(run, both)
 
 
 def begin(store: RunStore, model: Path, event: events.Prepared, **values: Any) -> Run:
     run = store.create(RunConfig(max_length=32, **values))
     run.append(events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}))
     run.append(event)
-    run.append(
-        events.Stepped(step=8, epoch=1, loss=0.3, learning_rate=1e-5, samples_per_second=9.0)
-    )
     toys.copy_model(model, run.best)
     return run
 
@@ -107,17 +99,12 @@ def test_what_is_written_after_the_run_is_told(run: Run) -> None:
     text = written(run)
     for words in (
         "The answer is `equivalent` from a probability of 0.43 on", "softmax(logits / 1.31)",
-        "8 of 8 steps in 67 min on CPU (2 threads)", "Opened 2 times",
-        "changes the answer of 5 of 40 validation pairs", "| threshold 0.3 | 0.6000 | 0.4500 |",
-        "| this model at the threshold | 0.7500 (0.",
+        "Opened 2 times", "| threshold 0.3 | 0.6000 | 0.4500 |",
+        "changes the answer of 5 of 40 validation pairs",
         "at most 2% of its answers with a probability above 0.9700 are wrong, with 95% confidence. "
         "On 400 validation pairs these were 60%",
     ):  # fmt: skip
         assert words in text, words
-    matrix = [line for line in text.splitlines() if line.startswith("| `")]
-    cells = [[int(cell) for cell in line.split("|")[2:4]] for line in matrix]
-    assert sum(map(sum, cells)) == 40
-    assert cells[0][0] + cells[1][1] == 30
     splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
     assert splits == ["validation", "test"]
 
@@ -130,10 +117,6 @@ def test_the_metadata_is_readable_by_the_hub(
     ModelCard(text).validate()
     values = metadata(text)
     assert values["license"] == "mit"
-    assert values["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
-    index = values["model-index"][0]
-    assert index["name"] == "pairs"
-    assert [metric["value"] for metric in index["results"][0]["metrics"]] == [0.75, 0.7]
     unseen = begin(store, toy_checkpoint, prepared())  # stopped before its evaluation
     unseen.append(events.Saved(step=3))
     unseen.append(events.Stopped(step=3, seconds=1.0))

@@ -64,11 +64,8 @@ def test_columns_of_answers_are_compared_and_the_labels_say_who_is_right() -> No
     assert gpt["scores"]["accuracy"] == [accuracy_score(c, a), accuracy_score(c, b)]
     assert gpt["difference"]["accuracy"][0] == pytest.approx((a == c).mean() - (b == c).mean())
     assert gpt["differ"] == np.flatnonzero(kept & (ours != theirs)).tolist()
-
-
-def test_numbers_of_classes_count_if_the_labels_are_numbers() -> None:
-    answers = [0, 1] * 20
-    columns = {"second": ["1", "1", "0", "1"] * 10}
+    # Numbers of classes count if the labels are numbers.
+    answers, columns = [0, 1] * 20, {"second": ["1", "1", "0", "1"] * 10}
     assert compared(Target(NAMES), answers, columns) == {}
     assert [*compared(Target(NAMES), answers, columns, ["0", "1"] * 20)] == ["second"]
     assert [*compared(Target(("0", "1")), answers, columns)] == ["second"]

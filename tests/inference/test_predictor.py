@@ -133,15 +133,9 @@ def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
     best: Path, both: bool
 ) -> None:
     """A threshold just below the probability decides against the logits."""
-
-    def grow(weights: dict[str, torch.Tensor]) -> None:
-        """Enlarge the weights: a random model gives all pairs nearly the same logits."""
-        for weight in weights.values():
-            if weight.dim() > 1:
-                weight.mul_(8)
-
     pair = ("the ant finds a owl .", "a ant loses the owl .")
-    predictor = Predictor(toys.overwrite(best, grow), 32, precision="fp32")
+    toys.overwrite(best, lambda weights: [w.mul_(8) for w in weights.values() if w.dim() > 1])
+    predictor = Predictor(best, 32, precision="fp32")
     unset = PredictOptions(both_orders=both, threshold=False)
     plain = predictor(*pair, unset)
     assert plain.label == "not_equivalent"
@@ -203,7 +197,7 @@ def test_a_temperature_changes_no_answer_of_a_threshold(threshold: float) -> Non
     logits = np.random.default_rng(0).normal(0, 3, (500, 2)).astype(np.float32)
     plain = calibration.probabilities(logits)[:, 1]
     clear = np.abs(plain - threshold) > 1e-5  # but for rounding at the very edge
-    for temperature in (None, 0.5, 1.0, 2.5):
+    for temperature in (None, 0.5, 2.5):
         rule = DecisionRule(threshold, temperature, "yes")
         shares, answers = SingleLabel().answers(
             logits, Target(("no", "yes")), rule, PredictOptions(False, True, True)

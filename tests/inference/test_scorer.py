@@ -149,12 +149,9 @@ def test_fifty_ask_together_and_each_gets_its_own(
 
     with ThreadPoolExecutor(50) as pool:
         assert len(list(pool.map(ask, range(50)))) == 50
-
-
-def test_what_was_asked_before_the_close_is_answered(batcher: MicroBatcher) -> None:
     last = batcher.submit("cat", "dog")
     batcher.close()
-    assert len(last.result(0).tokens) == 1
+    assert len(last.result(0).tokens) == 1  # what was asked before the close is answered
     with pytest.raises(ModelError, match="not loaded any more"):
         batcher.submit("cat", "dog")
 
