@@ -51,25 +51,6 @@ def test_leakage_is_found_in_either_order_with_a_remedy(tmp_path: Path) -> None:
     assert leakage.remedies == [Remedy("drop_leaked", True, "Leave out 3 leaked rows")]
 
 
-@pytest.mark.parametrize(
-    ("counts", "severity"), [((32, 68), "notes"), ((95, 5), "warns"), ((20, 20, 60), "notes")]
-)
-def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
-    tmp_path: Path, counts: tuple[int, ...], severity: str
-) -> None:
-    labels = [label for label, count in enumerate(counts) for _ in range(count)]
-    rows: list[Row] = [(f"u {n}", f"v {n}", labels[n % 100]) for n in range(700)]
-    report = check(tmp_path, rows[:300], rows[300:])
-    finding = by_kind(report)["balance"]
-    share = max(counts)
-    assert (finding.severity, finding.count) == (severity, 3 * share)
-    assert f"{share:.1f}% of the training rows are '{counts.index(share)}'" in finding.title
-    assert f"accuracy {report.majority['accuracy']:.3f}" in finding.action
-    assert f"F1 {report.majority['f1']:.3f} and MCC 0" in finding.action
-    assert ("class_weights" in finding.action) == (severity == "warns")
-    assert "Macro F1 and MCC" in finding.action
-
-
 def test_lengths_are_those_of_the_tokenizer(tmp_path: Path, toy_checkpoint: Path) -> None:
     train: list[Row] = [("the cat sees a dog .", "a cat sees the dog .", n % 2) for n in range(60)]
     train += [("the " * 20, "a " * 20, n % 2) for n in range(20)]

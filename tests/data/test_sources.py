@@ -55,13 +55,10 @@ def csv_file(count: int) -> bytes:
 
 
 def readme(**configs: list[str]) -> bytes:
-    listed = [
-        {
-            "config_name": name,
-            "data_files": [{"split": split, "path": f"{name}/{split}.parquet"} for split in splits],
-        }
-        for name, splits in configs.items()
-    ]
+    listed = []
+    for name, own in configs.items():
+        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in own]
+        listed.append({"config_name": name, "data_files": files})
     return f"---\n{yaml.safe_dump({'configs': listed})}---\n".encode()
 
 

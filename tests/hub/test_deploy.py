@@ -44,7 +44,7 @@ def send(project: Path) -> Send:
     """Deploy with a yes to the price; returns the address."""
 
     def deploy_project(name: str, hardware: str = "", **options: Any) -> str:
-        agreed = {"hardware": hardware, "root": project} | options
+        agreed: dict[str, Any] = {"hardware": hardware, "root": project} | options
         return deploy.deploy_space(name, TOKEN, lambda price: True, **agreed)
 
     return deploy_project
