@@ -72,28 +72,6 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert watched.tick() == {tab.poller: "-this"}
 
 
-def test_a_question_about_columns_stands_above_all_and_nothing_else_is_offered(
-    watched: Watched,
-) -> None:
-    pair = Remedy("sentence2_column", "theirs", "A pair")
-    asked = Finding("single-or-pair", "blocks", "One text or a pair?", 0, "By --x.",
-                    remedies=[pair])  # fmt: skip
-    columns = {"sentence1": "ours", "sentence2": "theirs", "label": ""}
-    report = CheckReport(
-        "x", findings=[asked], columns=columns, choices=dict.fromkeys(["ours"], "")
-    )
-    watched.write("report.json", report.to_json())
-    shown = watched.tick()[watched.tab.overview]
-    assert shown.index("One text or a pair?") < shown.index("A pair<") < shown.index("ft-columns")
-    assert "ft-primary" in shown[shown.index("ft-columns") :]
-    assert "Train on these pairs" not in shown
-    assert "--x" not in shown  # of a terminal
-    assert '<option value="" selected>' in shown
-    names = {"sentence2_column": "theirs", "label_column": "verdict"}
-    changes = watched.tab.on_remedy(NOBODY, gr.EventData(None, {"values": names | {"name": "x"}}))
-    assert changes == {watched.tab.remedies[name]: value for name, value in names.items()}
-
-
 def test_answers_about_one_source_are_not_those_of_another(store: RunStore, tmp_path: Path) -> None:
     tab = data_tab(store)
     path = tmp_path / "other.csv"
@@ -145,6 +123,9 @@ def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
         pressed = gr.EventData(None, {"field": name, "value": value})
         assert tab.on_remedy(NOBODY, pressed) == {tab.remedies[name]: value}
     assert tab.on_remedy(NOBODY, gr.EventData(None, {"field": "name"})) == gr.skip()
+    names = {"sentence2_column": "theirs", "label_column": "verdict"}
+    changes = tab.on_remedy(NOBODY, gr.EventData(None, {"values": names | {"name": "x"}}))
+    assert changes == {tab.remedies[name]: value for name, value in names.items()}
 
 
 def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
