@@ -131,8 +131,10 @@ def leave_the_presets(page: Page) -> None:
     expect(page.locator("#knob-learning_rate input")).to_have_value("")
 
 
-SCORES: list[tuple[Any, ...]] = [("first", "second", "similarity"), *graded.graded_rows(300)]
-VERBS: list[tuple[Any, ...]] = [("text", "verbs"), *graded.labelled_rows(300)]
+ROWS: dict[str, list[tuple[Any, ...]]] = {
+    "scores": [("first", "second", "similarity"), *graded.graded_rows(300)],
+    "labels": [("text", "verbs"), *graded.labelled_rows(300)],
+}
 
 
 @pytest.mark.long
@@ -148,10 +150,10 @@ def test_from_an_own_file_to_predictions(
     """Drop it, answer what is asked, train, read the evaluation, predict another file."""
     page = visit.page
     page.on("dialog", lambda dialog: pytest.fail(f"markup ran: {dialog.message}"))
-    file = own_file(tmp_path) if kind == "pairs" else tmp_path / f"{kind}.csv"
-    if kind != "pairs":
-        rows = {"scores": SCORES, "labels": VERBS}[kind]
-        write_csv(file, [tuple(map(str, row)) for row in rows])
+    if kind == "pairs":
+        file = own_file(tmp_path)
+    else:
+        file = write_csv(tmp_path / f"{kind}.csv", ROWS[kind])
     visit.tab("Data")
     page.locator("#train-file input[type=file]").set_input_files(file)
     begin = page.locator("#overview [data-tab=train]")
@@ -224,9 +226,8 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     rows = list(csv.DictReader(told.value.path().open()))
     assert {row["id"] for row in rows} == {poor.id, good.id}
     assert all(float(row["milliseconds"]) > 0 for row in rows)
-    golden = [(first, second, str(label)) for first, second, label in toys.rows(40, seed=11)]
-    head = ("sentence1", "sentence2", "label")
-    file = write_csv(tmp_path / "golden.csv", [head, *golden])
+    head: tuple[Any, ...] = ("sentence1", "sentence2", "label")
+    file = write_csv(tmp_path / "golden.csv", [head, *toys.rows(40, seed=11)])
     page.locator("#check-golden input").set_input_files(file)
     expect(page.locator("#check-golden")).to_contain_text("golden")
     page.locator("#check-start").click()
@@ -235,7 +236,11 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     assert judged is not None
     assert judged.examples == 40
     back_to_all(page)
-    open_run(page, good)
+    for _ in range(5):  # again, if Gradio drops the click while it answers another
+        page.locator(f"#runs-table .ft-open[data-what='{good.id}']").click()
+        with contextlib.suppress(AssertionError):
+            expect(page.locator("#verdict")).to_be_visible(timeout=20_000)
+            break
     keep_a_threshold(page, good)
     correct_a_label(visit, good)
     back_to_all(page)
@@ -251,15 +256,6 @@ def back_to_all(page: Page) -> None:
     page.locator("#all-runs-again").click()
     for part in ("#comparison", "#one-run"):
         expect(page.locator(part)).to_be_hidden()
-
-
-def open_run(page: Page, run: Run) -> None:
-    """Open a run from the table, again if Gradio drops the click while it answers another."""
-    for _ in range(5):
-        page.locator(f"#runs-table .ft-open[data-what='{run.id}']").click()
-        with contextlib.suppress(AssertionError):
-            expect(page.locator("#verdict")).to_be_visible(timeout=20_000)
-            break
 
 
 def tick_all(page: Page) -> None:

