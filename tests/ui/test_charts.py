@@ -19,50 +19,34 @@ from tests.support.browser import new_page
 from tests.support.toys import story
 
 
-def attribute(drawn: str, name: str) -> str:
-    """An attribute of a chart's plot."""
-    (value,) = re.findall(rf' {name}="([^"]*)"', drawn)
-    return html.unescape(value)
-
-
 def values(drawn: str) -> list[dict[str, Any]]:
     """The lines whose values a chart carries."""
-    lines: list[dict[str, Any]] = json.loads(attribute(drawn, "data-lines"))
+    (text,) = re.findall(' data-lines="([^"]*)"', drawn)
+    lines: list[dict[str, Any]] = json.loads(html.unescape(text))
     return lines
 
 
-def losses(*measured: float) -> RunSummary:
-    """A run with these training losses."""
-    return RunSummary().fold([
-        events.Stepped(step=n, epoch=n, loss=loss, learning_rate=1e-5, samples_per_second=1.0)
-        for n, loss in enumerate(measured, start=1)
-    ])  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(1.0, 0.5)],
-        [(1.0, 0.0), (2.0, 0.0)],
-        [(1.0, 0.121), (2.0, 0.847)],
-        [(0.125, 1.234e-5), (1.0, 0.0), (2.0, 123500.0)],
-        [(5.0, -3.0)],
-    ],
-)
-def test_any_points_are_drawn_within_the_plot_and_keep_their_digits(
-    points: list[charts.Point],
-) -> None:
-    drawn = charts.chart("x", [Series("s", "loss", points)], 0, "")
-    positions = [float(p) for p in re.findall(r"(?:left|top):([-\d.]+)%", drawn)]
-    assert positions
-    assert all(-0.01 <= position <= 100.01 for position in positions)
-    (line,) = values(drawn)
-    pairs = zip(line["x"].split(), line["y"].split(), strict=True)
-    assert [(float(x), float(y)) for x, y in pairs] == points
+def test_any_points_are_drawn_within_the_plot_and_keep_their_digits() -> None:
+    cases: list[list[charts.Point]] = [
+        [(1.0, 0.5)], [(1.0, 0.0), (2.0, 0.0)], [(1.0, 0.121), (2.0, 0.847)],
+        [(0.125, 1.234e-5), (1.0, 0.0), (2.0, 123500.0)], [(5.0, -3.0)],
+    ]  # fmt: skip
+    for points in cases:
+        drawn = charts.chart("x", [Series("s", "loss", points)], 0, "")
+        positions = [float(p) for p in re.findall(r"(?:left|top):([-\d.]+)%", drawn)]
+        assert positions
+        assert all(-0.01 <= position <= 100.01 for position in positions)
+        (line,) = values(drawn)
+        pairs = zip(line["x"].split(), line["y"].split(), strict=True)
+        assert [(float(x), float(y)) for x, y in pairs] == points
 
 
 def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
-    drawn = charts.loss_chart(losses(*(1 / n for n in range(1, 50_001))))
+    summary = RunSummary().fold([
+        events.Stepped(step=n, epoch=n, loss=1 / n, learning_rate=1e-5, samples_per_second=1.0)
+        for n in range(1, 50_001)
+    ])  # fmt: skip
+    drawn = charts.loss_chart(summary)
     assert len(drawn) < 20_000
     for line in values(drawn):
         steps = line["x"].split()

@@ -85,7 +85,7 @@ def test_a_filter_hides_members_and_changes_no_group(
 ) -> None:
     for seed in range(4):
         run = add(0.80 + seed / 100, "seeds", seed=seed, name=f"seeds, seed {seed}")
-        run.describe(tags=("last",) if seed == 3 else ())
+    run.describe(tags=("last",))
 
     def draw(words: str, **view: Any) -> str:
         return str(tab.on_tick(NOBODY, blank() | view, {}, words)[tab.table])
