@@ -77,7 +77,9 @@ def sizes(pairs: splits.Pairs) -> dict[str, int]:
     return {name: len(split) for name, split in pairs.splits.items()}
 
 
-def test_of_several_validation_splits_one_is_chosen(hub: LoopbackHub, tmp_path: Path) -> None:
+def test_of_several_splits_and_configurations_one_is_chosen(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
     names = ["train", "validation_matched", "validation_mismatched", "test_matched"]
     columns, classes = ("premise", "hypothesis", "label"), ("entailment", "neutral", "other")
     files = {"README.md": readme(mnli=names)}
@@ -92,6 +94,16 @@ def test_of_several_validation_splits_one_is_chosen(hub: LoopbackHub, tmp_path: 
     assert sizes(other)["validation"] == 14
     with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):
         load(tmp_path, "glue/mnli", validation_split="dev")
+    # Several configurations are offered by name.
+    files = {f"{name}/train.parquet": rows(20) for name in ("english", "german")}
+    files["README.md"] = readme(english=["train"], german=["train"])
+    hub.add_repo("ada/many", "dataset", files)
+    with pytest.raises(DataError, match=r"several configurations: .*english.*german") as caught:
+        load(tmp_path, "ada/many")
+    assert "dataset_config_name" in caught.value.remedy
+    assert load(tmp_path, "ada/many", dataset_config_name="german").splits["train"]
+    with pytest.raises(DataError, match=r"no configuration 'french'.*english"):
+        load(tmp_path, "ada/many", dataset_config_name="french")
 
 
 @pytest.mark.parametrize(
@@ -145,18 +157,6 @@ def test_any_dataset_is_read_and_a_new_commit_too(
     assert load(tmp_path, "ada/tickets").fingerprint == second.fingerprint
     with pytest.raises(DataError, match=f"the Hub at {hub.url} does not answer"):
         load(tmp_path, "ada/other")
-
-
-def test_several_configurations_are_offered_by_name(hub: LoopbackHub, tmp_path: Path) -> None:
-    files = {f"{name}/train.parquet": rows(20) for name in ("english", "german")}
-    repo = readme(english=["train"], german=["train"])
-    hub.add_repo("ada/many", "dataset", {"README.md": repo, **files})
-    with pytest.raises(DataError, match=r"several configurations: .*english.*german") as caught:
-        load(tmp_path, "ada/many")
-    assert "dataset_config_name" in caught.value.remedy
-    assert load(tmp_path, "ada/many", dataset_config_name="german").splits["train"]
-    with pytest.raises(DataError, match=r"no configuration 'french'.*english"):
-        load(tmp_path, "ada/many", dataset_config_name="french")
 
 
 @pytest.mark.parametrize(

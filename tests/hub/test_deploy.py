@@ -60,7 +60,7 @@ def space(hub: LoopbackHub, name: str = NAME) -> Space:
     return space
 
 
-def test_a_new_space_is_one_commit_of_what_git_tracks_on_its_hardware(
+def test_a_space_is_one_commit_of_what_git_tracks_on_its_hardware_and_again_an_update(
     hub: LoopbackHub, project: Path, send: Send, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(PublishError, match=r"Git tracks no app\.py and no README\.md"):
@@ -71,13 +71,7 @@ def test_a_new_space_is_one_commit_of_what_git_tracks_on_its_hardware(
     assert (repo.private, len(repo.commits), set(repo.files)) == (True, 1, OWN)
     assert repo.files["app.py"] == b"---\nsdk: gradio\n---\n"
     assert space(hub) == Space("gradio", GPU, sleep_time=3600)
-
-
-def test_again_is_an_update_that_removes_missing_files(
-    hub: LoopbackHub, project: Path, send: Send
-) -> None:
-    send(NAME, GPU)
-    repo = hub.repos["space", NAME]
+    # Again it is an update, which removes what is missing.
     repo.commit("the Hub's", {".gitattributes": b"*.png filter=lfs"})
     space(hub).hardware = "cpu-basic"
     (project / "finetune" / "ui" / "page.py").unlink()
