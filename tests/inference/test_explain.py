@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,15 +45,6 @@ class Bag(PreTrainedModel):
     def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
         total = self.curve(self.reading(self.table(input_ids)).sum(dim=(1, 2)))
         return SimpleNamespace(logits=torch.stack([torch.zeros_like(total), total], dim=1))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread: for models this small a second one only waits for the first."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

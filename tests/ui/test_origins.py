@@ -64,13 +64,12 @@ def ask(
 def test_the_app_answers_to_its_own_names_only(
     server: Server, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = ["localhost", f"localhost:{port}", "127.0.0.1", "[::1]:1", "LOCALHOST:80"]
-    foreign = ["foo.localhost", "localhost.", "evil.example", "127.0.0.2", "[::2]", "0.0.0.0",
-               "", "192.0.2.1:7860", "localhost@evil.example", "localhost:x",
-               "app.example"]  # fmt: skip
-    for host in own:
+    for host in ("localhost", f"localhost:{port}", "127.0.0.1", "[::1]:1", "LOCALHOST:80"):
         assert ask(port, Host=host).status_code == 200, host
-    for host in foreign:
+    for host in (
+        "foo.localhost", "localhost.", "evil.example", "127.0.0.2", "[::2]", "0.0.0.0", "",
+        "192.0.2.1:7860", "localhost@evil.example", "localhost:x", "app.example",
+    ):  # fmt: skip
         for path in ("/", "/config", "/finetune/watch/", "/gradio_api/mcp/"):
             answer = ask(port, path, Host=host)
             assert answer.status_code == 403, host
@@ -216,9 +215,7 @@ def test_an_identity_behind_https_is_the_hosts_alone(
 ) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     app = auth.VisitorCookie(Starlette(), store)
-    plain = TestClient(app).get("/").headers["set-cookie"]
-    assert plain.startswith("finetune-visitor=")
-    assert "Secure" not in plain
+    assert "Secure" not in TestClient(app).get("/").headers["set-cookie"]
     secure = TestClient(app, base_url="https://testserver")
     answer = secure.get("/")
     cookie = answer.headers["set-cookie"]
