@@ -15,7 +15,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,13 +177,12 @@ CASES = {
 }
 
 
-def write_labelled(
-    path: Path, columns: Sequence[str], cells: Sequence[Sequence[Any]], count: int = 48
-) -> None:
-    """Write texts beside the cells of these columns, which are repeated, by the path's ending."""
-    texts = [f"{first} {n} and {second}" for n, (first, second, _) in enumerate(toys.rows(count))]
-    rows = [[text, *own] for text, own in zip(texts, islice(cycle(cells), count), strict=True)]
-    names = ["text", *columns]
+def write_labelled(path: Path, case: Case) -> None:
+    """Write texts beside the cells of a case, by the path's ending."""
+    names = ["text", *case.columns.split()]
+    cells = case.cells if len(names) > 2 else [[cell] for cell in case.cells]
+    texts = [f"{one} {n} and {two}" for n, (one, two, _) in enumerate(toys.rows(REPEATED))]
+    rows = [[text, *own] for text, own in zip(texts, cycle(cells), strict=False)]
     records = [dict(zip(names, row, strict=True)) for row in rows]
     frame = pd.DataFrame(rows, columns=names, dtype=object)
     if path.suffix == ".parquet":
@@ -198,19 +197,13 @@ def write_labelled(
         frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
 
 
-def checked(folder: Path, case: Case) -> tuple[Path, RunConfig, check_report.CheckReport]:
-    several = " " in case.columns
-    path = folder / f"a.{case.ending}"
-    cells = case.cells if several else [[cell] for cell in case.cells]
-    write_labelled(path, case.columns.split(), cells, REPEATED)
-    config = upload_file(folder, path.name, path.read_bytes()).changed(**case.values)
-    return path, config, checks.check_pairs(config, folder)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_cell_says_what_its_writer_meant(tmp_path: Path, name: str) -> None:
     case = CASES[name]
-    path, config, report = checked(tmp_path, case)
+    path = tmp_path / f"a.{case.ending}"
+    write_labelled(path, case)
+    config = upload_file(tmp_path, path.name, path.read_bytes()).changed(**case.values)
+    report = checks.check_pairs(config, tmp_path)
     found = check_report.summarise(report)
     findings = {finding["kind"]: finding for finding in found["findings"]}
     assert set(case.kinds.split()) <= set(findings)
