@@ -100,20 +100,6 @@ def test_no_cell_of_a_sheet_is_a_formula() -> None:
     assert row == [*(f"'{cell}" for cell in cells[:4]), "-1", "<b>+1</b>", "7"]
 
 
-def test_the_real_pairs_come_out_whole(glue: Path, tmp_path: Path) -> None:
-    """Written as MRPC is distributed: five columns, a byte order mark, no quoting."""
-    files = [path for path in glue.rglob("*.parquet") if "mrpc" in str(path).lower()]
-    frame = pd.concat([pd.read_parquet(path) for path in files])
-    columns = (frame["label"], frame["idx"], frame["idx"], frame["sentence1"], frame["sentence2"])
-    rows = [[*map(str, row)] for row in zip(*columns, strict=True)]
-    head = ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"]
-    text = "".join("\t".join(row) + "\n" for row in [head, *rows])
-    (tmp_path / "train.txt").write_text(text, "utf-8-sig", newline="")
-    found, bad = read(tmp_path / "train.txt")
-    assert bad == []
-    assert [cells for _, cells in found] == rows
-
-
 Rows = list[list[str]]
 NAMES = ["first", "second", "label"]
 WORDS = ["the", "old", "clerk", "praised", "soup", "before", "noon", "her", "cousin", "film"]

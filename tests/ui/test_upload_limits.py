@@ -7,6 +7,7 @@ import html
 import http.client
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,13 @@ PAIRS = b"sentence1,sentence2,label\n" + b"a cat,a dog,1\nthe sun,the moon,0\n" 
 MB = 2**20
 
 
-@pytest.fixture(scope="module", autouse=True)
-def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
-        yield Path(os.environ["GRADIO_TEMP_DIR"])
-
-
 @pytest.fixture
-def folder(module_folder: Path, server: Server) -> Iterator[Path]:
+def folder(server: Server) -> Iterator[Path]:
     """Where uploaded files are; nothing else is."""
-    yield module_folder
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    for part in folder.iterdir():  # of other tests
+        shutil.rmtree(part)
+    yield folder
     delete_files_created_by_app(server.blocks, None)
 
 
