@@ -38,8 +38,10 @@ from finetune.jobs import probe
 from finetune.metrics.intervals import Interval
 from finetune.owners import Visitor
 from finetune.runs import events, grids
+from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED, RunSummary
 from finetune.search.space import Budget
 from finetune.search.study import studies
 from finetune.ui import charts, elements, form, live_updates, run_view, train_plan
@@ -91,9 +93,10 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     assert tab.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, planned in (
         (("seeds", "3", "1e-5, 2e-5", "", ""), "Train queues 3 runs."),
-        (("grid", "2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."), (ONE_RUN, ""),
+        (("grid", "2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
     ):  # fmt: skip
         assert planned in tab.on_costs(NOBODY, *several, *values)[tab.planned]
+    assert tab.on_costs(NOBODY, *ONE_RUN, *values)[tab.planned] == ""
     wrong = tab.on_costs(NOBODY, "grid", "0", "high", "", "", *values)
     for words in ("from 1 to 100, got 0", "got &#39;high&#39;"):
         assert words in wrong[tab.costs]
@@ -190,6 +193,14 @@ def test_a_page_that_watches_is_told_what_is_new(
     run.append(events.KeptModelScored(step=8, metrics=scores | {"f1": 0.81}))
     fifth, _ = live_updates.changes(store, run, marks(first | second | third | fourth))
     assert "F1 0.810" in fifth["scores"][1]  # one score in all places
+
+
+def test_every_phase_and_every_ending_has_a_lesson() -> None:
+    states = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
+    states += [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
+    for summary in states:
+        drawn = live_updates.lesson(live_updates.moment(summary))
+        assert drawn.count('aria-current="step"') == (summary.status == "running")
 
 
 @pytest.mark.parametrize("token", [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\u202e", " cat", "\n"])
