@@ -311,7 +311,7 @@ def test_a_download_tells_its_progress_and_can_be_ended(large: LoopbackHub) -> N
     assert len(told) == count  # it lies on the disk
 
 
-def test_a_download_that_is_cut_off_goes_on(large: LoopbackHub) -> None:
+def test_a_download_that_is_cut_off_goes_on_with_its_own_part(large: LoopbackHub) -> None:
     large.fail("GET", "/lfs/", cut=True, after=12_000_000, times=2)
     large.add_repo("ada/cut", files=large.repos["model", "ada/large"].files)
     folder = checkpoint_files.fetch("ada/cut")
@@ -321,10 +321,7 @@ def test_a_download_that_is_cut_off_goes_on(large: LoopbackHub) -> None:
     large.fail("GET", "/lfs/", cut=True, times=9)
     with pytest.raises(ModelError, match="could not be read: the Hub"):
         checkpoint_files.fetch("ada/never")
-
-
-def test_a_part_of_another_file_is_not_taken_for_it(large: LoopbackHub) -> None:
-    """What another program left where the part is kept."""
+    # What another program left where the part is kept is not taken for it.
     files = large.repos["model", "ada/large"].files
     whole = files["model.safetensors"]
     blobs = confinement.hub_cache() / "models--ada--damaged" / "blobs"

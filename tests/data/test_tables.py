@@ -41,7 +41,7 @@ def read(path: Path, **options: str) -> tuple[list[tuple[int, list[Any]]], list[
     return [(line, list(row.values())) for line, row in rows], bad
 
 
-def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
+def test_lines_and_rows_are_named_as_editors_and_spreadsheets_count_them(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('a,b\n1,2\n"x\ny",3\nshort\n"a"b,1,1\n4,"open,7\n5,6\n')
     rows, bad = read(path)
@@ -52,9 +52,6 @@ def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
     path.write_text("a; a ;\n1;2,5;\n")
     assert table_formats.open_table(path).columns == ["a", "a (2)", "column 3"]
     assert read(path) == ([(2, ["1", "2,5", ""])], [])
-
-
-def test_rows_of_a_sheet_are_named_as_a_spreadsheet_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     other = pd.DataFrame({"first": ["=1", None], "second": [2.5, None], "y": [True, 0]})
     with pd.ExcelWriter(path) as writer:

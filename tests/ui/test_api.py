@@ -209,10 +209,7 @@ def test_what_was_asked_in_a_session_is_known_in_it_alone(server: Server, finish
         assert "ft-answer" in web.post("gradio_api/run/predict", json=body).text
         assert "Nothing was asked yet" in why("another")
         assert "Nothing was asked yet" not in why("asked")
-
-
-def test_the_session_used_longest_ago_is_forgotten(server: Server, store: RunStore) -> None:
-    with server.client() as web:
+        # The session used longest ago is forgotten.
         for number in range(app.MOST_SESSIONS + 5):
             body = {"data": [], "fn_index": 0, "session_hash": f"many{number}"}
             assert web.post("gradio_api/run/predict", json=body).status_code == 200

@@ -77,7 +77,9 @@ def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert owners.policy().several_people
 
 
-def test_markup_is_shown_not_run(store: RunStore) -> None:
+def test_markup_is_shown_and_a_bug_is_not(
+    store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     probed = [Probed(MARKUP, MARKUP), Probed(MARKUP, "", Interval(0.8, 0.75, 0.85))]
@@ -94,9 +96,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         assert "<script" not in text
         assert "&lt;script" in text
     assert "<code>hf &lt;b&gt;</code>" in feedback.note("Sign in with `hf <b>`.")
-
-
-def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:
+    # A bug is an apology with a reference.
     text = feedback.show_errors(RuntimeError("secret detail"))
     assert "secret detail" not in text
     assert text.split("reference ")[1][:8] in caplog.text

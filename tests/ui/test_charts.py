@@ -74,7 +74,7 @@ def bare(browser: Browser) -> Page:
     return page
 
 
-def test_values_are_read_by_pointer_and_stay_while_the_chart_is_drawn_anew(bare: Page) -> None:
+def test_values_are_read_while_the_chart_is_drawn_anew_and_it_is_opened_large(bare: Page) -> None:
     plot, readout = bare.locator("#loss .ft-plot"), bare.locator("#loss .ft-readout")
     box = plot.bounding_box()
     assert box is not None
@@ -94,10 +94,7 @@ def test_values_are_read_by_pointer_and_stay_while_the_chart_is_drawn_anew(bare:
     plot, readout = bare.locator("#many .ft-plot"), bare.locator("#many .ft-readout")
     plot.hover(position={"x": 5, "y": 2})
     expect(readout).to_have_text("step 1trial 90.9000")  # of many lines the one at the pointer
-    bare.close()
-
-
-def test_values_are_read_by_the_arrow_keys(bare: Page) -> None:
+    # By the arrow keys, too.
     plot = bare.locator("#roc .ft-plot")
     plot.focus()
     expect(plot).to_have_attribute("aria-valuetext", "rate 1: model 1.0000, guess 1.0000")
@@ -109,10 +106,7 @@ def test_values_are_read_by_the_arrow_keys(bare: Page) -> None:
     expect(plot.locator(".ft-readout")).to_have_count(1)
     plot.press("Escape")
     expect(plot.locator(".ft-readout")).to_have_count(0)
-    bare.close()
-
-
-def test_a_chart_is_opened_large_and_saved_as_a_picture(bare: Page) -> None:
+    # A chart is opened large and saved as a picture.
     bare.get_by_role("button", name="Open it large: Loss").click()
     large = bare.get_by_role("dialog")
     expect(large.locator(".ft-plot")).to_be_visible()

@@ -27,11 +27,8 @@ def test_every_text_is_translated_and_no_translation_is_left_over(name: str) -> 
         assert '"' not in translated, text  # it may stand in an attribute
 
 
-def test_every_sentence_of_the_page_is_marked_for_translation() -> None:
+def test_every_sentence_is_marked_for_translation_and_has_the_values_that_it_names() -> None:
     assert translations.unmarked() == []
-
-
-def test_every_message_has_the_values_that_its_text_names() -> None:
     for path in translations.SOURCE.rglob("*.py"):
         for line, _, texts, values in translations.messages(path.read_text(encoding="utf-8")):
             names = {name for text in texts for name, _ in translations.placeholders(text)}
