@@ -118,7 +118,7 @@ def test_columns_are_matched_by_name_to_those_of_the_training(names: str, expect
 def test_the_same_rows_come_out_with_the_models_answers(
     run: Run, tmp_path: Path, option: str | None
 ) -> None:
-    options = {option: True} if option else {}
+    options: dict[str, Any] = {option: True} if option else {}
     decision_rule.write_rule(run.best, threshold=0.999, temperature=3.0, positive="equivalent")
     lines = [("id", *SIDES, "label"), *((f"=row {n}", *pair) for n, pair in enumerate(PAIRS))]
     path = write_csv(tmp_path / "pairs.csv", lines)

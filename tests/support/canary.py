@@ -152,8 +152,8 @@ def main(checkpoint: Path) -> None:
         kept = {name for name in names if cases.try_out(settings, {name: value})}
         for kind, takes in parameters.items():
             cases.load_kept(settings, takes & kept, value, kind, tokenizer)
-        for takes in {tuple(sorted(takes)) for takes in parameters.values()}:
-            cases.try_out(special, dict.fromkeys(takes, value), tokenizer)
+        for together in {frozenset(takes) for takes in parameters.values()}:
+            cases.try_out(special, dict.fromkeys(together, value), tokenizer)
         for name in sorted(config_keys()):
             cases.try_out("config.json", {name: value}, model)
     # What the watch is worth: the library itself, on such a file, opens it.

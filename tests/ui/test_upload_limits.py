@@ -36,7 +36,7 @@ def folder(server: Server) -> Iterator[Path]:
     """Where uploaded files are; nothing else is."""
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     for part in folder.iterdir():  # of other tests
-        shutil.rmtree(part)
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
     yield folder
     delete_files_created_by_app(server.blocks, None)
 
