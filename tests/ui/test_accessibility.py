@@ -31,7 +31,7 @@ def grave(page: Page, where: str) -> list[str]:
     violations, colours = [], set[str]()
     for theme in ("dark", "light"):
         colours.add(page.evaluate("(theme) => walk.turn(theme)", theme))
-        page.wait_for_timeout(400)  # colours fade; what was just drawn is tended to 150 ms later
+        page.wait_for_timeout(400)  # what was just drawn is tended to 150 ms later
         expect(page.locator(".pending")).to_have_count(0)  # Gradio fades what it waits for
         result: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         assert len(result["passes"]) > 10  # it has looked

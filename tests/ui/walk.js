@@ -1,8 +1,11 @@
 window.walk = {
-  // Turns Gradio's theme, as its own script does; returns the colour that text has then.
+  // Turns Gradio's theme, as its own script does, at once; returns the colour that text has then.
   turn(theme) {
     document.body.classList.toggle('dark', theme === 'dark');
-    return getComputedStyle(document.querySelector('.gradio-container')).color;
+    const colour = getComputedStyle(document.querySelector('.gradio-container')).color;
+    const fading = document.getAnimations().filter((one) => one instanceof CSSTransition);
+    fading.forEach((one) => one.finish());
+    return colour;
   },
   // Tab is pressed next at the start of the page.
   begin() {
