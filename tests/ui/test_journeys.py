@@ -74,9 +74,8 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
         visit.tab(name)
         page.locator("[data-tab=train]:visible").click()
         expect(page.locator("#train")).to_be_visible()
-    leave_the_presets(page)
-    visit.fill_toy(toy_checkpoint, 1)
-    expect(page.locator("#costs")).to_contain_text("128")  # steps
+    visit.fill_toy(toy_checkpoint, 2)
+    expect(page.locator("#costs")).to_contain_text("256")  # steps
     expect(page.locator("#pairs-card tbody tr")).to_have_count(3)
     visit.first_screen("#train", "#train-how")
     fill(page, "learning_rate", "-1")
@@ -109,26 +108,11 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
     expect(log).to_have_value(re.compile("finished"))
     assert log.evaluate("(log) => log.scrollHeight - log.scrollTop - log.clientHeight") < 9
     page.locator("#new-run").click()  # below the form, the next one's time is known from this one's
-    expect(page.locator("#costs")).to_contain_text("128")
+    expect(page.locator("#costs")).to_contain_text("256")
     page.locator("#result [data-tab=predict]").click()
     ask(visit, "the cat sees a dog .", "a cat sees the dog .")
     expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
     expect(page.locator("#answer")).to_contain_text(re.compile(r"\d ms"))
-
-
-def leave_the_presets(page: Page) -> None:
-    """A chooser that is merely left takes nothing back, though Gradio tells of a choice then, too;
-    the same one chosen again does."""
-    expect(page.locator("#hub-status")).to_contain_text("Hub")
-    preset = page.locator("#preset input")
-    fill(page, "learning_rate", "0.003")
-    preset.focus()
-    page.wait_for_timeout(300)
-    page.keyboard.press("Tab")
-    page.wait_for_timeout(700)
-    expect(page.locator("#knob-learning_rate input")).to_have_value("0.003")
-    pick(page, preset, re.compile(f"^.? ?{preset.input_value()}"))
-    expect(page.locator("#knob-learning_rate input")).to_have_value("")
 
 
 ROWS: dict[str, list[tuple[Any, ...]]] = {
@@ -462,6 +446,23 @@ def test_every_default_trains(app: App, visit: Visit, hub: LoopbackHub) -> None:
     page.locator("#stop").click()
     phase(page, "stopped")
     assert run.has_model()
+
+
+@pytest.mark.long
+def test_a_chooser_that_is_merely_left_takes_nothing_back(visit: Visit) -> None:
+    """Gradio tells of a choice when a chooser is left, too."""
+    page = visit.page
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    preset = page.locator("#preset input")
+    fill(page, "dropout", "0.3")
+    fill(page, "learning_rate", "0.003")
+    preset.focus()
+    page.wait_for_timeout(300)
+    page.keyboard.press("Tab")
+    page.wait_for_timeout(700)
+    expect(page.locator("#knob-learning_rate input")).to_have_value("0.003")
+    pick(page, preset, re.compile(f"^.? ?{preset.input_value()}"))  # the same again: its values
+    expect(page.locator("#knob-learning_rate input")).to_have_value("")
 
 
 @pytest.mark.long
