@@ -1,4 +1,5 @@
-"""Columns are guessed by their cells, then by names; a doubt becomes a question.
+"""Columns are guessed by their cells, then by names; a doubt becomes a question. Pairs are read in
+either order only if nothing tells the first sentence from the second.
 
 `columns.jsonl` has a line for each table: the names of its columns, the kinds of their cells (or
 the values that they take), and what is guessed: the columns of both sentences and of the label, or
@@ -8,16 +9,21 @@ the doubts. Without cells, names alone tell.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from datasets import Dataset, DatasetDict
 
 from finetune.config import NO_COLUMN
-from finetune.data import columns
+from finetune.data import columns, symmetry
 from finetune.data.column_guess import Guess, Role, guess_columns
+from finetune.data.splits import Pairs
 from finetune.runs.summary import ColumnNames
+from finetune.tasks.base import Target
 
 TABLES: list[dict[str, Any]] = [
     json.loads(line)
@@ -97,3 +103,79 @@ def test_a_hundred_thousand_columns_are_matched() -> None:
     names = [f"c ({n})" for n in range(100_000)]
     names += ["cat_left", "cat_right"]
     assert columns.match_columns(names, ColumnNames())[:2] == ("cat_left", "cat_right")
+
+
+WORDS = [f"word{n}" for n in range(60)]
+Rows = list[tuple[str, str, int]]
+
+
+def sentence(draw: random.Random, words: int) -> str:
+    return " ".join(draw.choices(WORDS, k=words))
+
+
+def alike(count: int = 400) -> Rows:
+    """Two sentences of one kind; neither alone predicts the label."""
+    draw = random.Random(0)
+    lengths = [(draw.randint(5, 12), draw.randint(5, 12)) for _ in range(count)]
+    return [(sentence(draw, m), sentence(draw, n), draw.randint(0, 1)) for m, n in lengths]
+
+
+def inference() -> Rows:
+    """The second sentence is the shorter one."""
+    draw = random.Random(1)
+    return [
+        (sentence(draw, 12), sentence(draw, draw.randint(4, 9)), draw.randint(0, 1))
+        for _ in range(400)
+    ]
+
+
+def questions() -> Rows:
+    """The first sentence is a question."""
+    return [(f"why {first}", second, label) for first, second, label in alike()]
+
+
+def comparison() -> Rows:
+    """The label says which sentence is the better one."""
+    draw, rows = random.Random(2), []
+    for first, second, _ in alike():
+        good, bad = f"good {first}", f"bad {second}"
+        rows.append((good, bad, 1) if draw.random() < 0.5 else (bad, good, 0))
+    return rows
+
+
+def pairs(rows: Rows, labels: tuple[str, ...] = ("no", "yes"), **names: str) -> Pairs:
+    first, second, label = zip(*rows, strict=True)
+    columns = {"sentence1": list(first), "sentence2": list(second), "label": list(label)}
+    train = Dataset.from_dict(columns)
+    facts: dict[str, Any] = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
+    return Pairs(DatasetDict(train=train), Target(tuple(labels)), facts=facts)
+
+
+def test_two_columns_of_one_kind_have_no_order() -> None:
+    for names in (
+        "sentence1,sentence2", "question_a,question_b", "#1 String,#2 String",
+        "left_title,right_title", "Text A,Text B", "satz1,satz2",
+    ):  # fmt: skip
+        first, second = names.split(",")
+        assert symmetry.is_symmetric(pairs(alike(), sentence1=first, sentence2=second)), names
+
+
+def test_what_tells_the_first_sentence_from_the_second_is_found() -> None:
+    """Also by the names of columns and classes."""
+    for rows in (inference(), questions(), comparison(), alike(40)):
+        assert not symmetry.is_symmetric(pairs(rows))
+    for first, second in (("premise", "hypothesis"), ("question", "answer"), ("text", "title")):
+        assert not symmetry.is_symmetric(pairs(alike(), sentence1=first, sentence2=second))
+    assert not symmetry.is_symmetric(pairs(alike(), ("entailment", "not_entailment")))
+
+
+def test_chance_is_not_taken_for_order() -> None:
+    """Of twenty tables without an order at most one is judged to have one."""
+    told = [
+        symmetry.tells_order(first, second, np.array(label))
+        for first, second, label in (
+            map(list, zip(*random.Random(seed).sample(alike(800), 300), strict=True))
+            for seed in range(20)
+        )
+    ]
+    assert sum(told) <= 1

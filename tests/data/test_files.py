@@ -3,7 +3,8 @@
 `files/expected.json` has a line for each file: the columns, the rows of each class in all splits,
 the number of rows of each finding, and the options that answer a question. `options` are given to
 the command, too. `same` names a file of the same rows, `has` texts among them. A file is `refused`
-with a message.
+with a message. `cells.json` is a table of what a cell of a label column says, in the notations of
+tools, programs and people, and of what a check reports.
 """
 
 from __future__ import annotations
@@ -12,18 +13,29 @@ import json
 import re
 import shlex
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import finetune
 from finetune.cli.prepare import check
 from finetune.config import RunConfig
-from finetune.data import splits
+from finetune.data import check_report, checks, splits
 from finetune.errors import DataError
+from finetune.inference import files
+from finetune.inference.file_request import PredictionRequest
+from finetune.tasks.base import MULTI_LABEL, SINGLE_LABEL
 from finetune.uploads import Uploads
+from tests.support import toys
+from tests.support.uploads import upload_file
 
 FILES = Path(__file__).parent / "files"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((FILES / "expected.json").read_text("utf-8"))
@@ -138,3 +150,85 @@ def fields_of_remedies() -> set[str]:
     calls = re.compile(r"""\b(?:Remedy|Answer)\(\s*"(\w+)\"""")
     sources = (path.read_text("utf-8") for path in Path(finetune.__file__).parent.rglob("*.py"))
     return {field for text in sources for field in calls.findall(text)}
+
+
+REPEATED = 48
+
+
+class Case(NamedTuple):
+    """The cells of label columns, which are repeated, and what is read of them."""
+
+    cells: Sequence[Any]  # lists for several columns
+    labels: Mapping[str, int] = {}  # label or class -> rows
+    ending: str = "csv"
+    columns: str = "label"  # their names, with blanks between them
+    values: Mapping[str, str] = {}  # of the configuration
+    task: str = MULTI_LABEL
+    scores: tuple[float, ...] = ()  # the different ones
+    asked: Sequence[Mapping[str, str]] = ()  # the choices of a question that blocks
+    kinds: str = ""  # of findings, among others
+    rows: int = REPEATED  # that are trained on or validated with
+    alone: bool = False  # the labels that are changed are not known in another file
+
+
+CASES = {
+    name: Case(**case)
+    for name, case in json.loads(Path(__file__).with_name("cells.json").read_text("utf-8")).items()
+}
+
+
+def write_labelled(path: Path, case: Case) -> None:
+    """Write texts beside the cells of a case, by the path's ending."""
+    names = ["text", *case.columns.split()]
+    cells = case.cells if len(names) > 2 else [[cell] for cell in case.cells]
+    texts = [f"{one} {n} and {two}" for n, (one, two, _) in enumerate(toys.rows(REPEATED))]
+    rows = [[text, *own] for text, own in zip(texts, cycle(cells), strict=False)]
+    records = [dict(zip(names, row, strict=True)) for row in rows]
+    frame = pd.DataFrame(rows, columns=names, dtype=object)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif path.suffix == ".xlsx":
+        frame.to_excel(path, index=False)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(records))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    else:
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_cell_says_what_its_writer_meant(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    path = tmp_path / f"a.{case.ending}"
+    write_labelled(path, case)
+    config = upload_file(tmp_path, path.name, path.read_bytes()).changed(**case.values)
+    report = checks.check_pairs(config, tmp_path)
+    found = check_report.summarise(report)
+    findings = {finding["kind"]: finding for finding in found["findings"]}
+    assert set(case.kinds.split()) <= set(findings)
+    if case.asked:
+        choices = next(one for one in found["findings"] if one["severity"] == "blocks")["choices"]
+        assert [{one["field"]: one["value"]} for one in choices] == [*case.asked]
+        return
+    assert found["blocks"] == []
+    assert report.task == case.task
+    assert sum(split["rows"] for split in found["splits"].values()) == case.rows
+    counts = [split["classes"] for split in found["splits"].values()]
+    labels = {label: sum(count[label] for count in counts) for label in counts[0]}
+    assert labels == dict(case.labels)
+    if case.task == SINGLE_LABEL:
+        assert [*labels] == [*case.labels]  # the order of the classes
+    if case.alone:
+        return
+    # The same cells in a file to predict
+    target = splits.load_pairs(config, tmp_path).target
+    asked = PredictionRequest("", path.name, "text", label=report.columns["label"])
+    read = files.read_labelled(path, asked, target)
+    if case.scores:
+        assert np.unique(read.truth) == pytest.approx(np.array(case.scores))
+    elif case.task == SINGLE_LABEL:
+        assert np.bincount(read.truth).tolist() == [*labels.values()]
+    else:
+        assert read.truth.sum(axis=0).tolist() == [*labels.values()]
+    assert len(read.truth) == case.rows

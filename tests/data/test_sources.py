@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +53,10 @@ def csv_file(count: int) -> bytes:
 
 
 def readme(**configs: list[str]) -> bytes:
-    listed = [
-        {
-            "config_name": name,
-            "data_files": [{"split": split, "path": f"{name}/{split}.parquet"} for split in splits],
-        }
-        for name, splits in configs.items()
-    ]
+    listed = []
+    for name, own in configs.items():
+        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in own]
+        listed.append({"config_name": name, "data_files": files})
     return f"---\n{yaml.safe_dump({'configs': listed})}---\n".encode()
 
 
@@ -80,7 +75,9 @@ def sizes(pairs: splits.Pairs) -> dict[str, int]:
     return {name: len(split) for name, split in pairs.splits.items()}
 
 
-def test_of_several_validation_splits_one_is_chosen(hub: LoopbackHub, tmp_path: Path) -> None:
+def test_of_several_splits_and_configurations_one_is_chosen(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
     names = ["train", "validation_matched", "validation_mismatched", "test_matched"]
     columns, classes = ("premise", "hypothesis", "label"), ("entailment", "neutral", "other")
     files = {"README.md": readme(mnli=names)}
@@ -95,6 +92,16 @@ def test_of_several_validation_splits_one_is_chosen(hub: LoopbackHub, tmp_path: 
     assert sizes(other)["validation"] == 14
     with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):
         load(tmp_path, "glue/mnli", validation_split="dev")
+    # Several configurations are offered by name.
+    files = {f"{name}/train.parquet": rows(20) for name in ("english", "german")}
+    files["README.md"] = readme(english=["train"], german=["train"])
+    hub.add_repo("ada/many", "dataset", files)
+    with pytest.raises(DataError, match=r"several configurations: .*english.*german") as caught:
+        load(tmp_path, "ada/many")
+    assert "dataset_config_name" in caught.value.remedy
+    assert load(tmp_path, "ada/many", dataset_config_name="german").splits["train"]
+    with pytest.raises(DataError, match=r"no configuration 'french'.*english"):
+        load(tmp_path, "ada/many", dataset_config_name="french")
 
 
 @pytest.mark.parametrize(
@@ -150,18 +157,6 @@ def test_any_dataset_is_read_and_a_new_commit_too(
         load(tmp_path, "ada/other")
 
 
-def test_several_configurations_are_offered_by_name(hub: LoopbackHub, tmp_path: Path) -> None:
-    files = {f"{name}/train.parquet": rows(20) for name in ("english", "german")}
-    repo = readme(english=["train"], german=["train"])
-    hub.add_repo("ada/many", "dataset", {"README.md": repo, **files})
-    with pytest.raises(DataError, match=r"several configurations: .*english.*german") as caught:
-        load(tmp_path, "ada/many")
-    assert "dataset_config_name" in caught.value.remedy
-    assert load(tmp_path, "ada/many", dataset_config_name="german").splits["train"]
-    with pytest.raises(DataError, match=r"no configuration 'french'.*english"):
-        load(tmp_path, "ada/many", dataset_config_name="french")
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -213,14 +208,12 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
     visitor = store.for_visitor(owners.policy().identify(browser="browser:ada"))
     monkeypatch.delenv("FINETUNE_VISITORS")
     config = RunConfig(dataset=name)
-    reads: list[Callable[[], object]] = [
-        partial(splits.load_pairs, config, tmp_path),
-        *(partial(check.start_check, viewed, config) for viewed in (store, visitor)),
-        *(partial(service.start_run, viewed, config) for viewed in (store, visitor)),
-    ]
-    for read in reads:
-        with pytest.raises(DataError, match=r"is a path|There is no dataset"):
-            read()
+    for start in (check.start_check, service.start_run):
+        for viewed in (store, visitor):
+            with pytest.raises(DataError, match=r"is a path|There is no dataset"):
+                start(viewed, config)
+    with pytest.raises(DataError, match=r"is a path|There is no dataset"):
+        splits.load_pairs(config, tmp_path)
     for command in ("train", "check"):
         assert command_line([command, f"--dataset={name}", "--runs", str(store.root)]) == 2
         assert repr(name) in capsys.readouterr().err

@@ -1,8 +1,10 @@
-"""Splits of rows from any source: labels, omitted rows, the validation cut, and folds."""
+"""Splits of rows from any source: labels, omitted rows, the validation cut, folds; and what a check
+finds in them."""
 
 from __future__ import annotations
 
 import csv
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from finetune.data import checks, sources, splits
 from finetune.data.dataset_cache import RowHashes
 from finetune.data.validation_cut import cut_folds, cut_validation
 from finetune.errors import DataError
+from finetune.findings import Remedy
 from finetune.uploads import Uploads
 from tests.support.uploads import Row, pairs, some, texts, upload
 
@@ -75,6 +78,10 @@ def test_what_is_incomplete_doubled_or_leaked_is_left_out(tmp_path: Path) -> Non
     assert left_out(**files, drop_duplicates=True) == (once, missing | {"duplicates": 1})
     apart = [pair for n, pair in enumerate(every) if n not in {1, 2, 3, 20}]
     assert left_out(**files, drop_leaked=True) == (apart, missing | {"leaked": 4})
+    dataset = upload(tmp_path, "sentence1,sentence2,label", files["train"], held, ())
+    report = checks.check_pairs(RunConfig(dataset=dataset, checkpoint=str(tmp_path)), tmp_path)
+    leakage = next(finding for finding in report.findings if finding.kind == "leakage")
+    assert leakage.remedies == [Remedy("drop_leaked", True, "Leave out 4 leaked rows")]
 
 
 def test_the_maximum_draws_at_random_and_the_same_each_time(tmp_path: Path) -> None:
@@ -105,32 +112,20 @@ def test_a_file_whose_label_column_has_another_name_is_not_ignored(tmp_path: Pat
     assert (unlabelled.count, unlabelled.examples[0].split) == (40, "test")
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "equal"),
-    [
-        ("The Cat.", "the  cat", True),
-        ("caf\u00e9", "cafe\u0301", True),
-        ("a\u200bcat", "acat", True),
-        ("\u201cYes\u201d", "yes", True),
-        ("1.5 metres", "15 metres", False),
-        ("C# is good", "C++ is good", False),
+def test_what_counts_as_the_same_sentence() -> None:
+    for first, second, equal in (
+        ("The Cat.", "the  cat", True), ("caf\u00e9", "cafe\u0301", True),
+        ("a\u200bcat", "acat", True), ("\u201cYes\u201d", "yes", True),
+        ("1.5 metres", "15 metres", False), ("C# is good", "C++ is good", False),
         ("not it", "it", False),
-    ],
-)
-def test_what_counts_as_the_same_sentence(first: str, second: str, equal: bool) -> None:
-    assert (text_hashes.normalize(first) == text_hashes.normalize(second)) == equal
+    ):  # fmt: skip
+        assert (text_hashes.normalize(first) == text_hashes.normalize(second)) == equal, first
 
 
 def hashes(rows: list[tuple[int, int, int]]) -> RowHashes:
     """Make hashes from rows of first sentence, second sentence and class, each a number."""
     first, second, label = np.array(rows, np.int64).reshape(-1, 3).T
     return RowHashes(label, np.arange(len(rows)), first * 1000 + second, first + 1, second + 10**6)
-
-
-def hub_rows() -> list[Row]:
-    """Make six sentences, each in many pairs of the common class; every tenth pair is alone."""
-    rows: list[Row] = [(f"hub {n % 6}", f"spoke {n}", "no") for n in range(540)]
-    return rows + [(f"alone {n}", f"alone too {n}", "yes") for n in range(60)]
 
 
 def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
@@ -150,7 +145,9 @@ def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
 
 
 def test_rows_of_one_sentence_in_many_pairs_are_cut_by_class_and_it_is_said(tmp_path: Path) -> None:
-    rows = hub_rows()
+    """Six sentences are in many pairs of the common class each; every tenth pair is alone."""
+    rows: list[Row] = [(f"hub {n % 6}", f"spoke {n}", "no") for n in range(540)]
+    rows += [(f"alone {n}", f"alone too {n}", "yes") for n in range(60)]
     loaded = pairs(tmp_path, train=rows)
     assert loaded.counts["validation"] == [54, 6]
     train, validation = (set(texts(loaded.splits[name])) for name in ("train", "validation"))
@@ -172,10 +169,7 @@ def test_groups_of_one_class_and_of_two_meet_both_shares() -> None:
         cut = cut_validation(keys, keys.label, 0.1, seed)
         assert np.bincount(keys.label[cut]).tolist() == [55, 6]
         assert not set(keys.first[cut]) & set(keys.first[~cut])
-
-
-def test_a_few_large_groups_do_not_make_the_split() -> None:
-    """Single rows keep their share beside groups that would fill the split."""
+    # Single rows keep their share beside a few large groups that would fill the split.
     rows = [(group, 1000 * group + n, n % 2) for group in range(50) for n in range(10)]
     rows += [(10_000 + n, 10_000 + n, n % 2) for n in range(500)]
     keys = hashes(rows)
@@ -216,15 +210,6 @@ def test_each_class_has_its_share_within_what_equal_pairs_force(
     assert together or largest > wanted[wanted > 0].min()
 
 
-def linked_rows(labels: list[object]) -> list[Row]:
-    """Make rows of which many share a question with others."""
-    draw = np.random.default_rng(3)
-    return [
-        (f"question {draw.integers(70)}" if n % 3 else f"alone {n}", f"answer {n}", label)
-        for n, label in enumerate(labels)
-    ]
-
-
 LABELS = {
     "classes": [("no", "yes", "no")[n % 3] for n in range(120)],
     "scores": [n % 11 / 2 for n in range(120)],
@@ -236,8 +221,12 @@ LABELS = {
 def test_every_row_is_held_out_once_and_no_sentence_is_in_two_folds(
     tmp_path: Path, labels: list[object]
 ) -> None:
-    """Those of a validation file too; the test file stays apart."""
-    rows = linked_rows(labels)
+    """Those of a validation file too; the test file stays apart. Many share a question."""
+    draw = np.random.default_rng(3)
+    rows = [
+        (f"question {draw.integers(70)}" if n % 3 else f"alone {n}", f"answer {n}", label)
+        for n, label in enumerate(labels)
+    ]
     sealed = [(f"sealed {n}", f"sealed too {n}", label) for n, label in enumerate(labels[:9])]
     given = {"train": rows[:90], "validation": rows[90:], "test": sealed}
     last = pairs(tmp_path, **given, folds=4)  # type: ignore[arg-type]
@@ -318,3 +307,20 @@ def test_the_check_speaks_of_all_rows_and_of_the_files_that_they_are_in(tmp_path
     assert found["leakage"].rows == {"train": [2, 3, 4]}
     left = pairs(tmp_path, train=rows, validation=odd, test=some(3), folds=3, drop_leaked=True)
     assert left.facts["rows"] == {"train": 60, "validation": 60, "test": 3}
+
+
+def test_without_a_tokenizer_all_else_is_found(
+    tmp_path: Path, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    broken = Path(shutil.copytree(toy_checkpoint, tmp_path / "checkpoint"))
+    (broken / "tokenizer.json").write_text('{"model": 7}')
+    dataset = upload(tmp_path, "sentence1,sentence2,label", some(120), some(300), ())
+    for checkpoint in ("somebody/nothing", str(broken)):
+        config = RunConfig(dataset=dataset, checkpoint=checkpoint)
+        report = checks.check_pairs(config, tmp_path)
+        assert report.majority
+        assert report.fingerprint
+        assert report.lengths.bins == []
+        note = report.lengths.note
+        assert note.startswith(f"The lengths are missing, because the tokenizer of {checkpoint} ")

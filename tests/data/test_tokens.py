@@ -1,12 +1,11 @@
 """What a checkpoint's tokenizer makes of texts: how many tokens, cut where, whether it knows the
-language; and the checkpoints that are offered."""
+language."""
 
 from __future__ import annotations
 
 import json
 import re
 import resource
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints, dataset_cache, token_lengths
-from finetune.data.checkpoint_catalog import CHECKPOINTS
 from finetune.data.token_lengths import measure_fit
 from finetune.inference.scorer import Scorer
 
@@ -64,8 +62,6 @@ def test_a_tokenizer_that_knows_a_language_by_characters_or_words_is_not_accused
 
 
 def test_they_are_those_of_the_checkpoints_own_tokenizer(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
     tokenizer = token_lengths.tokenizer_file(RunConfig().checkpoint)
     assert tokenizer is not None
     dataset = dataset_cache.read_dataset(RunConfig(), tmp_path)
@@ -113,18 +109,3 @@ def test_a_pair_of_long_sentences_takes_little_memory(toy_checkpoint: Path) -> N
     ((_, tokens, cut),) = scorer.stream([(first, second)])
     assert (tokens[0], cut[0]) == (32, 2 * 2000 + 3 * 1400 + 3 - 32)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
-
-
-def test_each_entry_says_what_a_person_chooses_by() -> None:
-    longest = RunConfig(max_length=8192).max_length
-    for entry in CHECKPOINTS:
-        assert catalog.is_hub_id(entry.repo), entry.name
-        assert entry.name == BUNDLED_CHECKPOINT or catalog.may_be_fetched(entry.name)
-        assert 10 < entry.millions < 2000, entry.name
-        assert 512 <= entry.tokens <= longest, entry.name
-        assert entry.languages, entry.name
-        assert re.fullmatch(r"apache-2\.0|mit", entry.licence), entry.name
-        assert entry.purpose.endswith("."), entry.name
-    for values in ("name", "repo", "label"):
-        (_, most), *_ = Counter(getattr(entry, values) for entry in CHECKPOINTS).most_common(1)
-        assert most == 1, values

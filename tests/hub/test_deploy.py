@@ -43,10 +43,9 @@ def project(tmp_path: Path) -> Path:
 def send(project: Path) -> Send:
     """Deploy with a yes to the price; returns the address."""
 
-    def deploy_project(name: str, hardware: str = "", token: str = TOKEN, **options: Any) -> str:
-        return deploy.deploy_space(
-            name, token, lambda price: True, hardware, root=project, **options
-        )
+    def deploy_project(name: str, hardware: str = "", **options: Any) -> str:
+        agreed: dict[str, Any] = {"hardware": hardware, "root": project} | options
+        return deploy.deploy_space(name, TOKEN, lambda price: True, **agreed)
 
     return deploy_project
 
@@ -61,7 +60,7 @@ def space(hub: LoopbackHub, name: str = NAME) -> Space:
     return space
 
 
-def test_a_new_space_is_one_commit_of_what_git_tracks_on_its_hardware(
+def test_a_space_is_one_commit_of_what_git_tracks_on_its_hardware_and_again_an_update(
     hub: LoopbackHub, project: Path, send: Send, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(PublishError, match=r"Git tracks no app\.py and no README\.md"):
@@ -72,13 +71,7 @@ def test_a_new_space_is_one_commit_of_what_git_tracks_on_its_hardware(
     assert (repo.private, len(repo.commits), set(repo.files)) == (True, 1, OWN)
     assert repo.files["app.py"] == b"---\nsdk: gradio\n---\n"
     assert space(hub) == Space("gradio", GPU, sleep_time=3600)
-
-
-def test_again_is_an_update_that_removes_missing_files(
-    hub: LoopbackHub, project: Path, send: Send
-) -> None:
-    send(NAME, GPU)
-    repo = hub.repos["space", NAME]
+    # Again it is an update, which removes what is missing.
     repo.commit("the Hub's", {".gitattributes": b"*.png filter=lfs"})
     space(hub).hardware = "cpu-basic"
     (project / "finetune" / "ui" / "page.py").unlink()
@@ -181,11 +174,10 @@ def test_the_project_itself_from_a_terminal(
     hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [NAME, "--hardware", GPU, "--bucket", "ada/runs"]
-    assert command_line(["deploy", NAME]) == 2
-    assert "error: You are not signed in." in capsys.readouterr().err
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert command_line(["deploy", *arguments]) == 2
-    assert "t4-small is billed, and nobody has agreed" in capsys.readouterr().err
+    for told in ("You are not signed in.", "t4-small is billed, and nobody has agreed"):
+        assert command_line(["deploy", *arguments]) == 2
+        assert f"error: {told}" in capsys.readouterr().err
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert hub.repos == {}
     assert command_line(["deploy", *arguments, "--yes"]) == 0
     output = capsys.readouterr()
@@ -244,12 +236,8 @@ def test_only_a_refusal_says_that_nothing_was_done(status: int, believed: bool) 
     error = asked(refusal(status))
     assert isinstance(error, NoAnswer) != believed
     assert f"Sending {'was refused' if believed else 'failed'} with status {status}" in error.fact
-
-
-def test_a_client_error_is_told_without_the_token() -> None:
-    error = asked(RuntimeError(f"Xet said no to {TOKEN} at http://x/y?sig=abc&t=1\nretry later."))
-    assert "Xet said no to \u2026 at http://x/y?\u2026 retry later (RuntimeError)" in str(error)
-    assert TOKEN not in str(error)
+    said = asked(RuntimeError(f"Xet said no to {TOKEN} at http://x/y?sig=abc&t=1\nretry later."))
+    assert "Xet said no to \u2026 at http://x/y?\u2026 retry later (RuntimeError)" in str(said)
 
 
 def test_whether_the_hub_answers(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:

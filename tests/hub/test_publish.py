@@ -50,6 +50,7 @@ LOST: tuple[dict[str, Any], ...] = (
     {"gate": threading.Event(), "done": True},
 )
 DEMO = PushRequest("pairs", demo=True)
+PAIR = ("the cat sees a dog .", "a cat misses the dog .")
 PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 
 
@@ -245,43 +246,39 @@ def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
     assert len(hub.repos["model", "ada/pairs"].commits) == 1
 
 
-def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) -> None:
+def test_a_model_is_compared_when_it_was_pushed_and_a_damaged_one_is_not_sent(
+    run: Run, hub: LoopbackHub
+) -> None:
     def report(progress: PushProgress) -> None:
         if progress.phase == Phase.VERIFY:
-            files = hub.repos["model", "ada/pairs"].files
+            files = hub.repos["model", "ada/first"].files
             tensors = safetensors.numpy.load(files["model.safetensors"])
             tensors["classifier.bias"] += 1e-3 * np.array([1, -1], np.float32)
             files["model.safetensors"] = safetensors.numpy.save(tensors, {"format": "pt"})
 
-    comparison = push(run, PushRequest("pairs", private=True), report=report).verified
+    comparison = push(run, PushRequest("first", private=True), report=report).verified
     assert comparison is not None
     assert comparison.problem == "A logit differs by 0.001; 0.0001 is allowed."
-
-
-@pytest.mark.parametrize("damage", ["truncated", "not numbers"])
-def test_a_damaged_model_is_not_sent(run: Run, hub: LoopbackHub, damage: str) -> None:
-    if damage == "truncated":
-        os.truncate(run.best / "model.safetensors", 5000)
-    else:
-        toys.overwrite(run.best, lambda tensors: tensors["classifier.bias"].fill_(np.nan))
+    sent = sent_objects(hub)
     repo = hub.add_repo("ada/pairs", files={"README.md": b"mine"})
-    for request in (UPDATE, PushRequest("another")):
-        with pytest.raises(ModelError):
-            push(run, request)
+    for damage in (
+        lambda: toys.overwrite(run.best, lambda parts: parts["classifier.bias"].fill_(np.nan)),
+        lambda: os.truncate(run.best / "model.safetensors", 5000),
+    ):
+        damage()
+        for request in (UPDATE, PushRequest("another")):
+            with pytest.raises(ModelError):
+                push(run, request)
     assert (repo.files, len(repo.commits)) == ({"README.md": b"mine"}, 1)
     assert ("model", "ada/another") not in hub.repos
-    assert not sent_objects(hub)
+    assert sent_objects(hub) == sent
 
 
 @pytest.mark.usefixtures("impatient")
 def test_the_token_is_nowhere_afterwards(
-    run: Run,
-    hub: LoopbackHub,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    run: Run, hub: LoopbackHub, caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
     """Neither after a push nor after failures at each of its stages."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     caplog.set_level("DEBUG")
@@ -312,26 +309,18 @@ def test_the_token_is_nowhere_afterwards(
         assert not any(marked.encode() in content for content in repo.files.values())
 
 
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (replace(DEMO, name="other"), "ada/other-demo exists and holds something else"),
-        (replace(DEMO, private=True), "could not read it: the repository is private"),
-        (replace(DEMO, hardware="t9"), r"no hardware 't9'.*cpu-basic, t4-small"),
-    ],
-)
-def test_an_impossible_demo_is_refused_before_the_push(
-    run: Run, hub: LoopbackHub, request_: PushRequest, words: str
-) -> None:
-    hub.add_repo("ada/other-demo", "space", {"app.py": b"print('mine')"})
-    with pytest.raises(PublishError, match=words):
-        push(run, request_)
-    assert list(hub.repos) == [("space", "ada/other-demo")]
-
-
 def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_before(
     run: Run, hub: LoopbackHub
 ) -> None:
+    """An impossible one is refused before the push."""
+    other = {("space", "ada/other-demo"): hub.add_repo("ada/other-demo", "space", {"app.py": b""})}
+    for request, words in (
+        (replace(DEMO, name="other"), "ada/other-demo exists and holds something else"),
+        (replace(DEMO, private=True), "could not read it: the repository is private"),
+        (replace(DEMO, hardware="t9"), r"no hardware 't9'.*cpu-basic, t4-small"),
+    ):
+        with pytest.raises(PublishError, match=words):
+            push(run, request)
     billed = replace(DEMO, hardware="t4-small")
     assert not plan(run, DEMO).billed
     price = "0.40 USD an hour while it is awake; it sleeps after 60 minutes without a visitor"
@@ -339,7 +328,7 @@ def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_b
     assert approved == {f"ada/pairs-demo: Nvidia T4 - small, {price}"}
     with pytest.raises(PublishError, match=r"would be billed: Nvidia T4 - small"):
         push(run, billed)
-    assert hub.repos == {}
+    assert hub.repos == other
     pushed = push(run, DEMO)  # the Hub runs it for nobody without a subscription
     assert "status 402. It has to be paid for" in pushed.demo_problem
     assert hub.repos["model", "ada/pairs"].head == pushed.commit
@@ -355,21 +344,20 @@ def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_b
     assert (space.space.hardware, len(space.commits)) == ("t4-small", 1)  # nothing differed
 
 
-def app_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The names of the app, loaded with a model's folder; nothing is served."""
+def demo_answer(folder: Path) -> Any:
+    """What the demo of a model answers to a pair."""
     texts = publish.demo_files(str(folder), True)
-    (folder / "finetune.json").write_text(texts["finetune.json"])
-    (folder / "app.py").write_text(texts["app.py"])
-    monkeypatch.setattr(gr.Blocks, "launch", lambda self: None)
-    return runpy.run_path(str(folder / "app.py"))
+    for name in ("finetune.json", "app.py"):
+        (folder / name).write_text(texts[name])
+    return runpy.run_path(str(folder / "app.py"))["classify"](*PAIR)
 
 
 def test_a_demo_answers_as_the_kept_rule_does(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gr.Blocks, "launch", lambda self: None)
     best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
-    pair = ("the cat sees a dog .", "a cat misses the dog .")
-    plain = app_of(best, monkeypatch)["classify"](*pair)
+    plain = demo_answer(best)
     assert set(plain) == {"not_equivalent", "equivalent"}
     top, rest = sorted(plain, key=plain.get, reverse=True)
     turned = plain["equivalent"] + (0.1 if top == "equivalent" else -0.1)  # the other is the answer
@@ -381,11 +369,11 @@ def test_a_demo_answers_as_the_kept_rule_does(
             classes = ((answer, above),) if by_class else ()
             sure = SureRule(0.02, 0.95, 1.0 if by_class else above, classes)
             decision_rule.write_rule(best, sure=sure)
-            shares, told = app_of(best, monkeypatch)["classify"](*pair)
+            shares, told = demo_answer(best)
             assert shares == plain
             unsure = above > plain[answer]
             assert told == (f"unsure (it would say {answer})" if unsure else answer)
-            ours = Predictor(best, 64, precision="fp32")(*pair)
+            ours = Predictor(best, 64, precision="fp32")(*PAIR)
             assert (ours.label, ours.is_unsure) == (answer, unsure)
     best = Path(shutil.copytree(toy_checkpoint, tmp_path / "several labels"))
     settings = json.loads((best / "config.json").read_text())
@@ -393,8 +381,8 @@ def test_a_demo_answers_as_the_kept_rule_does(
     (best / "config.json").write_text(json.dumps(settings))
     for above in (0.01, 0.99):
         decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, above))
-        _, told = app_of(best, monkeypatch)["classify"](*pair)
-        ours = Predictor(best, 64, precision="fp32")(*pair)
+        _, told = demo_answer(best)
+        ours = Predictor(best, 64, precision="fp32")(*PAIR)
         answer = ours.label or "none"
         assert told == (f"unsure (it would say {answer})" if ours.is_unsure else answer)
         assert ours.is_unsure == (above > 0.5)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from finetune.data import checkpoints
 from finetune.inference import explain
@@ -22,6 +17,8 @@ from finetune.inference.explain import Edit, Explanation, explain_pair, find_fli
 from finetune.training import model
 from tests.support.families import FAMILIES, write
 
+# Texts and their words; texts and their edits of a kind.
+CASES = json.loads(Path(__file__).with_name("words.json").read_text("utf-8"))
 ONE, TWO = "the cat sees a dog .", "a cat misses the owl ."
 
 
@@ -48,15 +45,6 @@ class Bag(PreTrainedModel):
     def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
         total = self.curve(self.reading(self.table(input_ids)).sum(dim=(1, 2)))
         return SimpleNamespace(logits=torch.stack([torch.zeros_like(total), total], dim=1))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread: for models this small a second one only waits for the first."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -137,58 +125,17 @@ def test_more_steps_are_taken_where_it_is_steep_and_what_is_missed_is_said(
     assert explanation.error == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Don't stop: it's 3.5 km!", "Don|'|t|stop|:|it|'|s|3|.|5|km|!"),
-        ("unbelievable internationalisation", "unbelievable|internationalisation"),
-        ("café naïve cafe\u0301", "café|naïve|cafe\u0301"),
-        ("नमस्ते दुनिया", "नमस्ते|दुनिया"),
-        ("我喜欢猫。Tom也是", "我|喜|欢|猫|。|Tom|也|是"),
-        ("nice 👍🏽 👩‍👩‍👧 🇫🇷!!", "nice|👍🏽|👩‍👩‍👧|🇫🇷|!|!"),
-        ("  spaces\t\nand \u00a0 more  ", "spaces|and|more"),
-        ("x [SEP] y [PAD]", "x|[SEP]|y|[PAD]"),
-    ],
-)
-def test_tokens_are_joined_to_words(
-    text: str, expected: str, bundled: PreTrainedTokenizerBase
-) -> None:
-    explanation = explain_pair(bundled, Bag(len(bundled)), text, "cats", 64, 1)
-    assert texts(explanation) == [*expected.split("|"), "cats"]
+@pytest.mark.parametrize("row", CASES["words"], ids=[row["text"] for row in CASES["words"]])
+def test_tokens_are_joined_to_words(row: dict[str, Any], bundled: PreTrainedTokenizerBase) -> None:
+    explanation = explain_pair(bundled, Bag(len(bundled)), row["text"], "cats", 64, 1)
+    assert texts(explanation) == [*row["words"], "cats"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "expected"),
-    [
-        ("negation", "Cats are lazy.", "Cats are not lazy."),
-        ("negation", "We can swim.", "We cannot swim."),
-        ("negation", "It is not open.", "It is open."),
-        ("negation", "It isn’t open.", "It is open."),
-        ("negation", "BIRDS CAN'T swim.", "BIRDS CAN swim."),
-        ("negation", "Won't it work?", "Will it work?"),
-        ("negation", "Open the can now", ""),  # a noun
-        ("negation", "Is it open?", ""),
-        ("negation", "Der Hund schläft im Haus.", ""),  # not English
-        ("number", "3 cats", "4 cats|6 cats"),
-        ("number", "pay 1,250.50 now", "pay 1,251.50 now|pay 2,501.00 now"),
-        ("number", "999,999 cats", "1,000,000 cats|1,999,998 cats"),
-        ("number", "Agent 007", "Agent 008|Agent 014"),
-        ("number", "0 cats", "1 cats"),  # twice nothing is no edit
-        ("number", "at 10:30", "at 11:30|at 20:30|at 10:31|at 10:60"),
-        ("number", "an MP3 on the 2nd", ""),
-        ("number", "1234567890123456789", ""),
-        ("drop", "The cat sat.", "Cat sat.|The sat.|The cat."),
-        ("drop", "Yes, it works .", "It works .|Yes, works .|Yes, it ."),
-        ("drop", "Fine 😀 day", "😀 day|Fine 😀"),
-        ("drop", "cat", ""),  # an empty sentence is no question
-        ("drop", "well-known facts", "facts|well-known"),
-    ],
-)
-def test_a_sentence_is_negated_has_other_numbers_and_loses_a_word(
-    kind: str, text: str, expected: str
-) -> None:
-    edits = [edit.sentence1 for edit in small_edits(text, None) if edit.kind == kind]
-    assert "|".join(edits) == expected
+@pytest.mark.parametrize("row", CASES["edits"], ids=[row["text"] for row in CASES["edits"]])
+def test_a_sentence_is_negated_has_other_numbers_and_loses_a_word(row: dict[str, Any]) -> None:
+    """Not where that would be no English, the same number, or an empty sentence."""
+    edits = [edit for edit in small_edits(row["text"], None) if edit.kind == row["kind"]]
+    assert [edit.sentence1 for edit in edits] == row["edits"]
 
 
 def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> None:

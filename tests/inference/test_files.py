@@ -1,4 +1,5 @@
-"""Predictions of whole files: all rows and columns come back, whatever they contain."""
+"""Predictions of whole files: all rows and columns come back, whatever they contain; answers that a
+file has already are compared."""
 
 from __future__ import annotations
 
@@ -18,13 +19,18 @@ import openpyxl  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.stats import binomtest
+from sklearn.metrics import accuracy_score, cohen_kappa_score
 
+import finetune
 from finetune.config import RunConfig
 from finetune.data.columns import match_columns
+from finetune.data.sources import LABELS
 from finetune.errors import DataError, JobError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.files import Window, WindowLogits, WindowScorer
+from finetune.inference.other_answers import OtherAnswers
 from finetune.inference.predictor import Predictor
 from finetune.inference.result_files import UNSURE
 from finetune.jobs import predict, workers
@@ -33,12 +39,10 @@ from finetune.runs import events, pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
-from finetune.tasks.base import (
-    PredictOptions,
-    SureRule,
-    Target,
-)
-from tests.support import toys
+from finetune.tasks.base import MULTI_LABEL, REGRESSION, PredictOptions, SureRule, Target
+from finetune.tasks.registry import task_of
+from finetune.tasks.single_label import SingleLabel
+from tests.support import monitored, toys
 from tests.support.judging import PAIRS, SIDES, judged, write_csv
 from tests.support.waiting import until
 
@@ -110,12 +114,11 @@ def test_columns_are_matched_by_name_to_those_of_the_training(names: str, expect
     assert " ".join(match_columns(names.split(), trained)) == expected
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"threshold": True}, {"calibrated": True}, {"both_orders": True}]
-)
+@pytest.mark.parametrize("option", [None, "threshold", "calibrated", "both_orders"])
 def test_the_same_rows_come_out_with_the_models_answers(
-    run: Run, tmp_path: Path, options: dict[str, Any]
+    run: Run, tmp_path: Path, option: str | None
 ) -> None:
+    options: dict[str, Any] = {option: True} if option else {}
     decision_rule.write_rule(run.best, threshold=0.999, temperature=3.0, positive="equivalent")
     lines = [("id", *SIDES, "label"), *((f"=row {n}", *pair) for n, pair in enumerate(PAIRS))]
     path = write_csv(tmp_path / "pairs.csv", lines)
@@ -285,20 +288,6 @@ def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
     assert len(read(job.result)) == 300
 
 
-def test_a_batch_is_nobody_elses(
-    store: RunStore, start: Callable[[str, int], predict.PredictionJob],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
-    job = start("mine.csv", 2)
-    for other in (Visitor(names=("b",)), Visitor(names=())):
-        with pytest.raises(DataError, match="no such prediction"):
-            predict.PredictionJob.find(store.for_visitor(other), job.id)
-    for wrong in ("../x", "", None, 7, "x" * 10**6, job.id + "/../" + job.id):
-        with pytest.raises(DataError, match="no such prediction"):
-            predict.PredictionJob.find(store, wrong)
-
-
 def test_what_is_judged_counts_with_what_is_uploaded(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,22 +318,15 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 @pytest.mark.parametrize(
     ("names", "cells", "known"),
     [
-        (("-1", "1"), ("0", "-1", "1.0"), 2),  # 0 is no number of a class here
-        (("no", "yes"), ("0", "YES", "1.0"), 3),
-        (("v1.0", "v2.0"), ("v1.0", "v2.0", "v2"), 2),
+        (("-1", "1"), ("0", "-1", "1.0"), [False, True, True]),  # 0 is no number of a class here
+        (("no", "yes"), ("0", "YES", "1.0"), [True, True, True]),
+        (("v1.0", "v2.0"), ("v1.0", "v2.0", "v2"), [True, True, False]),
     ],
 )
 def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
-    run: Run, tmp_path: Path, names: tuple[str, str], cells: tuple[str, ...], known: int
+    names: tuple[str, str], cells: tuple[str, ...], known: list[bool]
 ) -> None:
-    config = json.loads((run.best / "config.json").read_text())
-    config["id2label"] = dict(enumerate(names))
-    config["label2id"] = {name: number for number, name in enumerate(names)}
-    (run.best / "config.json").write_text(json.dumps(config))
-    lines = [(first, second, cell) for (first, second, _), cell in zip(PAIRS, cells, strict=True)]
-    path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *lines])
-    report = judged(run, path, tmp_path / "out.csv", label="label")
-    assert (report["labelled"], report["unknown_labels"]) == (known, 3 - known)
+    assert SingleLabel().parse(cells, Target(names))[1].tolist() == known
 
 
 class Known(WindowScorer):
@@ -392,34 +374,25 @@ def test_rows_that_are_not_sure_are_decided_so_and_collected(
     assert not review.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "\n,,\nid,sentence1,sentence2\n,,\n1,cat,dog\n\n  \n,,\n2,owl,bee\n,,\n\n"),
-        ("a.tsv", "id\tsentence1\tsentence2\n\t\t\n1\tcat\tdog\n\n\t\t\n2\towl\tbee\n\t\t\n"),
-        ("one.csv", 'sentence1\n""\ncat\n\n""\nowl\n""\n'),
-        ("a.xlsx", ""),
-    ],
-)
-def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(
-    run: Run, tmp_path: Path, name: str, text: str
-) -> None:
-    """pandas reads such a file in the same way."""
-    path = tmp_path / name
-    if text:
-        path.write_text(text)
-    else:
-        empty = dict.fromkeys(("id", *SIDES))
-        known = [dict(zip(empty, cells, strict=True)) for cells in (("1", "cat", "dog"), "2ab")]
-        write(path, [empty, known[0], empty, known[1], empty, {**empty, "id": "3"}])
-    report = predict_to(run, path, tmp_path / "out.jsonl", **(
-        {"sentence2": ""} if name == "one.csv" else {}
-    ))  # fmt: skip
-    rows = read(tmp_path / "out.jsonl")
-    answered = [bool(row["prediction"]) for row in rows]
-    assert answered == [False, True, False, True, False] + [False] * (not text)
-    assert {row["error"] for row in rows if not row["prediction"]} == {"sentence1 is empty"}
-    assert (report["rows"], report["errors"]) == (len(rows), len(rows) - 2)
+def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(run: Run, tmp_path: Path) -> None:
+    """pandas reads such files in the same way."""
+    blank = dict.fromkeys(("id", *SIDES))
+    known = [dict(zip(blank, cells, strict=True)) for cells in (("1", "cat", "dog"), "2ab")]
+    texts = {
+        "a.csv": "\n,,\nid,sentence1,sentence2\n,,\n1,cat,dog\n\n  \n,,\n2,owl,bee\n,,\n\n",
+        "a.tsv": "id\tsentence1\tsentence2\n\t\t\n1\tcat\tdog\n\n\t\t\n2\towl\tbee\n\t\t\n",
+        "one.csv": 'sentence1\n""\ncat\n\n""\nowl\n""\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    write(tmp_path / "a.xlsx", [blank, known[0], blank, known[1], {**blank, "id": "3"}])
+    for name in (*texts, "a.xlsx"):
+        columns = {"sentence2": ""} if name == "one.csv" else {}
+        report = predict_to(run, tmp_path / name, tmp_path / "out.jsonl", **columns)
+        rows = read(tmp_path / "out.jsonl")
+        assert [bool(row["prediction"]) for row in rows] == [False, True, False, True, False], name
+        assert {row["error"] for row in rows if not row["prediction"]} == {"sentence1 is empty"}
+        assert (report["rows"], report["errors"]) == (5, 3)
 
 
 @pytest.mark.parametrize(
@@ -461,16 +434,16 @@ def test_cells_that_a_format_has_no_type_for_become_text(run: Run, tmp_path: Pat
     texts |= {"share": "nan", "yes": "true", "none": ""}
     assert csv_row.items() >= ({**rows[0], **texts}).items()
     # And types that are known only once all rows are read.
-    mixed: list[dict[str, Any]] = [
-        {
-            **dict(zip(SIDES, "ab", strict=True)),
-            "n": 1,
-            "big": 2**70,
-            "list": [1],
-            "lone": "\ud800",
-        },
-        {**dict(zip(SIDES, "cd", strict=True)), "n": 1.5, "flag": False, "lone": None},
-    ]
+    first = {
+        "sentence1": "a",
+        "sentence2": "b",
+        "n": 1,
+        "big": 2**70,
+        "list": [1],
+        "lone": "\ud800",
+    }
+    second = {"sentence1": "c", "sentence2": "d", "n": 1.5, "flag": False, "lone": None}
+    mixed: list[dict[str, Any]] = [first, second]
     predict_to(run, write(tmp_path / "a.jsonl", mixed), tmp_path / "out.parquet")
     result = pq.read_table(tmp_path / "out.parquet")
     assert result.select(["n", "big", "list", "lone", "flag"]).to_pydict() == {
@@ -507,7 +480,7 @@ def test_a_column_of_the_files_own_is_kept(run: Run, tmp_path: Path, ending: str
 
 
 def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -> None:
-    """Only the first thousand rows of JSON determine its columns."""
+    """Only the first thousand rows of JSON determine its columns. No rows are a list, too."""
     rows: list[dict[str, Any]] = [{"sentence1": "cat", "sentence2": "dog"}] * 1100
     path = write(tmp_path / "in.jsonl", [*rows, {**rows[0], "prediction": "mine"}])
     for name in ("out.jsonl", "out.csv"):
@@ -515,9 +488,93 @@ def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -
         last = read(tmp_path / name)[-1]
         assert last["prediction"] == "mine"
         assert last["prediction_2"] in ("equivalent", "not_equivalent")
-
-
-def test_no_rows_are_a_list_too(run: Run, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("sentence1,sentence2\n")
     predict_to(run, tmp_path / "in.csv", tmp_path / "out.json")
     assert read(tmp_path / "out.json") == []
+
+
+NAMES = ("no", "yes")
+
+
+def compared(
+    target: Target, answers: Any, columns: dict[str, list[Any]], labels: list[Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The report of columns by name, their rows read in two windows."""
+    task = task_of(target)
+    others = OtherAnswers(task, target, [*columns])
+    values = np.array(answers)
+    for part in (slice(0, 13), slice(13, None)):
+        records = [
+            dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
+        ]
+        cells = labels[part] if labels else []
+        own, numbers = values[part], [*range(len(values))][part]
+        truth, known = task.parse(cells, target) if labels else (own, np.zeros(len(own), bool))
+        hashes = np.array([numbers, numbers])
+        others.add(records[part], numbers, own, truth, known, cells, hashes)
+    return {one.pop("column"): one for one in others.report()}
+
+
+def test_columns_of_answers_are_compared_and_the_labels_say_who_is_right() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.integers(0, 2, 60)
+    ours, theirs = (np.where(draw.random(60) < right, truth, 1 - truth) for right in (0.9, 0.7))
+    spelled = [NAMES[one].upper() for one in theirs]
+    spelled[5] = ""  # not answered
+    columns = {"gpt": spelled, "id": [*range(60)], "flag": [*theirs], "city": ["no where"] * 60,
+               "always": ["yes"] * 60, "none": [None] * 60}  # fmt: skip
+    found = compared(Target(NAMES), ours, columns, [NAMES[one] for one in truth])
+    assert [*found] == ["gpt"]
+    (gpt,), kept = found.values(), np.arange(60) != 5
+    assert gpt["rows"] == gpt["labelled"] == 59
+    a, b, c = ours[kept], theirs[kept], truth[kept]
+    assert gpt["agreement"]["equal"][0] == accuracy_score(a, b)
+    value, low, high = gpt["agreement"]["kappa"]
+    assert value == pytest.approx(cohen_kappa_score(a, b))
+    assert low < value < high
+    only = int(((a == c) & (b != c)).sum()), int(((b == c) & (a != c)).sum())
+    p = binomtest(only[0], sum(only)).pvalue
+    assert gpt["right"] == {"first": only[0], "second": only[1], "neither": 0, "p": p}
+    assert gpt["scores"]["accuracy"] == [accuracy_score(c, a), accuracy_score(c, b)]
+    assert gpt["difference"]["accuracy"][0] == pytest.approx((a == c).mean() - (b == c).mean())
+    assert gpt["differ"] == np.flatnonzero(kept & (ours != theirs)).tolist()
+    # Numbers of classes count if the labels are numbers.
+    answers, columns = [0, 1] * 20, {"second": ["1", "1", "0", "1"] * 10}
+    assert compared(Target(NAMES), answers, columns) == {}
+    assert [*compared(Target(NAMES), answers, columns, ["0", "1"] * 20)] == ["second"]
+    assert [*compared(Target(("0", "1")), answers, columns)] == ["second"]
+
+
+def test_scores_and_sets_of_labels_are_compared_as_such() -> None:
+    target = Target((), task=REGRESSION, low=0, high=5)
+    scores = np.linspace(0, 5, 40, dtype=np.float32)
+    columns = {"person": [f"{one / 2 + 1:.2f}" for one in scores], "year": [*range(1990, 2030)]}
+    found = compared(target, scores, columns, [f"{one:.2f}" for one in scores])
+    assert [*found] == ["person"]
+    person = found["person"]
+    assert person["agreement"]["pearson"][0] == pytest.approx(1, abs=0.001)
+    assert person["agreement"]["difference"][0] == pytest.approx(-0.25, abs=0.01)
+    assert person["difference"]["mae"][0] < 0
+    assert "right" not in person
+    several = Target(("a", "b"), task=MULTI_LABEL)
+    sets = np.array([[1, 0], [1, 1], [0, 0], [0, 1]] * 10)
+    found = compared(several, sets, {"other": ["a", "a;b", "a", "b"] * 10})
+    assert found["other"]["agreement"]["equal"][0] == 0.75
+    assert {"kappa a", "kappa b"} < {*found["other"]["agreement"]}
+    columns = {"some": [*["a", "b"] * 6, *[""] * 28], "notes": [*["so so"] * 9, "a", *[" "] * 30]}
+    found = compared(several, sets, columns)
+    assert [(name, of["rows"]) for name, of in found.items()] == [("some", 12)]
+
+
+def test_a_files_other_answers_are_in_its_report(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    run = toys.finished_run(store, toy_checkpoint)
+    pairs = [
+        (*texts, LABELS[label], LABELS[n % 2])
+        for n, (*texts, label) in enumerate(monitored.rows(40, 1))
+    ]
+    file = tmp_path / "x.csv"
+    write_csv(file, [(*monitored.HEAD, "gpt"), *pairs])
+    (other,) = finetune.predict(run, file, tmp_path / "answers.csv")["others"]
+    assert (other["column"], other["rows"], other["labelled"]) == ("gpt", 40, 40)

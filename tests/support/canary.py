@@ -1,9 +1,9 @@
 """Loads hostile checkpoints in a process of its own and says which of them opened a file that is
-none of theirs: `python -m tests.support.canary FOLDER [CLASS ...]` prints JSON, of the tokenizer
-classes that are named, or of all that transformers has.
+none of theirs: `python -m tests.support.canary FOLDER` prints JSON, of all tokenizer classes that
+transformers has.
 
 The canary lies in the working folder. The kernel tells who opens it (inotify), for the tokenizers
-library opens files without Python's knowledge; an audit hook tells what else Python opens.
+library opens files without Python's knowledge.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def config_keys() -> set[str]:
 
 
 class Cases:
-    """Copies of a checkpoint, each changed in one place, and what their loading opened."""
+    """Copies of a checkpoint, each with entries added to one file, and what their loading opened.
+    What is kept of an entry depends on nothing else in its file, so it is tried out once for all
+    classes, and only what is kept is loaded."""
 
     def __init__(self, checkpoint: Path, canary: Canary) -> None:
         self._canary, self.loaded, self.refused = canary, 0, 0
@@ -93,33 +95,50 @@ class Cases:
         with checkpoint_files.open_files(self.folder) as files:
             self._unchanged = dict(files.contents)
 
-    def load(
-        self, what: str, file: str, content: dict[str, Any], load: Callable[[Any], Any]
-    ) -> None:
-        """Load the checkpoint with that file in it, unless nothing is left of the change."""
+    def try_out(
+        self, file: str, entries: dict[str, Any], load: Callable[[Any], Any] | None = None
+    ) -> bool:
+        """Open the checkpoint with these entries in the file, and `load` what is then left of it.
+        False if nothing is left of the entries, or the checkpoint is refused."""
         path = self.folder / file
         before = path.read_text(encoding="utf-8") if path.exists() else None
-        path.write_text(json.dumps(content), encoding="utf-8")
+        content = json.loads(before) if before else {}
+        path.write_text(json.dumps(content | entries), encoding="utf-8")
+        kept = False
         try:
             with checkpoint_files.open_files(self.folder, "ada/hostile") as files:
-                kept = {**files.contents[file], "tokenizer_class": 0}
-                if kept != {**self._unchanged.get(file, {}), "tokenizer_class": 0}:
+                kept = files.contents[file] != self._unchanged.get(file, {})
+                if kept and load is not None:
                     load(files)
-                    self.loaded += 1
+                    self.loaded += len(entries.keys() - {"tokenizer_class"})
         except ModelError:
+            kept = False
             self.refused += 1
         path.unlink() if before is None else path.write_text(before, encoding="utf-8")
         if self._canary.was_opened():
-            self.opened.append(what)
+            self.opened.append(f"{file}: {entries}")
+        return kept
+
+    def load_kept(
+        self, file: str, names: set[str], value: Any, kind: str, load: Callable[[Any], Any]
+    ) -> None:
+        """Load a tokenizer of a class with each entry that is kept: all tokens at once, and each
+        for itself only if the class refuses them together."""
+        tokens = {name for name in names if name.endswith("_token")}
+        groups = [tokens, *({name} for name in sorted(names - tokens))]
+        for group in groups:
+            entries = {"tokenizer_class": kind, **dict.fromkeys(sorted(group), value)}
+            if group and not self.try_out(file, entries, load) and len(group) > 1:
+                for name in sorted(group):
+                    self.try_out(file, {"tokenizer_class": kind, name: value}, load)
 
 
-def main(checkpoint: Path, kinds: list[str]) -> None:
+def main(checkpoint: Path) -> None:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     canary = Canary(Path.cwd())
     cases = Cases(checkpoint, canary)
-    own = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    parameters = tokenizer_parameters()
 
     def tokenizer(files: Any) -> None:
         files.load(AutoTokenizer)
@@ -127,20 +146,18 @@ def main(checkpoint: Path, kinds: list[str]) -> None:
     def model(files: Any) -> None:
         files.load(AutoModelForSequenceClassification, config=files.load(AutoConfig))
 
+    settings, special = "tokenizer_config.json", "special_tokens_map.json"
     for value in values(canary.path):
-        for kind, parameters in tokenizer_parameters().items():
-            if kinds and kind not in kinds:
-                continue
-            for key in sorted(parameters):
-                hostile = {**own, "tokenizer_class": kind, key: value}
-                what = f"{kind} {key}={value!r}"
-                cases.load(what, "tokenizer_config.json", hostile, tokenizer)
-            hostile = dict.fromkeys(parameters, value)
-            cases.load(f"{kind} map {value!r}", "special_tokens_map.json", hostile, tokenizer)
-        for key in sorted(config_keys()):
-            cases.load(f"config {key}={value!r}", "config.json", {**config, key: value}, model)
+        names = set().union(*parameters.values())
+        kept = {name for name in names if cases.try_out(settings, {name: value})}
+        for kind, takes in parameters.items():
+            cases.load_kept(settings, takes & kept, value, kind, tokenizer)
+        for together in {frozenset(takes) for takes in parameters.values()}:
+            cases.try_out(special, dict.fromkeys(together, value), tokenizer)
+        for name in sorted(config_keys()):
+            cases.try_out("config.json", {name: value}, model)
     # What the watch is worth: the library itself, on such a file, opens it.
-    (cases.folder / "tokenizer_config.json").write_text(
+    (cases.folder / settings).write_text(
         json.dumps({"tokenizer_class": "BertTokenizer", "vocab": str(canary.path)})
     )
     (cases.folder / "tokenizer.json").unlink(missing_ok=True)
@@ -152,4 +169,4 @@ def main(checkpoint: Path, kinds: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]))

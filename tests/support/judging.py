@@ -39,7 +39,7 @@ def judged(
     return report
 
 
-def write_csv(path: Path, lines: Sequence[tuple[str, ...]]) -> Path:
+def write_csv(path: Path, lines: Sequence[tuple[Any, ...]]) -> Path:
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(lines)
     return path

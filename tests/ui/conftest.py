@@ -50,22 +50,25 @@ def visit(browser: Browser, app: App, request: pytest.FixtureRequest) -> Iterato
     visit.end()
 
 
-@pytest.fixture(scope="module")
-def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    store = RunStore(tmp_path_factory.mktemp("served") / "runs")
-    blocks = ui_app.build(store)
-    _, url, _ = ui_app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
-    yield Server(blocks, store, url)
-    blocks.close()
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The page served by this process, whose uploads are in a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
+        store = RunStore(tmp_path_factory.mktemp("served") / "runs")
+        blocks = ui_app.build(store)
+        _, url, _ = ui_app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
+        yield Server(blocks, store, url)
+        blocks.close()
 
 
 @pytest.fixture
-def server(module_server: Server) -> Iterator[Server]:
-    """The page served by this process, without runs; the server is the module's."""
-    yield module_server
+def server(served: Server) -> Iterator[Server]:
+    """The page served by this process, without runs; to build it takes as long as many a test."""
+    yield served
     auth._identities.clear()
-    while module_server.store.root.exists():  # the server may just write there
-        shutil.rmtree(module_server.store.root, ignore_errors=True)
+    while served.store.root.exists():  # the server may just write there
+        shutil.rmtree(served.store.root, ignore_errors=True)
 
 
 @pytest.fixture

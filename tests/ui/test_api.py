@@ -1,10 +1,13 @@
-"""The page for programs: `gradio_client` and the official MCP client, over real HTTP."""
+"""The page for programs, by `gradio_client` and the official MCP client over real HTTP; and what
+the app keeps of a call, in the process that serves it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,14 @@ from typing import Any
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from mcp import ClientSession
+from mcp.client.streamable_http import streamablehttp_client
 
-from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.jobs import scheduler, workers
-from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.ui import app
 from tests.support import odd_calls, toys
 from tests.support.hub import LoopbackHub
 from tests.support.server import Server
@@ -60,9 +64,6 @@ def test_a_pair_is_answered_and_explained(client: Client, finished: Run) -> None
     answer = client.predict(finished.id, *PAIR, api_name="/predict")
     assert answer["label"] in answer["probabilities"]
     assert sum(answer["probabilities"].values()) == pytest.approx(1.0, abs=1e-4)
-    both = client.predict(finished.id, *PAIR, True, api_name="/predict")
-    mean = (answer["probabilities"]["equivalent"] + answer["other"]["equivalent"]) / 2
-    assert both["probabilities"]["equivalent"] == pytest.approx(mean, abs=0.02)
     reasons = client.predict(finished.id, *PAIR, api_name="/explain")
     assert reasons["label"] == answer["label"]
     assert [word["text"] for word in reasons["words"]] == " ".join(PAIR).split()
@@ -95,17 +96,12 @@ def test_a_run_is_started_stopped_and_resumed_by_a_program(
         client.predict(run, True, api_name="/stop_run")
         until(lambda: status() == "stopped")
     assert not store.get(run).has_model()
-
-
-def test_a_program_agrees_to_the_price_of_a_job_before_one_is_begun(
-    client: Client, store: RunStore
-) -> None:
-    run = store.create(RunConfig())
-    run.append(events.Stopped(step=1, seconds=1.0))
+    # A program agrees to the price of a job before one is begun.
     options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
-    write_spec(run, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    spec = EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0)
+    write_spec(store.get(run), spec)
     with pytest.raises(AppError, match=r"on t4-small: \$0.40 an hour, at most \$0.20. Send agreed"):
-        client.predict(run.id, api_name="/resume_run")
+        client.predict(run, api_name="/resume_run")
 
 
 def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: LoopbackHub) -> None:
@@ -128,8 +124,6 @@ def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: L
 
 def test_agents_have_the_same_as_tools(server: Server, finished: Run) -> None:
     """Through the official client, as an assistant would ask."""
-    from mcp import ClientSession
-    from mcp.client.streamable_http import streamablehttp_client
 
     async def ask() -> tuple[Any, Any]:
         async with (
@@ -137,8 +131,7 @@ def test_agents_have_the_same_as_tools(server: Server, finished: Run) -> None:
             ClientSession(read, write) as session,
         ):
             await session.initialize()
-            tools = (await session.list_tools()).tools
-            name = next(tool.name for tool in tools if tool.name.endswith("predict"))
+            name = "predict"
             values = {"run_id": finished.id, "sentence1": "a cat .", "sentence2": "a dog ."}
             answer = await session.call_tool(name, values)
             return answer, await session.call_tool(name, {**values, "run_id": "../x"})
@@ -153,3 +146,68 @@ def test_agents_have_the_same_as_tools(server: Server, finished: Run) -> None:
 @pytest.mark.timeout(900)
 def test_no_odd_call_is_the_apps_fault(server: Server, finished: Run) -> None:
     assert odd_calls.faults(server.url, finished.id) == []
+
+
+LONG = "\u732b" * 500_000  # a megabyte
+
+
+def _kept(call: Callable[[int], None], calls: int) -> float:
+    """Bytes that each of so many calls leaves behind, after a first one."""
+    call(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, calls + 1):
+            call(number)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] / calls
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_visitor_who_comes_and_goes_leaves_little(server: Server, finished: Run) -> None:
+    """Gradio keeps 0.8 MB of settings, and what was sent, for each of the last 10,000 sessions."""
+    with server.client() as web:
+
+        def visit(number: int) -> None:
+            event = server.event("on_part")
+            body = {"data": [None], "fn_index": event, "session_hash": f"v{number}"}
+            assert web.post("gradio_api/run/predict", json=body).status_code == 200
+
+        def ask(number: int) -> None:  # a program, in a session of its own each time
+            values = [finished.id, f"{number}{LONG}", LONG]
+            event = web.post("gradio_api/call/explain", json={"data": values}).json()["event_id"]
+            assert "event: error" in web.get(f"gradio_api/call/explain/{event}").text
+
+        assert _kept(visit, 30) < 300_000
+        assert _kept(ask, 30) < 300_000
+
+
+def test_a_lone_surrogate_is_answered(server: Server, finished: Run) -> None:
+    """It has no place in the page's address."""
+    head = {"content-type": "application/json"}
+    values = f'["{finished.id}", "\\ud83d cat", "a cat", false, true, false]'
+    body = f'{{"data": {values}, "fn_index": {server.event("on_ask")}, "session_hash": "odd"}}'
+    with server.client() as web:
+        answer = web.post("gradio_api/run/predict", content=body, headers=head).text
+    assert "ft-answer" in answer
+    assert "sentence1=%3F+cat" in answer
+
+
+def test_what_was_asked_in_a_session_is_known_in_it_alone(server: Server, finished: Run) -> None:
+    with server.client() as web:
+
+        def why(session: str) -> str:
+            body = {"data": [None], "fn_index": server.event("on_why"), "session_hash": session}
+            web.post("gradio_api/queue/join", json=body)
+            return web.get("gradio_api/queue/data", params={"session_hash": session}).text
+
+        values = [finished.id, "the cat sees a dog .", "a cat sees the dog .", False, True, False]
+        body = {"data": values, "fn_index": server.event("on_ask"), "session_hash": "asked"}
+        assert "ft-answer" in web.post("gradio_api/run/predict", json=body).text
+        assert "Nothing was asked yet" in why("another")
+        assert "Nothing was asked yet" not in why("asked")
+        # The session used longest ago is forgotten.
+        for number in range(app.MOST_SESSIONS + 5):
+            body = {"data": [], "fn_index": 0, "session_hash": f"many{number}"}
+            assert web.post("gradio_api/run/predict", json=body).status_code == 200
+    assert len(server.blocks.state_holder.session_data) <= app.MOST_SESSIONS

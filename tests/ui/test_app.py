@@ -1,4 +1,4 @@
-"""What the app does at start, and what any tab does with markup, bugs and ids that are none."""
+"""What the app does at start, and what any tab does with markup and bugs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gradio as gr
 import pytest
 
 from finetune import owners
@@ -21,12 +19,9 @@ from finetune.evaluation.probe import Probed, ProbeReport
 from finetune.inference.predictor import Prediction
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, run_view
 from finetune.ui.html import macro
-from tests.support import toys
-from tests.support.tabs import NOBODY, draw_train, predict_tab, publish_tab, push_form
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MARKUP = "<script>alert(1)</script>"
@@ -82,9 +77,12 @@ def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert owners.policy().several_people
 
 
-def test_markup_is_shown_not_run(store: RunStore) -> None:
+def test_markup_is_shown_and_a_bug_is_not(
+    store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
+    probed = [Probed(MARKUP, MARKUP), Probed(MARKUP, "", Interval(0.8, 0.75, 0.85))]
     for text in (
         run_view.verdict(run, run.state()),
         feedback.show_errors(DataError(MARKUP, MARKUP)),
@@ -93,57 +91,13 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         macro("answer/classes.html", "answer")(
             Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP
         ),
+        macro("probe.html", "ranking")(ProbeReport(probed, None, "f1", 2, 1000)),
     ):
         assert "<script" not in text
         assert "&lt;script" in text
     assert "<code>hf &lt;b&gt;</code>" in feedback.note("Sign in with `hf <b>`.")
-
-
-def test_a_ranking_of_checkpoints_has_a_button_for_each_that_was_read() -> None:
-    read = Probed("owner/<good>", "", Interval(0.8, 0.75, 0.85), None, 5.5, 22_000_000, 90_000_000)
-    gone = Probed("owner/gone", "The checkpoint is not on the Hub.")
-    baseline = Interval(0.7, 0.6, 0.8)
-    report = ProbeReport([read, gone], baseline, "f1", 2, 1000, 12.0)
-    shown = macro("probe.html", "ranking")(report)
-    assert shown.count('data-field="checkpoint"') == 1
-    for text in ("&lt;good&gt;", "0.800", "0.750–0.850", "90.0 MB", "not on the Hub", "TF-IDF"):
-        assert text in shown
-    assert "<good>" not in shown
-
-
-def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:
+    # A bug is an apology with a reference.
     text = feedback.show_errors(RuntimeError("secret detail"))
     assert "secret detail" not in text
     assert text.split("reference ")[1][:8] in caplog.text
     assert "secret detail" in caplog.text
-
-
-def test_another_id_is_no_such_run(store: RunStore) -> None:
-    train, predict, publish = draw_train(store), predict_tab(store), publish_tab(store)
-    gone = store.create(RunConfig()).id
-    store.delete(store.get(gone))
-    for wrong in (gone, "../x", "/etc/passwd", "x" * 10**6, 7, None):
-        form = push_form(publish, wrong)
-        for answer in (
-            train.on_press(NOBODY, gr.EventData(None, {"do": "stop"}), wrong)[train.notice],
-            predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer],
-            publish.on_push(NOBODY, form, None)[publish.plan],
-            publish.on_check(NOBODY, form, None)[publish.plan],
-        ):
-            assert "no such run" in answer
-
-
-def test_publish_selects_no_run_that_still_trains(
-    store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], bool]
-) -> None:
-    """It is offered, and stays where a person has chosen it."""
-    tab = publish_tab(store)
-    older = toys.finished_run(store, toy_checkpoint)
-    training = store.create(RunConfig())
-    training.append(events.Started(device="CPU"))
-    toys.copy_model(toy_checkpoint, training.best)
-    assert adopt(training)
-    update = tab.on_open(NOBODY, None, "")[tab.run]
-    assert update["value"] == older.id
-    assert training.id in dict(map(reversed, update["choices"]))  # type: ignore[arg-type]
-    assert "value" not in tab.on_open(NOBODY, training.id, "")[tab.run]

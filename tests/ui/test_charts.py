@@ -19,50 +19,34 @@ from tests.support.browser import new_page
 from tests.support.toys import story
 
 
-def attribute(drawn: str, name: str) -> str:
-    """An attribute of a chart's plot."""
-    (value,) = re.findall(rf' {name}="([^"]*)"', drawn)
-    return html.unescape(value)
-
-
 def values(drawn: str) -> list[dict[str, Any]]:
     """The lines whose values a chart carries."""
-    lines: list[dict[str, Any]] = json.loads(attribute(drawn, "data-lines"))
+    (text,) = re.findall(' data-lines="([^"]*)"', drawn)
+    lines: list[dict[str, Any]] = json.loads(html.unescape(text))
     return lines
 
 
-def losses(*measured: float) -> RunSummary:
-    """A run with these training losses."""
-    return RunSummary().fold([
-        events.Stepped(step=n, epoch=n, loss=loss, learning_rate=1e-5, samples_per_second=1.0)
-        for n, loss in enumerate(measured, start=1)
-    ])  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(1.0, 0.5)],
-        [(1.0, 0.0), (2.0, 0.0)],
-        [(1.0, 0.121), (2.0, 0.847)],
-        [(0.125, 1.234e-5), (1.0, 0.0), (2.0, 123500.0)],
-        [(5.0, -3.0)],
-    ],
-)
-def test_any_points_are_drawn_within_the_plot_and_keep_their_digits(
-    points: list[charts.Point],
-) -> None:
-    drawn = charts.chart("x", [Series("s", "loss", points)], 0, "")
-    positions = [float(p) for p in re.findall(r"(?:left|top):([-\d.]+)%", drawn)]
-    assert positions
-    assert all(-0.01 <= position <= 100.01 for position in positions)
-    (line,) = values(drawn)
-    pairs = zip(line["x"].split(), line["y"].split(), strict=True)
-    assert [(float(x), float(y)) for x, y in pairs] == points
+def test_any_points_are_drawn_within_the_plot_and_keep_their_digits() -> None:
+    cases: list[list[charts.Point]] = [
+        [(1.0, 0.5)], [(1.0, 0.0), (2.0, 0.0)], [(1.0, 0.121), (2.0, 0.847)],
+        [(0.125, 1.234e-5), (1.0, 0.0), (2.0, 123500.0)], [(5.0, -3.0)],
+    ]  # fmt: skip
+    for points in cases:
+        drawn = charts.chart("x", [Series("s", "loss", points)], 0, "")
+        positions = [float(p) for p in re.findall(r"(?:left|top):([-\d.]+)%", drawn)]
+        assert positions
+        assert all(-0.01 <= position <= 100.01 for position in positions)
+        (line,) = values(drawn)
+        pairs = zip(line["x"].split(), line["y"].split(), strict=True)
+        assert [(float(x), float(y)) for x, y in pairs] == points
 
 
 def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
-    drawn = charts.loss_chart(losses(*(1 / n for n in range(1, 50_001))))
+    summary = RunSummary().fold([
+        events.Stepped(step=n, epoch=n, loss=1 / n, learning_rate=1e-5, samples_per_second=1.0)
+        for n in range(1, 50_001)
+    ])  # fmt: skip
+    drawn = charts.loss_chart(summary)
     assert len(drawn) < 20_000
     for line in values(drawn):
         steps = line["x"].split()
@@ -90,7 +74,7 @@ def bare(browser: Browser) -> Page:
     return page
 
 
-def test_values_are_read_by_pointer_and_stay_while_the_chart_is_drawn_anew(bare: Page) -> None:
+def test_values_are_read_while_the_chart_is_drawn_anew_and_it_is_opened_large(bare: Page) -> None:
     plot, readout = bare.locator("#loss .ft-plot"), bare.locator("#loss .ft-readout")
     box = plot.bounding_box()
     assert box is not None
@@ -110,10 +94,7 @@ def test_values_are_read_by_pointer_and_stay_while_the_chart_is_drawn_anew(bare:
     plot, readout = bare.locator("#many .ft-plot"), bare.locator("#many .ft-readout")
     plot.hover(position={"x": 5, "y": 2})
     expect(readout).to_have_text("step 1trial 90.9000")  # of many lines the one at the pointer
-    bare.close()
-
-
-def test_values_are_read_by_the_arrow_keys(bare: Page) -> None:
+    # By the arrow keys, too.
     plot = bare.locator("#roc .ft-plot")
     plot.focus()
     expect(plot).to_have_attribute("aria-valuetext", "rate 1: model 1.0000, guess 1.0000")
@@ -125,10 +106,7 @@ def test_values_are_read_by_the_arrow_keys(bare: Page) -> None:
     expect(plot.locator(".ft-readout")).to_have_count(1)
     plot.press("Escape")
     expect(plot.locator(".ft-readout")).to_have_count(0)
-    bare.close()
-
-
-def test_a_chart_is_opened_large_and_saved_as_a_picture(bare: Page) -> None:
+    # A chart is opened large and saved as a picture.
     bare.get_by_role("button", name="Open it large: Loss").click()
     large = bare.get_by_role("dialog")
     expect(large.locator(".ft-plot")).to_be_visible()

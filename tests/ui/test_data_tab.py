@@ -17,7 +17,6 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
-from finetune.ui import elements
 from finetune.ui.html import macro
 from finetune.ui.tabs.data import Drawn
 from tests.support.hub import LoopbackHub
@@ -73,34 +72,12 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert watched.tick() == {tab.poller: "-this"}
 
 
-def test_a_question_about_columns_stands_above_all_and_nothing_else_is_offered(
-    watched: Watched,
-) -> None:
-    pair = Remedy("sentence2_column", "theirs", "A pair")
-    asked = Finding("single-or-pair", "blocks", "One text or a pair?", 0, "By --x.",
-                    remedies=[pair])  # fmt: skip
-    columns = {"sentence1": "ours", "sentence2": "theirs", "label": ""}
-    report = CheckReport(
-        "x", findings=[asked], columns=columns, choices=dict.fromkeys(["ours"], "")
-    )
-    watched.write("report.json", report.to_json())
-    shown = watched.tick()[watched.tab.overview]
-    assert shown.index("One text or a pair?") < shown.index("A pair<") < shown.index("ft-columns")
-    assert "ft-primary" in shown[shown.index("ft-columns") :]
-    assert "Train on these pairs" not in shown
-    assert "--x" not in shown  # of a terminal
-    assert '<option value="" selected>' in shown
-    names = {"sentence1_column": "ours", "sentence2_column": "theirs", "label_column": "verdict"}
-    changes = watched.tab.on_remedy(NOBODY, gr.EventData(None, {"values": names | {"name": "x"}}))
-    assert changes == {watched.tab.remedies[name]: value for name, value in names.items()}
-
-
 def test_answers_about_one_source_are_not_those_of_another(store: RunStore, tmp_path: Path) -> None:
     tab = data_tab(store)
     path = tmp_path / "other.csv"
     path.write_text("text,label\na,1\n")
     changes = tab.on_upload(NOBODY, str(path), None, None)
-    for name in ("drop_duplicates", "drop_leaked", "label_map", "rare_classes", "positive_label"):
+    for name in ("drop_leaked", "label_map", "positive_label"):
         assert changes[tab.remedies[name]] == getattr(RunConfig(), name)
 
 
@@ -141,14 +118,14 @@ def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
     watched.write("report.json", report.to_json())
     tab, changes = watched.tab, watched.tick()
     assert 'data-field="drop_leaked" data-value="true">&lt;i&gt;' in changes[tab.findings]
-    assert changes[tab.columns[4]]["visible"]
     assert ("B", "B") in changes[tab.columns[4]]["choices"]
-    pressed = gr.EventData(None, {"field": "drop_leaked", "value": True})
-    assert tab.on_remedy(NOBODY, pressed) == {tab.remedies["drop_leaked"]: True}
-    for name in ("task", "score_cut", "label_separator", "decimal_mark", "label_column"):
-        chosen = gr.EventData(None, {"field": name, "value": "x"})
-        assert tab.on_remedy(NOBODY, chosen) == {tab.remedies[name]: "x"}
+    for name, value in (("drop_leaked", True), ("task", "x"), ("label_column", "x")):
+        pressed = gr.EventData(None, {"field": name, "value": value})
+        assert tab.on_remedy(NOBODY, pressed) == {tab.remedies[name]: value}
     assert tab.on_remedy(NOBODY, gr.EventData(None, {"field": "name"})) == gr.skip()
+    names = {"sentence2_column": "theirs", "label_column": "verdict"}
+    changes = tab.on_remedy(NOBODY, gr.EventData(None, {"values": names | {"name": "x"}}))
+    assert changes == {tab.remedies[name]: value for name, value in names.items()}
 
 
 def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
@@ -160,18 +137,9 @@ def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
     assert "7,000 downloads" in shown
     assert "Nothing on the Hub has" in tab.search.on_search(NOBODY, "zebra")[tab.search.results]
     chosen = tab.search.on_choose(NOBODY, gr.EventData(None, {"value": "ada/PAIRS"}))
-    assert [chosen[box] for box in tab.datasets] == ["ada/PAIRS"] * 2
-    assert chosen[tab.columns[0]] == ""
+    assert [chosen[box] for box in (*tab.datasets, tab.columns[0])] == [*["ada/PAIRS"] * 2, ""]
     hub.fail("GET", "/api/datasets", 500, times=9)
     assert "does not answer" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
-
-
-def test_an_answer_ends_the_wait_it_was_asked_in() -> None:
-    wait = elements.start_polling()
-    assert wait != elements.start_polling()
-    assert elements.stop_polling(gr.EventData(None, {"wait": wait})) == "-" + wait[1:]
-    for odd in (None, "x", {"wait": None}, {"wait": [1]}):  # any client can send anything
-        assert elements.stop_polling(gr.EventData(None, odd)).startswith("-")
 
 
 def test_a_label_is_renamed_merged_or_left_out_in_place(store: RunStore) -> None:

@@ -1,4 +1,4 @@
-"""Five journeys in a real Chromium: on a wide page, on a dark phone, in German.
+"""Journeys in a real Chromium: on a wide page, on a dark phone, in German; a sign-in on a Space.
 
 Parts are found by their ids, for their words differ; what a part says in full, the goldens hold.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from finetune.engines.base import EngineSpec, write_spec
 from finetune.inference import decision_rule
 from finetune.jobs import workers
 from finetune.jobs.evaluate import ComparisonJob
+from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.ui import charts
@@ -113,8 +115,10 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
     expect(page.locator("#answer")).to_contain_text(re.compile(r"\d ms"))
 
 
-SCORES: list[tuple[Any, ...]] = [("first", "second", "similarity"), *graded.graded_rows(300)]
-VERBS: list[tuple[Any, ...]] = [("text", "verbs"), *graded.labelled_rows(300)]
+ROWS: dict[str, list[tuple[Any, ...]]] = {
+    "scores": [("first", "second", "similarity"), *graded.graded_rows(300)],
+    "labels": [("text", "verbs"), *graded.labelled_rows(300)],
+}
 
 
 @pytest.mark.long
@@ -130,10 +134,10 @@ def test_from_an_own_file_to_predictions(
     """Drop it, answer what is asked, train, read the evaluation, predict another file."""
     page = visit.page
     page.on("dialog", lambda dialog: pytest.fail(f"markup ran: {dialog.message}"))
-    file = own_file(tmp_path) if kind == "pairs" else tmp_path / f"{kind}.csv"
-    if kind != "pairs":
-        rows = {"scores": SCORES, "labels": VERBS}[kind]
-        write_csv(file, [tuple(map(str, row)) for row in rows])
+    if kind == "pairs":
+        file = own_file(tmp_path)
+    else:
+        file = write_csv(tmp_path / f"{kind}.csv", ROWS[kind])
     visit.tab("Data")
     page.locator("#train-file input[type=file]").set_input_files(file)
     begin = page.locator("#overview [data-tab=train]")
@@ -147,7 +151,7 @@ def test_from_an_own_file_to_predictions(
     begin.click()
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile(file.name))
     choose(page, "checkpoint", str(toy_checkpoint))
-    for name, value in (("num_train_epochs", "2"), ("learning_rate", "1e-3"), ("max_length", "48")):
+    for name, value in (("num_train_epochs", "1"), ("learning_rate", "1e-3"), ("max_length", "48")):
         fill(page, name, value)
     page.locator("#train").click()
     phase(page, "finished")
@@ -206,9 +210,8 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     rows = list(csv.DictReader(told.value.path().open()))
     assert {row["id"] for row in rows} == {poor.id, good.id}
     assert all(float(row["milliseconds"]) > 0 for row in rows)
-    golden = [(first, second, str(label)) for first, second, label in toys.rows(40, seed=11)]
-    head = ("sentence1", "sentence2", "label")
-    file = write_csv(tmp_path / "golden.csv", [head, *golden])
+    head: tuple[Any, ...] = ("sentence1", "sentence2", "label")
+    file = write_csv(tmp_path / "golden.csv", [head, *toys.rows(40, seed=11)])
     page.locator("#check-golden input").set_input_files(file)
     expect(page.locator("#check-golden")).to_contain_text("golden")
     page.locator("#check-start").click()
@@ -217,7 +220,11 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     assert judged is not None
     assert judged.examples == 40
     back_to_all(page)
-    open_run(page, good)
+    for _ in range(5):  # again, if Gradio drops the click while it answers another
+        page.locator(f"#runs-table .ft-open[data-what='{good.id}']").click()
+        with contextlib.suppress(AssertionError):
+            expect(page.locator("#verdict")).to_be_visible(timeout=20_000)
+            break
     keep_a_threshold(page, good)
     correct_a_label(visit, good)
     back_to_all(page)
@@ -233,15 +240,6 @@ def back_to_all(page: Page) -> None:
     page.locator("#all-runs-again").click()
     for part in ("#comparison", "#one-run"):
         expect(page.locator(part)).to_be_hidden()
-
-
-def open_run(page: Page, run: Run) -> None:
-    """Open a run from the table, again if Gradio drops the click while it answers another."""
-    for _ in range(5):
-        page.locator(f"#runs-table .ft-open[data-what='{run.id}']").click()
-        with contextlib.suppress(AssertionError):
-            expect(page.locator("#verdict")).to_be_visible(timeout=20_000)
-            break
 
 
 def tick_all(page: Page) -> None:
@@ -473,7 +471,7 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
 ) -> None:
     let_jobs_train(hub, monkeypatch, TOKEN)
     page = visit.page
-    visit.fill_toy(toy_checkpoint, 60)
+    visit.fill_toy(toy_checkpoint, 30)
     pick(page, page.locator("#engine input"), "Hugging Face Job")
     expect(page.locator("#job-price")).to_contain_text("not signed in")
     page.locator("#job-token input").fill(TOKEN)
@@ -496,19 +494,65 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     page.get_by_role("button", name="Continue on this machine").click()
     expect(page.locator("#run-phase")).to_have_text("Finished", timeout=240_000)
     expect(page.locator("#status")).not_to_contain_text("Hugging Face Job")
+    # A new job of another run has a price that is asked for before it goes on.
+    billed = app.store.create(RunConfig(name="billed"))
+    billed.append(events.Stopped(step=1, seconds=1.0))
+    options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
+    write_spec(billed, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    page.goto(f"{app.url}?tab=runs&run={billed.id}")
+    page.locator("#run-resume").click()
+    asked = page.locator("#resume-asked")
+    expect(asked).to_contain_text(
+        re.compile(r"t4-small, \$0\.40 an hour.*at most \$0\.20", re.DOTALL)
+    )
+    page.locator("#resume-leave").click()
+    expect(asked).to_be_hidden()
+    assert billed.state().status == "stopped"
+
+
+@pytest.fixture
+def space(hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    """The app as a Space with sign-in."""
+    for name, value in {
+        "SYSTEM": "spaces", "SPACE_ID": "ada/finetune", "OAUTH_CLIENT_ID": "client",
+        "OAUTH_CLIENT_SECRET": "secret", "OAUTH_SCOPES": "openid profile contribute-repos",
+        "OPENID_PROVIDER_URL": hub.url,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SPACE_HOST", raising=False)
+    process = App(tmp_path / "runs")
+    yield process
+    process.end()
 
 
 @pytest.mark.long
-def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, visit: Visit) -> None:
-    page, run = visit.page, app.store.create(RunConfig(name="billed"))
-    run.append(events.Stopped(step=1, seconds=1.0))
-    options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
-    write_spec(run, EngineSpec(engine="hub-job", options=options, attempt=1, submitted=1.0))
-    page.goto(f"{app.url}?tab=runs&run={run.id}")
-    page.locator("#run-resume").click()
-    asked = page.locator("#resume-asked")
-    price = re.compile(r"t4-small, \$0\.40 an hour.*at most \$0\.20", re.DOTALL)
-    expect(asked).to_contain_text(price)
-    page.locator("#resume-leave").click()
-    expect(asked).to_be_hidden()
-    assert run.state().status == "stopped"
+def test_a_visitor_signs_in_and_pushes(
+    space: App, hub: LoopbackHub, browser: Browser, toy_checkpoint: Path
+) -> None:
+    """The scopes of a Space make a new repository; one made elsewhere is out of reach."""
+    hub.add_repo("ada/elsewhere")
+    toys.finished_run(space.store.for_visitor(Visitor(("user:ada",))), toy_checkpoint)
+    page = new_page(browser)
+    page.goto(space.url)
+    sign_in = page.get_by_role("button", name="Sign in", exact=True)
+    expect(sign_in).to_be_visible()  # on every tab
+    page.get_by_role("tab", name="Publish").click()
+    expect(page.locator("#publish-empty")).to_be_visible()  # nobody is signed in yet
+    expect(page.locator("#token")).to_have_count(0)
+    with page.expect_navigation(wait_until="load"):
+        sign_in.click()
+    expect(page.get_by_role("button", name="Sign out (ada)")).to_be_visible()
+    page.get_by_role("tab", name="Publish").click()
+    expect(page.locator("#publish-run input")).to_have_value(re.compile("F1"))
+    assert hub.provider.asked == ["openid profile contribute-repos"]
+    for name, words in (("ada/mine", "Verified"), ("ada/elsewhere", "403")):
+        page.locator("#repo textarea, #repo input").first.fill(name)
+        page.locator("#push").click()
+        expect(page.locator("#push-result")).to_contain_text(words)
+    assert "model.safetensors" in hub.repos["model", "ada/mine"].files
+    files = [path.read_bytes() for path in space.store.root.rglob("*") if path.is_file()]
+    for token in hub.provider.tokens:
+        assert not [content for content in files if token.encode() in content]
+        assert token not in page.content()
+        assert not [target for target in hub.targets if token in target]
+    page.close()

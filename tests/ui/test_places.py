@@ -16,9 +16,9 @@ from sklearn import metrics
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import catalog as offered
-from finetune.data import checks, splits
+from finetune.data import checks
 from finetune.errors import ConfigError
-from finetune.evaluation import cross_validation, examples, picking, report, saved_predictions
+from finetune.evaluation import cross_validation, examples, report, saved_predictions
 from finetune.hub import model_card
 from finetune.hub.downloads import events_csv
 from finetune.inference import decision_rule
@@ -34,7 +34,6 @@ from finetune.training import accelerator
 from finetune.ui import charts, choosers, compare_view, evaluation_view, run_view, train_plan
 from tests.support.evaluated_runs import LABELS, evaluated
 from tests.support.folded_runs import finish, folded
-from tests.support.training import evaluations, fit
 from tests.support.uploads import some, upload
 
 ADDED = [metric.name for metric in catalog.OPTIONAL]
@@ -177,15 +176,10 @@ def test_f1_of_more_than_two_classes_is_macro_f1_everywhere(store: RunStore, nam
             assert macro == len(re.findall(r"\bF1\b", spoken)), name
 
 
-def test_a_score_of_no_example_is_a_dash(store: RunStore) -> None:
-    run = recorded(store, "abcd")
-    row = report.evaluate_run(run, run.state()).analysis.details.classes[3]
-    assert (row.precision, row.recall, row.f1) == (None, None, None)
-    assert "| `d` | 0 | 0 | 0 | 0 | – |" in model_card.card_text(run, run.state(), "ada/texts")
-
-
 def test_a_stopped_run_is_green_only_if_it_is_surely_better(store: RunStore) -> None:
     run = recorded(store, "abcd")
+    row = report.evaluate_run(run, run.state()).analysis.details.classes[3]
+    assert (row.precision, row.recall, row.f1) == (None, None, None)  # of no example
     drawn = run_view.verdict(run, run.state())
     assert "below the best simple method" in drawn
     assert ("ft-warn" in drawn, "ft-good" in drawn) == (True, False)
@@ -200,9 +194,9 @@ def test_added_metrics_stand_in_events_curves_tables_and_the_card(
     monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "0")
-    run = store.create(toy_config.changed(
-        metrics=" ".join(ADDED), metric_for_best_model="matthews_correlation", max_steps=4,
-        eval_steps=2, max_train_samples=32, max_eval_samples=40, mixed_precision="no",
+    run = store.create(toy_config.changed(  # the one that needs probabilities decides
+        metrics=" ".join(ADDED), metric_for_best_model="roc_auc", max_steps=4, eval_steps=2,
+        max_train_samples=32, max_eval_samples=40, mixed_precision="no",
     ))  # fmt: skip
     for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
         run.append(event)
@@ -213,7 +207,7 @@ def test_added_metrics_stand_in_events_curves_tables_and_the_card(
         assert list(evaluation.metrics) == [*names, "loss"]
         assert list(evaluation.intervals) == answered
     assert list(summary.baselines["always the commonest answer"]) == answered
-    best = max(summary.validation, key=lambda e: e.metrics["matthews_correlation"])
+    best = max(summary.validation, key=lambda e: e.metrics["roc_auc"])
     assert summary.saved_step == best.step
     assert run_table.run_row(store, run).value("recall") == best.metrics["recall"]
     shown = places(store, run, run)
@@ -223,20 +217,6 @@ def test_added_metrics_stand_in_events_curves_tables_and_the_card(
                 assert re.search(metric.phrase, shown[place], re.IGNORECASE), (place, metric.name)
     assert "name: Balanced accuracy" in shown["card"]
     assert ",".join(ADDED) in next(events_csv(run)).splitlines()[0]
-    picked = picking.run_picking(run, summary)
-    assert picked is not None
-    assert picked.candidates == 2
-    assert "matthews_correlation" in picked.bias
-    assert "roc_auc" not in picked.bias
-
-
-def test_a_metric_that_needs_probabilities_may_decide_too(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    config = toy_config.changed(metric_for_best_model="roc_auc", eval_steps=4)
-    scored = evaluations(fit(config, toy_pairs)[0])
-    best = int(np.argmax([event.metrics["roc_auc"] for event in scored]))
-    assert [event.step for event in scored if event.best][-1] == scored[best].step
 
 
 def test_a_metric_that_is_somebodys_code_is_warned_of_and_refused_in_a_shared_app(
@@ -277,20 +257,14 @@ def test_every_place_says_that_others_answered_the_pairs(store: RunStore, whole:
     html = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
     assert "one of 4 models that had not seen it" in html
     assert "this model" not in html.split('id="cross-validated"')[0]
-    assert "It was trained on all pairs" in run_view.verdict(whole, summary)
     assert "accuracy, cross-validated" in run_view.cards(whole, summary)
     fold = next(run for run in store.runs() if run.config().fold == 2)
-    assert "accuracy, last model" in run_view.cards(fold, fold.state())
     card = model_card.card_text(whole, summary, "ada/pairs")
     score = summary.best.metrics["accuracy"]  # type: ignore[union-attr]
-    assert "(4-fold cross-validation)" in card.split("---")[1]
     assert f"value: {round(score, 4)}" in card.split("---")[1]
-    assert "models trained on about 75% of the rows" in card
     assert f"| cross-validated | {score:.4f}" in card
     assert "this model |" not in card
-    single = model_card.card_text(fold, fold.state(), "ada/fold")
-    assert "fold 2 of 4 of a cross-validation" in single
-    assert "the best by" not in single
+    assert "the best by" not in model_card.card_text(fold, fold.state(), "ada/fold")
     rows = run_table.run_rows(store)
     (group,) = run_table.sort_rows(rows, "created", True, rows)
     assert isinstance(group, run_table.RunGroup)
@@ -299,8 +273,6 @@ def test_every_place_says_that_others_answered_the_pairs(store: RunStore, whole:
     assert spread is not None
     assert (spread.count, spread.interval) == (4, None)
     assert spread.mean == pytest.approx(report.kept_metrics(whole, summary)["accuracy"])
-    table = run_view.table(rows, "created", True)
-    assert "cross-validation in 4 folds, 5 finished" in table
 
 
 def test_few_rows_are_offered_as_many_folds_as_find_places(

@@ -11,21 +11,18 @@ import json
 import os
 import re
 import secrets
-import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from finetune.config import RunConfig
 from finetune.data.sources import LABELS
 from finetune.errors import DataError
-from finetune.evaluation import saved_predictions
 from finetune.evaluation.file_shift import Monitoring
 from finetune.inference import decision_rule
 from finetune.inference.file_request import PredictionRequest
@@ -40,18 +37,12 @@ from finetune.ui import auth
 from finetune.ui.tabs import predict_file
 from finetune.ui.tabs.predict_file import FilePredictions, PredictedRows, blank
 from tests.support import monitored
+from tests.support.evaluated_runs import evaluated
 from tests.support.judging import write_csv
 from tests.support.tabs import NOBODY, asks, predict_tab
 
-SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
-NEW_SCORES = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
-REPORT = {
-    "rows": 408, "errors": 0, "examples": [], "labels": ["no", "yes"], "choices": ["no", "yes"],
-    "labelled": 408, "unknown_labels": 0, "scores": SCORES, "confusion": [[200, 4], [4, 200]],
-    "trained_on": 312, "validated_on": 6, "seconds": 2.0,
-    "answers": {"no": 102, "yes": 306}, "unsure": 31,
-    "not_trained_on": {"labelled": 96, "scores": NEW_SCORES, "confusion": [[40, 8], [8, 40]]},
-}  # fmt: skip
+TOLD = json.loads(Path(__file__).with_name("predicted.json").read_text("utf-8"))
+REPORT: dict[str, Any] = TOLD["report"]
 ANSWERS = {"prediction": "no"}, {"prediction": "yes"}
 INPUT = "sentence1,sentence2\nthe first row,a\na nut,b\nten nuts,c\nthe last row,d\n"
 POLL = gr.EventData(None, {"wait": "+abc"})
@@ -87,53 +78,22 @@ def tab(store: RunStore) -> FilePredictions:
     return predict_tab(store).files
 
 
-@pytest.mark.parametrize(
-    ("status", "changes", "texts", "absent"),
-    [
-        ("finished", {},
-         ["trained on 312 of the 408 rows: their scores say nothing about new pairs.",
-          "6 of the 408 rows are pairs by which the model was chosen",
-          "Accuracy 0.900 0.850 to 0.950 0.600 0.400 to 0.800 F1 0.800 0.700 to 0.900",
-          "no yes no 200 4 yes 4 200", "On 408 labelled rows; 96 of them were not trained on",
-          "yes 306 75.0% no 102 25.0% Unsure of 31:", "(CSV, 408 rows)"], "too few"),
-        # Too few new rows to be scored apart; new rows only, and an old run of which that is
-        # unknown.
-        ("finished", {"not_trained_on": {"labelled": 1200}, "validated_on": 0},
-         ["1,200 labelled rows were not trained on: too few to be scored apart."],
-         "pairs by which"),
-        ("finished", {"trained_on": 0, "validated_on": 0, "not_trained_on": None},
-         ["408 rows"], "trained on"),
-        ("finished", {"trained_on": None, "validated_on": None, "not_trained_on": None},
-         ["408 rows"], "trained on"),
-        # The file has columns of the names that are added.
-        ("finished",
-         {"errors": 2, "columns": ["prediction_2", "error_2"], "left_out": ["parts"]},
-         ["are left out: parts.", "added are prediction_2, error_2.",
-          "the column error_2 says why"], "could be read"),
-        # A bound kept with the model decides, or is of other answers.
-        ("finished",
-         {"sure": {"error": 0.02, "confidence": 0.95, "column": "decision"}, "unsure": 9,
-          "precision": "int8", "answers": {"no": 200, "yes": 208}},
-         ["Unsure of 9 of 408: the column decision says so of each. At most 2% of the others",
-          "Rows to review (9)", "in int8 a few answers differ"], "nothing is decided"),
-        ("finished", {"undecided": True}, ["with these options nothing is decided"], "to review"),
-        ("running", {"rows": 20, "trained_on": 5}, ["trained on 5 of the 20 rows"], "Download"),
-        ("waiting", {}, ["Waiting for the machine"], "Loading"),
-        ("stopped", {}, ["as long as a job may be. · 408 rows"], "cancelled"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("told", TOLD["reports"], ids=[told["of"] for told in TOLD["reports"]])
 def test_rows_that_are_not_new_are_told_and_scored_apart(
-    store: RunStore, status: Any, changes: dict[str, Any], texts: list[str], absent: str
+    store: RunStore, told: dict[str, Any]
 ) -> None:
+    """`predicted.json` has what a report says otherwise, and what the page then says or not."""
     job = add_job(store, store.create(RunConfig()), "pairs.csv")
-    report = {name: value for name, value in (REPORT | changes).items() if value is not None}
+    values = (REPORT | told.get("changes", {})).items()
+    report = {name: value for name, value in values if value is not None}
+    status: Any = told.get("status", "finished")
     state = PredictionState(status, "wait", done=20, total=408, report=report)
     state.error = "It took as long as a job may be." if status == "stopped" else ""
     shown = predict_file.view(store, job, state)
     plain = " ".join(re.sub("<.*?>", " ", shown).split())
-    for text in texts:
+    for text in told["texts"]:
         assert text in plain
-    assert absent not in plain
+    assert told["absent"] not in plain
 
 
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
@@ -246,37 +206,24 @@ def test_anothers_results_are_not_shown(
     assert "hers-alone" not in shown
 
 
-def monitored_job(store: RunStore, checkpoint: Path, folder: Path) -> PredictionJob:
-    """A file predicted in this process, beside a column of another's answers."""
-    run = monitored.monitored_run(store, checkpoint)
-    pairs = [(*texts, LABELS[label], LABELS[0]) for *texts, label in monitored.rows(120, 2)]
-    pairs[0] = (*pairs[0][:3], LABELS[1])
-    path = write_csv(folder / "new.csv", [(*monitored.HEAD, "gpt"), *pairs])
-    request = PredictionRequest(run.id, "new.csv", "sentence1", "sentence2", "label")
-    job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
-    job.folder.mkdir(parents=True)
-    job.describe_job("predict", store.visitor.name, asdict(request))
-    shutil.copy(path, job.folder / "input.csv")
-    job.work()
-    job.append(events.Finished(step=0, seconds=2.0))
-    return job
-
-
 def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
     store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file is predicted in this process, beside a column of another's answers."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job does
-    job = monitored_job(store, toy_checkpoint, tmp_path)
+    run = monitored.monitored_run(store, toy_checkpoint)
+    job = add_job(store, run, "new.csv")
+    pairs = [(*texts, LABELS[label], LABELS[0]) for *texts, label in monitored.rows(120, 2)]
+    pairs[0] = (*pairs[0][:3], LABELS[1])
+    write_csv(job.folder / "input.csv", [(*monitored.HEAD, "gpt"), *pairs])
+    job.work()
+    job.append(events.Finished(step=0, seconds=2.0))
     table = PredictedRows(store)
     with gr.Blocks():
         table.draw(gr.State())
     shown = table.shown(job, job.state())
     plain = " ".join(re.sub("<.*?>", " ", shown[table.monitoring]).split())
-    for text in (
-        "Does the model still hold on this file?", "120 rows beside 200 validation pairs",
-        "right answers", "label at least 30 of 100 random rows (0 are labelled)",
-        "Answers in the column gpt", "equal answers", "On 120 labelled rows",
-    ):  # fmt: skip
+    for text in ("120 rows beside 200 validation pairs", "Answers in the column gpt"):
         assert text in plain
     choices = [value for _, value in shown[table.which]["choices"]]
     assert {predict_file.TO_LABEL, "differs:gpt"} <= {*choices}
@@ -299,48 +246,39 @@ def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
 
 def test_a_pair_is_asked_and_explained_through_the_tab(store: RunStore, finished: Run) -> None:
     tab = predict_tab(store)
-    for chosen in (None, finished.id):  # None: Compare was pressed before the tab had chosen
-        shown = tab.on_ask(NOBODY, chosen, *PAIR, False, False, False)
-        assert "not_equivalent" in shown[tab.answer]
-        assert shown[tab.question][0] == finished.id
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
-    for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
-        shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, threshold, False)
+    # None: Compare was pressed before the tab had chosen.
+    for chosen, threshold, label in (
+        (None, False, "not_equivalent"), (finished.id, True, "equivalent")
+    ):  # fmt: skip
+        shown = tab.on_ask(NOBODY, chosen, *PAIR, False, threshold, False)
         assert f'id="label">{label}<' in shown[tab.answer]
-        assert shown[tab.why]["visible"]
         question = shown[tab.question]
+        assert question[0] == finished.id
         # Whatever stands in the boxes by now.
-        reasons = tab.on_why(NOBODY, question)[tab.reasons]
-        assert f"Why \u201c{label}\u201d" in reasons
-    assert "Nothing was asked yet" in tab.on_why(NOBODY, None)[tab.reasons]
+        assert f"Why \u201c{label}\u201d" in tab.on_why(NOBODY, question)[tab.reasons]
     # Of another model nothing was asked.
     assert tab.answer not in tab.on_run(NOBODY, finished.id, question)  # the chooser was left
     other = tab.on_run(NOBODY, "another", question)
     assert "The answer appears here" in other[tab.answer]
     assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
-    for run in ("gone", None):
-        assert tab.on_open(NOBODY, run, "")[tab.run]["value"] == finished.id
+    assert tab.on_open(NOBODY, "gone", "")[tab.run]["value"] == finished.id
 
 
-def test_validation_pairs_of_both_classes_are_offered(store: RunStore, finished: Run) -> None:
-    tab, best = predict_tab(store), finished.state().best
-    assert best is not None
-    labels = np.arange(40) % 2
-    logits = np.eye(2, dtype=np.float32)[np.where(np.arange(40) < 30, labels, 1 - labels)]
-    saved_predictions.save_logits(finished, best.step, logits, labels)
-    firsts = [f"cat {n}" for n in range(40)]
-    texts = pa.table({"sentence1": firsts, "sentence2": ["dog"] * 40, "label": labels})
-    saved_predictions.save_examples(finished, "validation", texts)
-    offered = tab.on_run(NOBODY, finished.id, None)
-    pairs = offered[tab.samples]
+def test_validation_pairs_of_both_classes_are_offered(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    app: Any = SimpleNamespace(store=store)
+    tab, run = predict_tab(store), evaluated(app, toy_checkpoint, 1, 1.0)
+    pairs = tab.on_run(NOBODY, run.id, None)[tab.samples]
     kinds = {(pair.label, pair.right) for pair in pairs}
     assert kinds == set(itertools.product(("not_equivalent", "equivalent"), (True, False)))
     pick = gr.EventData(None, {"do": "ask", "what": "1"})
-    asked = tab.on_sample(NOBODY, pick, finished.id, pairs, False, False, False)
+    asked = tab.on_sample(NOBODY, pick, run.id, pairs, False, False, False)
     assert (asked[tab.first], asked[tab.second]) == (pairs[1].sentence1, pairs[1].sentence2)
     assert "label =</span>" in asked[tab.answer]
     wrong_rows: list[Any] = ["9", "-1", None, {}]
     for wrong_row in wrong_rows:
         pick = gr.EventData(None, {"do": "ask", "what": wrong_row})
-        assert tab.on_sample(NOBODY, pick, finished.id, pairs) == gr.skip()
+        assert tab.on_sample(NOBODY, pick, run.id, pairs) == gr.skip()
     assert tab.on_run(NOBODY, "gone", None)[tab.offered] == ""

@@ -1,40 +1,54 @@
-"""The Train tab: costs, the next step after a run, and what a page that watches is told."""
+"""The Train tab: costs, the next step after a run, and what a page that watches is told. Its form
+is read back as it is shown, whatever is automatic, typed with a comma, or in doubt."""
 
 from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 import pytest
+from playwright.sync_api import Browser
 
-from finetune.config import BUNDLED_CHECKPOINT, DATA_FIELDS, RunConfig
+from finetune import config as configs
+from finetune.config import (
+    BUNDLED_CHECKPOINT,
+    DATA_FIELDS,
+    PRESETS,
+    RunConfig,
+    hyperparameters,
+    preset,
+)
+from finetune.engines.base import EngineSpec
 from finetune.engines.registry import make_spec
 from finetune.environment import devices
-from finetune.errors import DataError
+from finetune.errors import ConfigError, DataError
 from finetune.evaluation import report
 from finetune.evaluation.report import Verdict
 from finetune.inference import decision_rule
 from finetune.jobs import probe
-from finetune.jobs.cost import Cut, Estimate
 from finetune.metrics.intervals import Interval
 from finetune.owners import Visitor
-from finetune.runs import events
+from finetune.runs import events, grids
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
+from finetune.search.space import Budget
 from finetune.search.study import studies
-from finetune.ui import charts, live_updates, run_view, train_plan
+from finetune.ui import charts, elements, form, live_updates, run_view, train_plan
 from finetune.ui.engine_form import Choice
 from finetune.ui.tabs.train import TrainTab
 from finetune.ui.train_plan import SEARCH
+from tests.support.browser import new_page
 from tests.support.engines import engine_values
 from tests.support.tabs import NOBODY, draw_train, form_values
 from tests.support.toys import story
@@ -77,18 +91,15 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     assert "“Maximum length” 64 cuts" in costs(tab, config)
     assert tab.unmeasured not in tab.on_costs(NOBODY, *ONE_RUN, *values)
     assert tab.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
-    for several, runs in (
-        (("seeds", "3", "1e-5, 2e-5", "", ""), 3), (("grid", "2", "1e-5, 2e-5", "", ""), 4),
-        (("grid", "", "1e-5, 2e-5", "8, 16", ""), 4),
+    for several, planned in (
+        (("seeds", "3", "1e-5, 2e-5", "", ""), "Train queues 3 runs."),
+        (("grid", "2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
     ):  # fmt: skip
-        words = f"Train queues {runs} runs."
-        assert words in tab.on_costs(NOBODY, *several, *values)[tab.planned]
+        assert planned in tab.on_costs(NOBODY, *several, *values)[tab.planned]
     assert tab.on_costs(NOBODY, *ONE_RUN, *values)[tab.planned] == ""
     wrong = tab.on_costs(NOBODY, "grid", "0", "high", "", "", *values)
     for words in ("from 1 to 100, got 0", "got &#39;high&#39;"):
         assert words in wrong[tab.costs]
-    for cut, said in ((Cut(0.0, 300), "nothing is cut"), (Cut(0.0, 300, True), "hardly anything")):
-        assert train_plan.costs(Estimate(cut=cut), RunConfig()).count(said) == 2
 
 
 def test_what_an_empty_box_comes_to_is_told_for_these_pairs(
@@ -185,16 +196,11 @@ def test_a_page_that_watches_is_told_what_is_new(
 
 
 def test_every_phase_and_every_ending_has_a_lesson() -> None:
-    running = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
-    ended = [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
-    for summary in (*running, *ended):
+    states = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
+    states += [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
+    for summary in states:
         drawn = live_updates.lesson(live_updates.moment(summary))
-        assert 'href="https://huggingface.co/learn/llm-course/chapter' in drawn
-        assert 'target="_blank" rel="noopener"' in drawn
         assert drawn.count('aria-current="step"') == (summary.status == "running")
-    for detail, lesson in (("glue/mrpc", "data"), ("bert-base-uncased", "checkpoint")):
-        summary = RunSummary(status="running", phase=Phase.DOWNLOAD, detail=detail)
-        assert live_updates.moment(summary, "glue/mrpc") == lesson
 
 
 @pytest.mark.parametrize("token", [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\u202e", " cat", "\n"])
@@ -234,19 +240,13 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
     assert studies(store) == []
     updates = tab.on_search_time(NOBODY, *boxes, 3, 0, 1, False, *others)
     assert "All its trials together cost at most $0.60." in str(updates[tab.planned])
-
-
-def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(tab: TrainTab) -> None:
-    def said(epochs: int, drawn: str) -> str:
+    # What the form says is tried, too, if it lies outside of what is searched.
+    for epochs, told in ((10, "Epochs 10 (1..3)"), (0, "Epochs 4 (1..3)"), (3, "")):
         config = RunConfig(num_train_epochs=epochs)
-        boxes, others = search(tab, config, Choice(), num_train_epochs=drawn)
-        updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)
-        return str(updates[tab.planned])
-
-    told = "as it is, outside of what is searched: Epochs 10 (1..3). Nothing else is"
-    assert told in said(10, "1..3")
-    assert "outside" not in said(10, "1..10")
-    assert "Epochs 4 (1..3)" in said(0, "1..3")  # chosen by the pairs
+        boxes, others = search(tab, config, Choice(), num_train_epochs="1..3")
+        planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
+        assert ("outside of what is searched" in planned) == bool(told)
+        assert told in planned
 
 
 def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:
@@ -282,3 +282,127 @@ def test_checkpoints_are_compared_by_who_asked_and_one_is_chosen(
     assert probe.ProbeJob.find(ada, job.id).folder == job.folder
     with pytest.raises(DataError, match="no such comparison"):
         probe.ProbeJob.find(bob, job.id)
+
+
+FIELDS = [*[""] * (len(train_plan.FIELDS) - 1), "4, 8"]  # of a search
+
+
+def shown(store: RunStore, config: RunConfig) -> dict[str, object]:
+    values = form.filled(store, config)[:-1]
+    return {
+        name: value["value"] if isinstance(value, dict) else value
+        for name, value in zip(form.NAMES, values, strict=True)
+    }
+
+
+def test_what_is_shown_is_read_back_and_no_number_stands_for_automatic(store: RunStore) -> None:
+    for name in PRESETS:
+        other = {"dataset": "glue/mrpc", "adam_beta1": 0.8, "padding": "max_length"}
+        config = RunConfig(**preset(name) | other)
+        assert form.read(list(shown(store, config).values())) == config
+    values = shown(store, RunConfig(dropout=-1))
+    automatic = ("learning_rate", "per_device_train_batch_size", "num_train_epochs",
+                 "max_steps", "warmup_steps", "dropout", "eval_steps",
+                 "save_steps", "early_stopping_patience", "pad_to_multiple_of")  # fmt: skip
+    assert {values[name] for name in automatic} == {""}
+    assert "-1" not in values.values()
+    assert form.read(list(values.values())).dropout == -1
+    for name, field in hyperparameters().items():
+        if field.words:
+            assert getattr(form.read([""], [name]), name) == next(iter(field.words))
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("0,0001", "0.0001"), ("0,001", "0.001"), (",5", ".5"), ("1,5", "1.5"),
+        ("2,0e-5", "2.0e-5"), (" 0,05 ", "0.05"), ("0.0001", "0.0001"), ("1e-4", "1e-4"),
+        (0.5, 0.5), (None, None),
+        ("1,000", "1,000"), ("12,345", "12,345"), ("1,234.5", "1,234.5"), ("1.234,5", "1.234,5"),
+        ("1,2,3", "1,2,3"), ("a,b", "a,b"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_comma_is_a_decimal_sign_where_it_can_be_nothing_else(
+    typed: object, read: object
+) -> None:
+    assert elements.decimal(typed) == read
+
+
+@pytest.mark.parametrize("typed", ["1.000", "1,000", "1.5", "1e3", "1_000", "ten"])
+def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
+    values = RunConfig().to_dict() | {"max_steps": typed, "seed": " 7 "}
+    with pytest.raises(ConfigError) as caught:
+        form.read(list(values.values()))
+    assert caught.value.problems == {"max_steps": f"must be a whole number, got {typed!r}"}
+    controls = ["", *[""] * len(grids.GRID)]
+    with pytest.raises(ConfigError, match="seeds must be a whole number"):
+        train_plan.plan(["seeds", typed, *controls[1:], *RunConfig().to_dict().values()])
+    assert len(train_plan.plan(["seeds", *controls, *RunConfig().to_dict().values()])) == 1
+    with pytest.raises(ConfigError, match="trials is"):
+        train_plan.read_search([*FIELDS, typed, "0", "1", False], EngineSpec())
+    with pytest.raises(ConfigError, match="minutes is"):
+        Choice("hub-job", {"minutes": typed}).spec()
+
+
+def test_fields_and_limits_are_read_with_both_signs_and_never_as_another_number() -> None:
+    values = RunConfig().to_dict() | {"learning_rate": "0,0001", "dropout": "0,1"}
+    assert form.read(list(values.values())) == RunConfig(learning_rate=1e-4, dropout=0.1)
+    with pytest.raises(ConfigError, match=r"max_grad_norm.*'1,000'"):
+        form.read(list((values | {"max_grad_norm": "1,000"}).values()))
+    for limits, budget, parallel in (
+        (("20", "1,5", " 2 "), Budget(20, 1.5), 2), (("3", None, "1"), Budget(3), 1)
+    ):  # fmt: skip
+        _, read, options = train_plan.read_search([*FIELDS, *limits, False], EngineSpec())
+        assert (read, options["parallel"]) == (budget, parallel)
+    with pytest.raises(ConfigError, match="minutes is '1,500'"):
+        train_plan.read_search([*FIELDS, "20", "1,500", "1", False], EngineSpec())
+    spec = Choice("hub-job", {"minutes": "20", "dollars_a_run": "1,5"}).spec()
+    assert (spec.options["dollars_a_run"], spec.options["minutes"]) == (1.5, 20)
+    with pytest.raises(ConfigError, match="dollars_a_run is '1,500'"):
+        Choice("hub-job", {"dollars_a_run": "1,500"}).spec()
+
+
+def test_the_page_chooses_defaults_and_presets_by_itself(browser: Browser, tab: TrainTab) -> None:
+    blank = RunConfig()
+    pairs, base = blank.dataset, blank.checkpoint
+    page = new_page(browser)
+    script = tab.choosing_default()
+    for answer, kept, dataset, checkpoint, expected in (
+        ("<p data-answers>", None, pairs, base, ["glue/mrpc", "bert-base-uncased", "glue/mrpc"]),
+        ("<p>", None, pairs, base, [pairs, base, pairs]),  # the Hub does not answer
+        ("<p data-answers>", None, "upload/1", base, ["upload/1", base, "upload/1"]),
+        ("<p data-answers>", None, pairs, "roberta-base", [pairs, "roberta-base", pairs]),
+        # Who has trained on the bundled pairs before finds them again after a reload.
+        ("<p data-answers>", blank.to_dict(), pairs, base, [pairs, base, pairs]),
+    ):
+        values = [answer, kept, dataset, checkpoint]
+        assert page.evaluate(f"(values) => ({script})(...values)", values) == expected
+    for name in PRESETS:
+        filled = page.evaluate(f"(name) => ({form.choosing_preset()})(name)", name)
+        names = list(configs.preset("As the course"))
+        assert form.read(filled, names) == RunConfig(**preset(name))
+    page.close()
+
+
+def test_the_newest_ten_uploads_and_the_current_one_are_offered_after_a_reload(
+    tab: TrainTab, store: RunStore, tmp_path: Path
+) -> None:
+    def add(number: int, age: float = 0.0) -> str:
+        path = tmp_path / f"{number}.csv"
+        path.write_text(f"sentence1,sentence2,label\n{number},b,1\nc,d,0\n")
+        name = store.uploads.add({"train": path})
+        when = time.time() - age
+        os.utime(store.root / "uploads" / name.removeprefix("upload/"), (when, when))
+        return name
+
+    def offered(choices: list[tuple[str, str]]) -> list[str]:
+        return [name for _, name in choices if name.startswith("upload/")]
+
+    names = [add(n, 100.0 - n) for n in range(12)]
+    newest = names[:1:-1]
+    for update in tab.on_restore(NOBODY, None).values():
+        assert "value" not in update
+        assert offered(update["choices"]) == newest
+    assert offered(form.datasets(store, names[0])) == [*newest, names[0]]
+    assert add(5) == names[5]  # brought again: the newest
+    assert offered(form.datasets(store))[0] == names[5]

@@ -7,6 +7,7 @@ import html
 import http.client
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,13 @@ PAIRS = b"sentence1,sentence2,label\n" + b"a cat,a dog,1\nthe sun,the moon,0\n" 
 MB = 2**20
 
 
-@pytest.fixture(scope="module", autouse=True)
-def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
-        yield Path(os.environ["GRADIO_TEMP_DIR"])
-
-
 @pytest.fixture
-def folder(module_folder: Path, server: Server) -> Iterator[Path]:
+def folder(server: Server) -> Iterator[Path]:
     """Where uploaded files are; nothing else is."""
-    yield module_folder
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    for part in folder.iterdir():  # of other tests
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
+    yield folder
     delete_files_created_by_app(server.blocks, None)
 
 
@@ -97,7 +94,8 @@ def test_a_file_is_its_senders_who_must_be_known(
 def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
     server: Server, folder: Path, store: RunStore
 ) -> None:
-    """A validation file is added to a training file that came before."""
+    """A validation file is added to a training file that came before; what is refused or was
+    removed is named; a configuration is in the form."""
     with server.client() as mine:
         (train,) = send(mine, PAIRS, "train.csv").json()
         assert bring(server, mine, train) == ""
@@ -109,10 +107,6 @@ def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
         assert lying(folder) == []
         both = store.uploads.newest(9)[0]
         assert both.file_names == {"train": "train.csv", "validation": "more.csv"}
-
-
-def test_an_upload_that_is_refused_or_removed_is_named(server: Server, folder: Path) -> None:
-    with server.client() as mine:
         (wrong,) = send(mine, b"x", "pairs.gz").json()
         assert "has no ending that is known" in bring(server, mine, wrong)
         assert lying(folder) == []
@@ -120,10 +114,6 @@ def test_an_upload_that_is_refused_or_removed_is_named(server: Server, folder: P
         (removed,) = send(mine, PAIRS).json()
         delete_files_created_by_app(server.blocks, -1)  # as after an hour, for -1 second
         assert "'pairs.csv' is no longer available" in html.unescape(bring(server, mine, removed))
-
-
-def test_a_configuration_is_gone_once_it_is_in_the_form(server: Server, folder: Path) -> None:
-    with server.client() as mine:
         (path,) = send(mine, RunConfig(seed=7).to_json().encode(), "config.json").json()
         file = {"path": path, "meta": {"_type": "gradio.FileData"}}
         body = {"data": [file], "fn_index": server.event("on_load"), "session_hash": "x"}

@@ -22,10 +22,10 @@ from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
 from finetune import owners
-from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.config import RunConfig
 from finetune.data import hub_access
-from finetune.errors import ConfigError, DataError, ModelError, NoSuchRun, StoreError, TooMany
-from finetune.jobs import check, probe, scheduler, service, workers
+from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
+from finetune.jobs import check, scheduler, service, workers
 from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
@@ -117,9 +117,7 @@ def test_a_sign_in_is_a_name_and_keeps_what_the_browser_had(
     both = store.for_visitor(owners.policy().identify(user="ada", browser=browser))
     after = both.create(RunConfig())
     assert {run.id for run in both.runs()} == {before.id, after.id}
-    elsewhere = store.for_visitor(
-        owners.policy().identify(user="ada")
-    )  # another browser, signed in
+    elsewhere = store.for_visitor(owners.policy().identify(user="ada"))  # in another browser
     assert [run.id for run in elsewhere.runs()] == [after.id]
     assert ada not in (before.folder / "about.json").read_text()
 
@@ -150,19 +148,6 @@ def test_another_visitors_things_are_not_there(
     assert mine.runs() == his.runs() == []
 
 
-def running_check(
-    store: RunStore, dataset: str, processes: list[psutil.Process]
-) -> tuple[check.CheckJob, subprocess.Popen[bytes]]:
-    job = new_check(store, dataset)
-    lock = hold_lock(job.lock_file)
-    assert lock is not None
-    process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
-    processes.append(psutil.Process(process.pid))
-    os.close(lock)
-    workers.record_worker(job, process.pid)
-    return job, process
-
-
 def checked_fields(**values: Any) -> list[Any]:
     config = RunConfig().changed(**values)
     return [getattr(config, name) for name in data.CHECKED_FIELDS]
@@ -173,9 +158,17 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(BackgroundJob, "begin", lambda *values, **options: None)
-    tab = data_tab(store)
-    bundled, everybodys = running_check(store, RunConfig().dataset, processes)
-    hers, own = running_check(store, upload, processes)
+    tab, started = data_tab(store), []
+    for dataset in (RunConfig().dataset, upload):
+        job = new_check(store, dataset)
+        lock = hold_lock(job.lock_file)
+        assert lock is not None
+        process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+        processes.append(psutil.Process(process.pid))
+        os.close(lock)
+        workers.record_worker(job, process.pid)
+        started.append((job, process))
+    (bundled, everybodys), (hers, own) = started
 
     def choose(secret: str, former: check.CheckJob, dataset: str) -> Any:
         fields = checked_fields(dataset=dataset)
@@ -230,28 +223,6 @@ def test_anothers_uploads_are_not_offered(
     assert upload in str(form.datasets(store.for_visitor(Visitor(("user:ada", *browser)))))
 
 
-def test_a_visitor_uploads_so_much(
-    store: RunStore, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
-    mine = auth.visitor_store(store, asks(ada))
-
-    def add(name: str, kilobytes: int) -> str:
-        path = tmp_path / f"{name}.csv"
-        path.write_text("sentence1,sentence2,label\n" + name * 1024 * kilobytes)
-        return mine.uploads.add({"train": path})
-
-    first = add("a", 600)
-    mine.create(RunConfig(dataset=first))
-    with pytest.raises(DataError, match=r"a visitor may have 1 MB. .*delete a run"):
-        add("b", 600)
-    second, third = add("c", 300), add("d", 400)  # no run is of the second: it makes room
-    assert mine.uploads.files(first)
-    assert mine.uploads.files(third)
-    with pytest.raises(DataError, match="There is no upload"):
-        mine.uploads.files(second)
-
-
 def test_the_page_gives_each_browser_an_identity_of_its_own(
     server: Server, store: RunStore, shared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +247,7 @@ def test_downloads_are_the_owners(server: Server, ada: str, bob: str, hers: Run)
     run = f"/finetune/runs/{hers.id}"
     paths = [f"{run}/{kind}" for kind in ("model.zip", "config.json", "events.csv")]
     with server.client(ada) as mine, server.client(bob) as other, server.client() as nobody:
-        for path in [*paths, f"/finetune/watch/{hers.id}"]:
+        for path in (*paths, f"/finetune/watch/{hers.id}"):
             assert mine.get(path).status_code == 200
             for stranger in (other, nobody):
                 refused = stranger.get(path)
@@ -308,9 +279,8 @@ def test_gradio_serves_neither_files_nor_what_the_page_does_not_need(
                     assert SENTENCE not in answer.text
                     assert who.head(start + path).status_code in (400, 403, 404, 405)
         for path in (
-            "monitoring", "monitoring/summary", "monitoring/x", "openapi.json",
-            "gradio_api/openapi.json", "gradio_api/dev/reload", "gradio_api/profiling/summary",
-            "gradio_api/deep_link", "gradio_api/vibe-code",
+            "monitoring", "monitoring/summary", "openapi.json", "gradio_api/openapi.json",
+            "gradio_api/dev/reload", "gradio_api/profiling/summary", "gradio_api/deep_link",
         ):  # fmt: skip
             assert mine.get(path).status_code in (403, 404), path
         for path in ("process_recording", "vibe-edit", "vibe-code/"):
@@ -325,7 +295,6 @@ def test_refused_input_costs_the_log_a_line(
     fns = server.blocks.fns
     texts = (gr.State, gr.Textbox, gr.HTML)
     choosing = [n for n, fn in fns.items() if fn.inputs and not isinstance(fn.inputs[0], texts)]
-    drawn = next(index for index, fn in fns.items() if fn.fn is None)
     file = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
     with server.client(ada) as mine:
         for index in choosing:
@@ -333,12 +302,9 @@ def test_refused_input_costs_the_log_a_line(
                 data = [value] * len(fns[index].inputs)
                 body = {"data": data, "fn_index": index, "session_hash": "x"}
                 assert leaks(mine.post("gradio_api/run/predict", json=body).text) == []
-        senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}]
-        for body in [*senseless, {}, [], 7]:
+        senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}, 7]
+        for body in senseless:
             assert mine.post("gradio_api/run/predict", json=body).status_code >= 400
-        body = {"data": [], "fn_index": drawn, "session_hash": "x"}
-        refused = mine.post("gradio_api/run/predict", json=body)
-        assert refused.json()["error"] == "This input cannot be read."
     assert any("refused input to" in line for line in caplog.messages)
     assert max(len(line) for line in caplog.messages) < 400
     assert "Traceback" not in capfd.readouterr().err
@@ -447,21 +413,21 @@ def test_a_program_is_a_visitor_too(
 @pytest.mark.parametrize(
     ("settings", "admins"),
     [
-        ({}, set()),  # on one's own machine nobody needs to: everything is one's own
-        ({"SPACE_ID": "ada/x"}, {"ada"}),
-        ({"SPACE_ID": "org/x", "SPACE_AUTHOR_NAME": "bob"}, {"bob"}),
-        ({"SPACE_ID": "ada/x", "FINETUNE_ADMINS": "bob, cy"}, {"ada", "bob", "cy"}),
-        ({"FINETUNE_VISITORS": "1"}, set()),
-        ({"FINETUNE_VISITORS": "1", "FINETUNE_ADMINS": " ,bob"}, {"bob"}),
+        ("", ""),  # on one's own machine nobody needs to: everything is one's own
+        ("SPACE_ID=ada/x", "ada"),
+        ("SPACE_ID=org/x SPACE_AUTHOR_NAME=bob", "bob"),
+        ("SPACE_ID=ada/x FINETUNE_ADMINS=bob,cy", "ada bob cy"),
+        ("FINETUNE_VISITORS=1", ""),
+        ("FINETUNE_VISITORS=1 FINETUNE_ADMINS=,bob", "bob"),
     ],
 )
 def test_who_looks_after_a_shared_app(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], admins: set[str]
+    monkeypatch: pytest.MonkeyPatch, settings: str, admins: str
 ) -> None:
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
+    for setting in settings.split():
+        monkeypatch.setenv(*setting.split("="))
     visitors = {name: owners.policy().identify(user=name) for name in ("", "ada", "bob", "cy")}
-    assert {name for name, visitor in visitors.items() if visitor.admin} == admins
+    assert [name for name, visitor in visitors.items() if visitor.admin] == admins.split()
     assert visitors[""].may_start == visitors[""].owns("user:cy") == (not settings)
     assert not Visitor(("browser:ada", "ada")).admin  # only a sign-in proves a name
 
@@ -552,26 +518,3 @@ def test_runs_and_examinations_are_counted_before_they_fetch(
     until(lambda: not look.state().running)
     assert "A visitor may fetch 0 MB" in look.state().error
     assert "train.csv" not in str(hub.requests)
-
-
-def test_a_module_is_code_and_refused_in_a_shared_app(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    visitor = store.for_visitor(owners.Visitor(names=("browser:ada",)))
-    service.check_start(visitor, [RunConfig(metrics="recall")])
-    with pytest.raises(ConfigError, match="metrics names somebody/theirs, which is code"):
-        service.check_start(visitor, [RunConfig(metrics="recall somebody/theirs")])
-
-
-def test_nobody_sees_anothers_probe(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    ada, bob = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
-    names = [BUNDLED_CHECKPOINT, "bert-base-uncased"]
-    job = probe.probe_of(ada, RunConfig(), names)
-    assert probe.probe_of(bob, RunConfig(), names).folder != job.folder
-    job.folder.mkdir(parents=True)
-    job.describe_job("probe", ada.visitor.name, {})
-    assert probe.ProbeJob.find(ada, job.id).folder == job.folder
-    with pytest.raises(DataError, match="no such comparison"):
-        probe.ProbeJob.find(bob, job.id)
