@@ -68,7 +68,7 @@ def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store: Ru
     cross_validation.gather(run, store.runs())
     answers = cross_validation.out_of_fold(run, target, hashes)
     assert answers.labels.tolist() == [n % 2 for n in range(ROWS)]
-    with pytest.raises(DataError, match="pairs have changed"):
+    with pytest.raises(DataError, match="data has changed"):
         cross_validation.out_of_fold(run, target, hashes[::-1])
 
 

@@ -87,7 +87,7 @@ def test_a_question_about_columns_stands_above_all_and_nothing_else_is_offered(
     shown = watched.tick()[watched.tab.overview]
     assert shown.index("One text or a pair?") < shown.index("A pair<") < shown.index("ft-columns")
     assert "ft-primary" in shown[shown.index("ft-columns") :]
-    assert "Train on these pairs" not in shown
+    assert "Train on these rows" not in shown
     assert "--x" not in shown  # of a terminal
     assert '<option value="" selected>' in shown
     names = {"sentence1_column": "ours", "sentence2_column": "theirs", "label_column": "verdict"}
@@ -163,7 +163,7 @@ def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
     assert [chosen[box] for box in tab.datasets] == ["ada/PAIRS"] * 2
     assert chosen[tab.columns[0]] == ""
     hub.fail("GET", "/api/datasets", 500, times=9)
-    assert "does not answer" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
+    assert "No connection" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
 
 
 def test_an_answer_ends_the_wait_it_was_asked_in() -> None:

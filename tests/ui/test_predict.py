@@ -91,8 +91,8 @@ def tab(store: RunStore) -> FilePredictions:
     ("status", "changes", "texts", "absent"),
     [
         ("finished", {},
-         ["trained on 312 of the 408 rows: their scores say nothing about new pairs.",
-          "6 of the 408 rows are pairs by which the model was chosen",
+         ["trained on 312 of the 408 rows: their scores say nothing about new rows.",
+          "The model was chosen by 6 of the 408 rows",
           "Accuracy 0.900 0.850 to 0.950 0.600 0.400 to 0.800 F1 0.800 0.700 to 0.900",
           "no yes no 200 4 yes 4 200", "On 408 labelled rows; 96 of them were not trained on",
           "yes 306 75.0% no 102 25.0% Unsure of 31:", "(CSV, 408 rows)"], "too few"),
@@ -100,7 +100,7 @@ def tab(store: RunStore) -> FilePredictions:
         # unknown.
         ("finished", {"not_trained_on": {"labelled": 1200}, "validated_on": 0},
          ["1,200 labelled rows were not trained on: too few to be scored apart."],
-         "pairs by which"),
+         "The model was chosen by"),
         ("finished", {"trained_on": 0, "validated_on": 0, "not_trained_on": None},
          ["408 rows"], "trained on"),
         ("finished", {"trained_on": None, "validated_on": None, "not_trained_on": None},
@@ -273,7 +273,7 @@ def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
     shown = table.shown(job, job.state())
     plain = " ".join(re.sub("<.*?>", " ", shown[table.monitoring]).split())
     for text in (
-        "Does the model still hold on this file?", "120 rows beside 200 validation pairs",
+        "Does the model still hold on this file?", "120 rows beside 200 validation rows",
         "right answers", "label at least 30 of 100 random rows (0 are labelled)",
         "Answers in the column gpt", "equal answers", "On 120 labelled rows",
     ):  # fmt: skip
