@@ -103,7 +103,7 @@ def check_request(store: RunStore, config: RunConfig, names: Sequence[str]) -> l
     chosen = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not 2 <= (n := len(chosen)) <= MOST:
         problem = _(
-            "must be 2 to {most}, not {n}: without the Hub only those here count", most=MOST, n=n
+            "must be from 2 to {most}, not {n} (without the Hub only local ones)", most=MOST, n=n
         )
         raise ConfigError({"checkpoints": problem})
     for name in chosen:

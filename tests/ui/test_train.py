@@ -243,7 +243,7 @@ def test_the_page_says_that_the_form_lies_outside_of_what_is_searched(tab: Train
         updates = tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)
         return str(updates[tab.planned])
 
-    told = "as it is, outside of what is searched: Epochs 10 (1..3). Nothing else is"
+    told = "own settings, outside of what is searched: Epochs 10 (1..3). Nothing else is"
     assert told in said(10, "1..3")
     assert "outside" not in said(10, "1..10")
     assert "Epochs 4 (1..3)" in said(0, "1..3")  # chosen by the pairs
