@@ -14,10 +14,10 @@ from finetune.environment import caches, logs
 from finetune.errors import FinetuneError
 
 COMMANDS = {
-    "train": "fine-tune a checkpoint on sentence pairs",
+    "train": "fine-tune a checkpoint on your texts",
     "search": "find hyperparameters by many runs",
-    "probe": "rank checkpoints on pairs before training",
-    "check": "look for what is wrong with pairs before training on them",
+    "probe": "rank checkpoints on your data before training",
+    "check": "look for what is wrong with the data before training on it",
     "predict": "predict every row of a file with a run's model",
     "evaluate": "score a run's model with its sentences swapped, or on its test set",
     "sure": "let a run's model answer only when it is sure, with a bound on its error",

@@ -139,7 +139,7 @@ class RunConfig(BaseModel):
     num_train_epochs: int = _common(
         0, 0, 1000, usual_range=(0, 20), label="Epochs", search=Range(1, 6), words=_AUTOMATIC
     )
-    """Passes over the training pairs. Automatic: 1 to 10, fewer passes for more pairs."""
+    """Passes over the training rows. Automatic: 1 to 10, fewer passes for more rows."""
     learning_rate: float = _common(
         0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True),
         words=_AUTOMATIC,
@@ -148,11 +148,11 @@ class RunConfig(BaseModel):
     per_device_train_batch_size: int = _training(
         0, 0, 4096, label="Batch size", search=(8, 16, 32), words=_AUTOMATIC
     )
-    """Pairs a step on each device. Automatic: 16; on a GPU up to 64, if there are many pairs."""
+    """Rows a step on each device. Automatic: 16; on a GPU up to 64, if there are many rows."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
-    """Longest pair in tokens; anything longer is cut. Shorter is faster."""
+    """Longest row in tokens; anything longer is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
-    """Fixes the order of the pairs, the new classifier's weights and dropout."""
+    """Fixes the order of the rows, the new classifier's weights and dropout."""
     max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
     """Stop after this many optimizer steps, however many epochs are set."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
@@ -218,7 +218,7 @@ class RunConfig(BaseModel):
     lora_target_modules: str = _model("", label="LoRA layers")
     """Names of the layers LoRA changes, with commas between; empty for all linear ones."""
     per_device_eval_batch_size: int = _evaluation(32, 1, 4096, label="Evaluation batch size")
-    """Pairs a batch when scoring the validation split."""
+    """Rows a batch when scoring the validation split."""
     eval_steps: int = _evaluation(
         -1, -1, 10_000_000, label="Steps between evaluations",
         words={-1: _("Automatic"), 0: _("Each epoch")},
@@ -243,9 +243,9 @@ class RunConfig(BaseModel):
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = _speed("auto")
     """auto takes bf16 if the hardware has it, fp16 on older GPUs, or else fp32 (no)."""
     group_by_length: bool = _speed(True)
-    """Batches of pairs of about one length: less padding, faster; the order is less random."""
+    """Batches of rows of about one length: less padding, faster; the order is less random."""
     padding: Literal["longest", "max_length"] = _expert("longest")
-    """longest pads a batch to its longest pair; max_length gives one shape, for TPUs."""
+    """longest pads a batch to its longest row; max_length gives one shape, for TPUs."""
     pad_to_multiple_of: int = _speed(-1, -1, 1024, words={-1: _("Automatic"), 0: _("Off")})
     """Round lengths up to a multiple of this. Automatic: 8 in bf16 and fp16, not in fp32."""
     gradient_checkpointing: bool = _speed(False)
@@ -293,7 +293,7 @@ class RunConfig(BaseModel):
     lost_rows: Literal["ask", "leave_out"] = _data("ask", label="Half of the rows lost")
     """If half of the rows cannot be read or have no label: ask first, or leave them out."""
     sheet: str = _data("")
-    """Which sheet of a workbook; empty for the first with pairs."""
+    """Which sheet of a workbook; empty for the first with data."""
     delimiter: str = _data("")
     """What separates the cells of a CSV or text file, one character or tab; empty to guess it."""
     quote: str = _data("", label="Quotation mark")
@@ -317,9 +317,9 @@ class RunConfig(BaseModel):
     data_seed: int = _data(42, 0, 2**31 - 1)
     """Fixes which rows are drawn and held out; not the seed, so that runs can be compared."""
     drop_duplicates: bool = _data(False, label="Leave out duplicates")
-    """Keep only the first of equal pairs in each split."""
+    """Keep only the first of equal rows in each split."""
     drop_leaked: bool = _data(False, label="Leave out leaked rows")
-    """Leave out training pairs that stand in validation or test too, swapped or not."""
+    """Leave out training rows that stand in validation or test too, swapped or not."""
     fold: int = _expert(0, 0, MOST_FOLDS, words={0: _("None")})
     """Of a cross-validation, train only the model that holds out this fold."""
     name: str = _field("Name", "")

@@ -76,10 +76,10 @@ def sure(words: list[str] | None = None) -> int:
 
 
 def rank(words: list[str] | None = None) -> int:
-    """Rank finished runs by their scores on the same validation pairs. A star marks those that may
+    """Rank finished runs by their scores on the same validation rows. A star marks those that may
     be the best: the best is among them with a probability of 95%."""
     parser = options.parser_of(rank)
-    names = "names, ids or folders; all finished runs on the newest one's pairs if absent"
+    names = "names, ids or folders; all finished runs on the newest one's rows if absent"
     parser.add_argument("names", nargs="*", type=Path, metavar="RUN", help=names)
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument(
@@ -92,7 +92,7 @@ def rank(words: list[str] | None = None) -> int:
     runs = [named_run(name, args.runs) for name in args.names]
     ranked = api.rank(runs, args.measure, RunStore(args.runs))
     title, width = metric_title(ranked.metric.name, ranked.classes), 16
-    print(f"  {title:>{width}} (95% interval)      ms a pair      MB  run")
+    print(f"  {title:>{width}} (95% interval)       ms a row      MB  run")
     for run in ranked.runs:
         shown = f"{run.score.value:.4f} ({run.score.low:.4f} to {run.score.high:.4f})"
         speed = "-" if run.milliseconds is None else f"{run.milliseconds:.2f}"
@@ -100,7 +100,7 @@ def rank(words: list[str] | None = None) -> int:
         print(f"{mark} {shown:>{width + 16}} {speed:>13} {run.megabytes:7.1f}  {run.name}")
     print(ranked.sentence)
     if ranked.others:
-        print(f"Runs that have not finished, or have other validation pairs: {ranked.others}")
+        print(f"Runs that have not finished, or have other validation rows: {ranked.others}")
     if args.csv:
         options.write_output(args.csv, ranking.ranking_csv(ranked))
     return 0
@@ -116,7 +116,7 @@ def gate(words: list[str] | None = None) -> int:
     parser.add_argument("--old", required=True, help="another one, or a Hub model: namespace/name")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     golden = (
-        "labelled rows that both models answer; without it their validation pairs are compared. "
+        "labelled rows that both models answer; without it their validation rows are compared. "
         "Its hash is kept in uploads/.golden beside the runs, and training on it is refused"
     )
     parser.add_argument("--golden", type=Path, help=golden)
@@ -146,7 +146,7 @@ def gate(words: list[str] | None = None) -> int:
 
 def monitor(words: list[str] | None = None) -> int:
     """Say if a run's model still holds on a file without labels: a random sample of its rows is
-    compared with the run's validation pairs. Exit status: 0 as before; 1 changed, or train anew; 2
+    compared with the run's validation rows. Exit status: 0 as before; 1 changed, or train anew; 2
     it could not be judged."""
     parser = options.parser_of(monitor)
     parser.add_argument("run", type=Path, help="a run's name, id or folder")

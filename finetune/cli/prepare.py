@@ -1,4 +1,4 @@
-"""Commands before a training: `check` pairs, `probe` checkpoints, list the `models` there are."""
+"""Commands before a training: `check` data, `probe` checkpoints, list the `models` there are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finetune.tasks.registry import find_task
 
 
 def check(words: list[str] | None = None) -> int:
-    """Look for what is wrong with pairs before training on them."""
+    """Look for what is wrong with the data before training on it."""
     parser = options.parser_of(check)  # exit status: 0 fine, 1 blocked
     parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -63,7 +63,7 @@ def check(words: list[str] | None = None) -> int:
 
 
 def probe(words: list[str] | None = None) -> int:
-    """Rank checkpoints on your pairs by a linear model on their vectors, before training."""
+    """Rank checkpoints on your data by a linear model on their vectors, before training."""
     parser = options.parser_of(probe)
     parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument(
@@ -90,7 +90,7 @@ def probe(words: list[str] | None = None) -> int:
         print(report.to_json(), end="")
         return 0
     title = metric_name(report.metric, report.classes)
-    print(f"{title} of a linear model on {report.pairs:,} training pairs, cross-validated:")
+    print(f"{title} of a linear model on {report.pairs:,} training rows, cross-validated:")
     for one in report.candidates:
         if one.score is None:
             print(f"  {one.checkpoint}: {one.problem}")
@@ -98,7 +98,7 @@ def probe(words: list[str] | None = None) -> int:
         parts = [f"{one.score.value:.3f} ({one.score.low:.3f} to {one.score.high:.3f})"]
         if one.similarity is not None:
             parts.append(f"cosine {one.similarity.value:.3f}")
-        parts.append(f"{one.milliseconds:.1f} ms a pair")
+        parts.append(f"{one.milliseconds:.1f} ms a row")
         parts.append(f"{one.parameters / 1e6:.0f}M parameters")
         print(f"  {one.checkpoint}: {', '.join(parts)}")
     if report.words is not None:

@@ -33,7 +33,7 @@ from finetune.training.accelerator import (
 
 
 def train(words: list[str] | None = None) -> int:
-    """Fine-tune a checkpoint on sentence pairs. The run appears in the page."""
+    """Fine-tune a checkpoint on your texts. The run appears in the page."""
     parser = options.parser_of(train)  # exit status: 0 it ended, 1 it failed
     parser.add_argument("--run", type=Path, help="a run to resume: its name, id or folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")

@@ -117,8 +117,8 @@ def export(words: list[str] | None = None) -> int:
     p = f" (p = {report.p:.2g})" if report.p is not None else ""
     speed, speed8 = report.pairs_per_second
     print(
-        f"int8 ({report.kind}) on {report.pairs:,} validation pairs: {scores}{p}, {speed:.0f} -> "
-        f"{speed8:.0f} pairs/s; {'it is used' if report.kept else 'it is not used'}"
+        f"int8 ({report.kind}) on {report.pairs:,} validation rows: {scores}{p}, {speed:.0f} -> "
+        f"{speed8:.0f} rows/s; {'it is used' if report.kept else 'it is not used'}"
     )
     if report.kept:
         with disk.writing(small, ModelError, ""), disk.replacing(small) as new:

@@ -240,13 +240,13 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFind
         order = np.argsort(group[start:end], kind="stable")  # rows of a pair stand together
         conflicts.append((source_split, rows[order][conflicting[start:end][order]]))
         start = end
-    title = _("The same pair has different labels")
+    title = _("Equal texts have different labels")
     action = _(
         "These rows are kept; one of the labels is wrong, and no model can learn both. If "
         "repeats are left out (drop_duplicates), the first of them is kept."
     )
     if not find_task(assigned.dataset.task).has_right:
-        title = _("The same pair has different scores")
+        title = _("Equal texts have different scores")
         action = _(
             "These rows are kept, and a model learns their mean. If repeats are left out "
             "(drop_duplicates), the first of them is kept."
@@ -260,7 +260,7 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFind
         source_split, rows = assigned.rows[name]
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
         repeated.append((source_split, np.delete(rows, first)))
-    title = _("Rows that repeat an earlier pair of their split")
+    title = _("Rows that repeat an earlier one of their split")
     buttons, done = [_leave_out(config, "drop_duplicates", repeated)], config.drop_duplicates
     yield RowsFinding("duplicates", "warns", title, action, repeated, buttons, done)
 

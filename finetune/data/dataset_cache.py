@@ -166,7 +166,7 @@ def preview_rows(folder: Path, split: str, seed: int | None = None) -> list[Exam
     DataError if the dataset is gone."""
     dataset = load_cached(folder)
     if dataset is None:
-        raise DataError("The stored rows of these pairs are gone.", "Press Examine again.")
+        raise DataError("The stored rows of this data are gone.", "Press Examine again.")
     rows = np.arange(dataset.rows[split])
     if seed is not None:
         size = min(PREVIEW_ROWS, len(rows))
@@ -230,7 +230,7 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
             "finetune.data.dataset_cache:_read",
             config.to_json(),
             str(root),
-            about=message("The source of these pairs"),
+            about=message("The source of this data"),
             seconds=_CHILD_SECONDS,
             memory=_CHILD_MEMORY,
             confinement=hub_access.of_pairs(config, root) if confined else None,

@@ -240,12 +240,12 @@ def findings(fit: TokenizerFit | None, checkpoint: str) -> Iterator[Finding]:
     """Warn if a tokenizer does not know the language, and offer a checkpoint that does."""
     if fit is None or not fit.is_poor:
         return
-    title = _("This checkpoint splits your words into {pieces:.1f} pieces", pieces=fit.per_word)
+    title = _("This model knows few of your words: {pieces:.1f} pieces each", pieces=fit.per_word)
     if fit.unknown >= _UNKNOWN:
         title = _("This checkpoint does not know {share:.0%} of your text", share=fit.unknown)
     elif fit.script in _NO_SPACES:
         title = _(
-            "This checkpoint splits your characters into {pieces:.1f} pieces",
+            "This model knows few of your characters: {pieces:.1f} pieces each",
             pieces=fit.per_letter,
         )
     yield Finding("language", "warns", title, 0, _ACTION, remedies=_others(fit.script, checkpoint))

@@ -195,7 +195,7 @@ def _find_table(
     if not sizes.get(sheet):
         raise DataError(
             "{name} has no table: no row of {sheets} has two cells.",
-            "Write the names of the columns into the first row, and a pair into each row beneath.",
+            "Write column names into the first row, and an example into each row beneath.",
             name=name,
             sheets=some([requested] if requested else sheets),
         )

@@ -110,7 +110,7 @@ def answer_when_sure(
     if split == "test" and (not summary.opened or summary.opened[-1].step != best):
         raise StoreError(
             "The test set of run {id} was not opened for this model.",
-            "Open it first, or use the validation pairs.",
+            "Open it first, or use the validation rows.",
             id=run.id,
         )
     study = run.about().study if split == "validation" else ""

@@ -118,8 +118,8 @@ def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, cl
     constant = baselines.get(task.constant, {})
     bounded = {m.name: m.range[1] for m in task.metrics if math.isfinite(m.range[1])}
     for name, text in (
-        (TFIDF, _("Counting words is already right on every pair: no transformer is needed.")),
-        (COSINE, _("The checkpoint is already right on every pair: it needs no training.")),
+        (TFIDF, _("Counting words is already right on every row: no transformer is needed.")),
+        (COSINE, _("The checkpoint is already right on every row: it needs no training.")),
     ):
         scores = baselines.get(name, {})
         perfect = {metric for metric, most in bounded.items() if scores.get(metric) == most}

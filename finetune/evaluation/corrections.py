@@ -84,7 +84,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
     target, tables = _pairs(run)
     if tables["validation"].column("label") != saved_predictions.kept_examples(run).column("label"):
-        raise DataError("The pairs have changed since this run.", "Examine them anew.")
+        raise DataError("The data has changed since this run.", "Examine it anew.")
     return _uploaded(store, run, target, tables, corrections)
 
 

@@ -140,7 +140,7 @@ def out_of_fold(run: Run, target: Target, hashes: Integers) -> SavedLogits:
     if table is not None:
         first, *second = saved_predictions.sentences_of(table)
         if not np.array_equal(pair_index.pair_hashes(first, second[0] if second else None), hashes):
-            raise DataError("The pairs have changed since the folds were trained.", _ANEW)
+            raise DataError("The data has changed since the folds were trained.", _ANEW)
     return answers
 
 
@@ -154,7 +154,7 @@ def keep_orders(run: Run, step: int) -> None:
     if orders is None:
         raise DataError(
             "The folds were not asked in both orders.",
-            "The model on all rows has seen these pairs, so its own answers would tell nothing.",
+            "The model on all rows has seen these rows, so its own answers would tell nothing.",
         )
     saved_predictions.save_swapped_logits(run, dataclasses.replace(orders, step=step))
 

@@ -108,18 +108,18 @@ def sentence(judged: Monitoring) -> str:
     if judged.verdict == "train anew":
         if judged.labelled:
             return _(
-                "Train anew: by the labels, fewer answers are right than of the validation pairs."
+                "Train anew: by the labels, fewer answers are right than of the validation rows."
             )
         return _(
-            "Train anew: the file differs from the validation pairs in {what}, and fewer answers "
+            "Train anew: the file differs from the validation rows in {what}, and fewer answers "
             "are estimated to be right.", what=what,
         )  # fmt: skip
     if differs:
         return _(
-            "Changed: the file differs from the validation pairs in {what}. Labels of some rows "
+            "Changed: the file differs from the validation rows in {what}. Labels of some rows "
             "would show if the model is worse.", what=what,
         )  # fmt: skip
-    return _("As before: nothing that was tested differs from the validation pairs.")
+    return _("As before: nothing that was tested differs from the validation rows.")
 
 
 def estimate(interval: Interval, before: float) -> Estimate:

@@ -157,7 +157,7 @@ class Monitor:
         self._rows = sample.rows()
         if len(self._rows) < FEWEST:
             raise DataError(
-                "{n} validation pairs are new to the model, too few to compare a file with.",
+                "{n} validation rows are new to the model, too few to compare a file with.",
                 "Train with at least {least} of them.", n=len(self._rows), least=FEWEST,
             )  # fmt: skip
         numbers = np.array([row.number for row in self._rows])

@@ -118,8 +118,7 @@ class ProbeReport:
             return _("Train {name} first: it is ahead of the others here.", name=best[0].title)
         fastest = min(best, key=lambda one: one.milliseconds)
         return _(
-            "{n:,} pairs do not tell which of these is the best: {names}. "
-            "The fastest is {fastest}.",
+            "{n:,} rows do not tell which of these is the best: {names}. The fastest is {fastest}.",
             names=some([one.title for one in best], 3),
             n=self.pairs,
             fastest=fastest.title,
@@ -158,7 +157,7 @@ def probe(
     task = task_of(target)
     if len(drawn.targets) < FEWEST:
         raise DataError(
-            "There are only {n} training pairs.",
+            "There are only {n} training rows.",
             "A probe needs {least}: train the checkpoint that suits your language.",
             n=len(drawn.targets),
             least=FEWEST,
@@ -350,8 +349,8 @@ def _answers(vectors: list[Vectors], setting: _Setting) -> tuple[Targets, Target
     answers = cross_answers(setting.fold_of, by_vectors)
     if answers is None:
         raise DataError(
-            "Without a fifth of the pairs, only one answer is left.",
-            "Bring more pairs with each answer.",
+            "Without a fifth of the rows, only one answer is left.",
+            "Bring more rows with each answer.",
         )
     if len(vectors) < 2 or not task.uses_similarity(target):
         return answers, None

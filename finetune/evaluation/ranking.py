@@ -77,14 +77,14 @@ class Ranking:
         cost = _("{megabytes:.1f} MB", megabytes=cheapest.megabytes)
         if self.measured:
             speed = cheapest.milliseconds
-            cost = _("{milliseconds:.1f} ms a pair, {size}", milliseconds=speed, size=cost)
+            cost = _("{milliseconds:.1f} ms a row, {size}", milliseconds=speed, size=cost)
         if few == 1:
             return _(
-                "Of {runs} runs on the same {n:,} pairs, only {name} may be the best ({cost}).",
+                "Of {runs} runs on the same {n:,} rows, only {name} may be the best ({cost}).",
                 runs=len(self.runs), n=self.examples, name=cheapest.name, cost=cost,
             )  # fmt: skip
         return _(
-            "Of {runs} runs on the same {n:,} pairs, {few} may be the best; the cheapest of these "
+            "Of {runs} runs on the same {n:,} rows, {few} may be the best; the cheapest of these "
             "is {name} ({cost}).",
             runs=len(self.runs), few=few, n=self.examples, name=cheapest.name, cost=cost,
         )  # fmt: skip
@@ -135,7 +135,7 @@ def _scored(
                 answered.append(each)
     if len(answered) < 2:
         raise StoreError(
-            "No two of these runs have finished on the same validation pairs.",
+            "No two of these runs have finished on the same validation rows.",
             "Train two on the same ones.",
         )
     target, truth = answered[0].target, answered[0].truth

@@ -86,7 +86,7 @@ def check_release(
     deciding = catalog.find(deciding_metric(new.config(), task))
     if deciding.of_tally is None and deciding.of_examples is None:  # answers do not suffice
         deciding = task.headline
-    source = _("the validation pairs")
+    source = _("the validation rows")
     if golden is not None:
         request = request or PredictionRequest(new.id, golden.name, "")
         source = request.file
@@ -201,7 +201,7 @@ def seen_rows(run: Run, hashes: Integers, numbers: Integers) -> tuple[list[str],
     """
     index, name = pair_index.read_pair_index(run), run.title()
     if index is None:
-        return [], [_("{run} has no record of the pairs that it was trained on.", run=name)]
+        return [], [_("{run} has no record of the rows that it was trained on.", run=name)]
     trained, reasons, remarks = numbers[index.among("train", hashes)].tolist(), [], []
     if trained:
         reasons.append(

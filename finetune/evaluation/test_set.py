@@ -86,7 +86,7 @@ def open_test_set(run: Run) -> None:
 
     pairs = _load_pairs(run)
     if "test" not in pairs.splits:
-        raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
+        raise DataError("This data has no test split.", "Bring a test file, or choose other data.")
     table = keep_examples(run, pairs, "test")
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
     logits = scorer.scores(*saved_predictions.sentences_of(table))
@@ -117,7 +117,7 @@ def _load_pairs(run: Run) -> Pairs:
     pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
     prepared = run.state().prepared
     if prepared is not None and prepared.fingerprint not in ("", pairs.fingerprint):
-        raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
+        raise DataError("The data has changed since this run began.", "Start a new run on it.")
     return pairs
 
 

@@ -171,9 +171,9 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
     pairs = splits.load_pairs(config, store.root)
     if pairs.fingerprint != prepared.fingerprint:
         raise DataError(
-            "The pairs have changed since run {id} (fingerprint {fingerprint}, it was "
+            "The data has changed since run {id} (fingerprint {fingerprint}, it was "
             "{fingerprint2}).",
-            "Start a new run on the present ones.",
+            "Start a new run on the present data.",
             id=run.id,
             fingerprint=pairs.fingerprint[:12],
             fingerprint2=prepared.fingerprint[:12],

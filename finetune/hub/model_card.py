@@ -55,7 +55,7 @@ def card_text(run: Run, summary: RunSummary, full: str, licence: str | None = No
         licence: as the Hub spells it; None for that of the base model, if it is known.
     """
     if summary.prepared is None:
-        raise StoreError("This run has read no pairs yet.", "Its card is there when it trains.")
+        raise StoreError("This run has read no data yet.", "Its card is there when it trains.")
     card = _Card(run, summary, summary.prepared, full)
     findings = check_findings(run, summary)
     body = _template().render(card=card, summary=summary, findings=findings).strip()

@@ -188,8 +188,8 @@ class _Training:
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
             raise DataError(
-                "The pairs have changed since this run began.",
-                "Start a new run, with dataset_revision {revision} for the former pairs."
+                "The data has changed since this run began.",
+                "Start a new run, with dataset_revision {revision} for the former data."
                 if revision
                 else "Start a new run.",
                 revision=revision,

@@ -101,8 +101,10 @@ def check_request(store: RunStore, config: RunConfig, names: Sequence[str]) -> l
     """Return the checkpoints to probe, each once. ConfigError or DataError if there are fewer than
     two or too many, or the visitor may not use the pairs or a checkpoint."""
     chosen = list(dict.fromkeys(name.strip() for name in names if name.strip()))
-    if not 2 <= len(chosen) <= MOST:
-        problem = _("must be from 2 to {most} to compare, got {n}", most=MOST, n=len(chosen))
+    if not 2 <= (n := len(chosen)) <= MOST:
+        problem = _(
+            "must be from 2 to {most}, not {n} (without the Hub only local ones)", most=MOST, n=n
+        )
         raise ConfigError({"checkpoints": problem})
     for name in chosen:
         check.check_source_access(store, config.changed(checkpoint=name))

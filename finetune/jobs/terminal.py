@@ -56,7 +56,7 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
         case events.Prepared():
             counts = (
                 f"{event.train_examples} training and {event.validation_examples} validation "
-                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters, batches of "
+                f"rows, {event.total_steps} steps, {event.parameters:,} parameters, batches of "
                 f"{event.per_device_train_batch_size}, learning rate {event.learning_rate:.3g}"
             )
             unreadable = [
@@ -64,7 +64,7 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
                 for split, count in event.data.get("unreadable", {}).items()
             ]
             leaks = [
-                f"warning: {count:,} training pairs stand in {split} too, and its score will "
+                f"warning: {count:,} training rows stand in {split} too, and its score will "
                 "flatter the model; --drop_leaked leaves them out"
                 for split, count in event.data.get("leaked", {}).items()
             ]

@@ -140,7 +140,7 @@ class Api:
         Returns at once; batch_status gives the progress and the result's path. The result has the
         file's own columns, `prediction`, a `probability_` of each class, `decision` (the answer or
         "unsure", if the model keeps a bound on its errors), `trained_on` (true if the row is one of
-        the run's training pairs, in either order) and `error`. If the file has one of these names,
+        the run's training rows, in either order) and `error`. If the file has one of these names,
         all added columns end in `_2`, or the next free number. The report lists them in `columns`,
         and in `left_out` the nested Parquet columns, which the result lacks.
 
@@ -232,11 +232,11 @@ class Api:
             return _status(store, run_id)
 
     def rank_runs(self, request: gr.Request, run_id: str) -> dict:
-        """Rank your finished runs that have the same validation pairs as one of them.
+        """Rank your finished runs that have the same validation rows as one of them.
 
         Returns sentence (the conclusion), metric, examples, and runs, the best score first: id,
         name, score with its 95% interval, may_be_best (the best is among these with a probability
-        of 95%), megabytes, and milliseconds a pair if measured on this machine.
+        of 95%), megabytes, and milliseconds a row if measured on this machine.
         """
         with self._store_of(request) as store:
             ranked = ranking.rank_runs(ranking.beside(store, store.get(run_id)))
@@ -247,7 +247,7 @@ class Api:
     def check_release(
         self, request: gr.Request, new: str, old: str, max_lost: int = 0, min_gain: float = -0.01
     ) -> dict:
-        """Judge by their validation pairs whether a run's model may replace that of another run.
+        """Judge by their validation rows whether a run's model may replace that of another run.
 
         Returns verdict (passed, failed or not judged), reasons, the gain with its 95% interval,
         lost and gained answers with their texts, p (exact McNemar test) and slices.

@@ -56,7 +56,7 @@ def build(store: RunStore) -> gr.Blocks:
     with page:
         # Hidden from screen readers: the name is beside it.
         logo = theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
-        claim = page_text("Teach a transformer when two sentences mean the same.")
+        claim = page_text("Teach a model to sort, compare or score your texts.")
         name = f"<div><h1>Finetune</h1><p>{claim}</p></div>"
         with gr.Row(elem_classes="ft-top"):
             gr.HTML(f'<header class="ft-head">{logo}{name}</header>')

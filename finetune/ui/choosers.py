@@ -97,9 +97,9 @@ class ProbeForm(Panel):
         """Draw the controls in the current block, folded away."""
         with gr.Accordion("Which checkpoint first?", open=False, elem_id="probe"):
             elements.note(
-                "Each reads up to 1,000 of your training pairs once, and a linear model learns "
+                "Each reads up to 1,000 of your training rows once, and a linear model learns "
                 "from what it makes of them. That takes less time than training, and tells which "
-                "one suits your pairs. If two are close, training may rank them the other way "
+                "one suits your texts. If two are close, training may rank them the other way "
                 "round."
             )
             self.names = gr.Dropdown(
@@ -109,7 +109,7 @@ class ProbeForm(Panel):
                 label="Checkpoints to compare",
                 info="Two or more. Those that are not on this machine are fetched first.",
             )  # fmt: skip
-            self.start = gr.Button("Compare on these pairs", elem_id="probe-start")
+            self.start = gr.Button("Compare on these rows", elem_id="probe-start")
             self.message = elements.notice("probe-message")
             self.result = gr.HTML(elem_id="probe-result", js_on_load=elements.CHOICES)
         self.poller = elements.polling_element(1)

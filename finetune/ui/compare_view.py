@@ -197,7 +197,7 @@ class ReleaseCheck(Panel):
             elements.note(
                 "The new model fails if it loses more right answers than it may, or if its gain is "
                 "surely below the least. Both answer a golden file, whose labelled rows no model "
-                "is trained on, or else the validation pairs."
+                "is trained on, or else the validation rows."
             )
             with gr.Row(equal_height=True):
                 self.new = elements.dropdown([], "New model", "check-new")

@@ -279,7 +279,7 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
             )
         )
     look = gettext(
-        "Left of the line more pairs are called positive: recall rises, precision falls. A "
+        "Left of the line more rows are called positive: recall rises, precision falls. A "
         "flat top means that the exact place matters little."
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")

@@ -161,5 +161,5 @@ def phase_text(phase: str, detail: str = "") -> str:
         return gettext(f"reading {detail}")
     text = gettext(_PHASES.get(phase) or phase)
     if phase == Phase.TOKENIZE and detail:
-        return text + " " + gettext("{n:,} pairs", n=int(detail))
+        return text + " " + gettext("{n:,} rows", n=int(detail))
     return f"{text} {detail}" if phase == Phase.DOWNLOAD else text

@@ -126,8 +126,8 @@ def draw_search() -> SearchForm:
     with gr.Column(elem_id="search", elem_classes=HIDDEN) as part:
         elements.note(
             gettext(
-                "Train many times with other hyperparameters; each run learns from those before "
-                "it. The first run is the form as it is. The worst quarter is stopped early."
+                "Train many times: first your own settings, then others; each run learns from "
+                "those before it. The worst quarter is stopped early."
             )
         )
         with gr.Row():
@@ -215,8 +215,8 @@ def expected(seconds: float | None, budget: Budget, price: float, apart: str = "
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
     if apart:
         text = gettext(
-            "The first trial is the form as it is, outside of what is searched: {values}. Nothing "
-            "else is drawn outside.", values=apart,
+            "The first trial takes your own settings, outside of what is searched: {values}. "
+            "Nothing else is drawn outside.", values=apart,
         )  # fmt: skip
         texts.append(text)
     return feedback.note(" ".join(texts)) if texts else Markup()

@@ -173,7 +173,7 @@ def test_a_terminal_gets_the_ranking(
     words += ["--max_length", "32"]
     assert main([*words, "--checkpoints", str(toy_checkpoint), str(sentence_encoder)]) == 0
     output = capsys.readouterr().out
-    for text in ("F1 of a linear model on ", "cosine ", "ms a pair", "TF-IDF", " first"):
+    for text in ("F1 of a linear model on ", "cosine ", "ms a row", "TF-IDF", " first"):
         assert text in output
 
 

@@ -181,7 +181,7 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
         data={"source": "pairs.csv", "positive_label": "1"},
     )  # fmt: skip
     run.append(prepared)
-    with pytest.raises(DataError, match="have changed since run"):
+    with pytest.raises(DataError, match="has changed since run"):
         downloads.script_zip(run, store)
     pairs = splits.load_pairs(run.config(), store.root)
     run.append(prepared.model_copy(update={"fingerprint": pairs.fingerprint}))

@@ -217,7 +217,7 @@ def test_a_run_does_not_go_on_with_other_pairs(
     work_in_this_process(monkeypatch)
     assert train.carry_out_run(run, lambda event: None) == 1
     failed = run.state()
-    assert "The pairs have changed since this run began" in failed.error
+    assert "The data has changed since this run began" in failed.error
     assert "dataset_revision abc" in failed.remedy
 
 

@@ -139,7 +139,7 @@ def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
     chosen = tab.search.on_choose(NOBODY, gr.EventData(None, {"value": "ada/PAIRS"}))
     assert [chosen[box] for box in (*tab.datasets, tab.columns[0])] == [*["ada/PAIRS"] * 2, ""]
     hub.fail("GET", "/api/datasets", 500, times=9)
-    assert "does not answer" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
+    assert "No connection" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
 
 
 def test_a_label_is_renamed_merged_or_left_out_in_place(store: RunStore) -> None:

@@ -85,7 +85,7 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
 ) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
     values = [*form_values(config), *engine_values(tab.engine, Choice())]
-    assert "A part of the pairs is measured now." in costs(tab, config)
+    assert "A part of the rows is measured now." in costs(tab, config)
     assert tab.unmeasured in tab.on_costs(NOBODY, *ONE_RUN, *values)
     assert tab.cost_asked in tab.on_measure(NOBODY, *ONE_RUN, *values)
     assert "“Maximum length” 64 cuts" in costs(tab, config)

@@ -89,7 +89,7 @@ class DataTab(Panel):
     def _draw_choice(self) -> None:
         self.files = [elements.pairs_file("Drop a CSV, Excel or Parquet file", "train-file", 150)]
         elements.note(
-            "Also TSV, JSON, JSONL and ODS; text as .gz too. A header, a pair in each row."
+            "Also TSV, JSON, JSONL and ODS; text as .gz too. A header, then an example in each row."
         )
         with gr.Accordion("Validation and test files of your own", open=False, elem_id="own-files"):
             elements.note("Without them a part of the dropped file is cut off for validation.")
@@ -116,7 +116,7 @@ class DataTab(Panel):
             with gr.Row(equal_height=True):
                 self.split = elements.dropdown([], "Split", "rows-split", 110)
                 self.again = elements.button("Show other rows", "rows-again", 140)
-            self.rows = gr.HTML(elem_id="rows")
+            self.rows = gr.HTML(elem_id="pairs")
 
     def wire(self, controls: dict[str, Any]) -> None:
         """Connect the events. The form's `dataset` is drawn twice and kept the same."""
@@ -293,5 +293,5 @@ def column_choices(report: CheckReport) -> tuple[Choices, ...]:
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
     positive = [(default, ""), *classes] if report.template == "classes" else []
     sheets = [(name, name) for name in report.sheets[:200]] if len(report.sheets) > 1 else []
-    first = [(gettext("the first with pairs"), "")] if sheets else []
+    first = [(gettext("the first with data"), "")] if sheets else []
     return (*choices, positive, [*first, *sheets], status)

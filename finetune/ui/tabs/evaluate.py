@@ -41,7 +41,7 @@ _SAID = {
     "cool": message("The saved temperature is forgotten."),
     "keep": message("A threshold for each label is saved with the model."),
     "sure": message(
-        "The bound is kept with the model: it answers {n:.0%} of pairs like these, and is unsure "
+        "The bound is kept with the model: it answers {n:.0%} of rows like these, and is unsure "
         "of the others."
     ),
     "always": message("The model answers every row again."),
@@ -80,7 +80,7 @@ class Evaluation(Panel):
             self.counts = elements.notice("errors-counts")
             self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
             self.corrected = gr.HTML(elem_id="corrections")
-            text = "Put the corrected pairs into the form"
+            text = "Put the corrected rows into the form"
             self.start = button(text, "corrected-start", visible=False, size="sm")
         with gr.Column(visible=False) as progress:
             draw_progress()

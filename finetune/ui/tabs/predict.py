@@ -39,7 +39,6 @@ class PredictTab(Panel):
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
-        elements.note("Ask a tuned model whether two sentences mean the same, and why.")
         self.empty = choosers.no_model("predict-empty")
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):
@@ -50,7 +49,7 @@ class PredictTab(Panel):
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
         self.linked = gr.State(())  # the pair of the page's address
-        parts = [("One pair", PAIR), ("A file", FILE)]
+        parts = [("Texts", PAIR), ("A file", FILE)]
         self.part = elements.parts(parts, "Part", "predict-parts")
         with gr.Column() as self.pair:
             with gr.Row(equal_height=False):

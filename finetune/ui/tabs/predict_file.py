@@ -272,7 +272,7 @@ class FilePredictions(Panel):
                 options = replace(options, sheet=sheet, encoding=options.encoding or encoding)
                 found = file_request.file_columns(received, name, trained, options)
         names, matches, sheets = found.usable, found.matches, found.sheets
-        choices = [(gettext("the first with pairs"), ""), *((one, one) for one in sheets)]
+        choices = [(gettext("the first with data"), ""), *((one, one) for one in sheets)]
         updates: Updates = {
             self.message: feedback.show_errors(DataError(found.doubt)) if found.doubt else "",
             self.sheet: gr.update(choices=choices, value=sheet, visible=len(sheets) > 1),

@@ -110,7 +110,7 @@ class TrainTab(Panel):
             self.preset = gr.Dropdown(
                 list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
                 label="Preset",
-                info="Sets the hyperparameters; the pairs and the checkpoint stay.",
+                info="Sets the hyperparameters; the data and the checkpoint stay.",
             )  # fmt: skip
             search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
             if search:
