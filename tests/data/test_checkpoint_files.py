@@ -318,9 +318,10 @@ def test_a_download_that_is_cut_off_goes_on_with_its_own_part(large: LoopbackHub
     assert (folder / "model.safetensors").stat().st_size > LARGE
     assert answers(large) == [206, 206, 206]
     large.add_repo("ada/never", files=large.repos["model", "ada/large"].files)
-    large.fail("GET", "/lfs/", cut=True, times=9)
+    broken = large.fail("GET", "/lfs/", cut=True, times=99)
     with pytest.raises(ModelError, match="could not be read: the Hub"):
         checkpoint_files.fetch("ada/never")
+    broken.times = 0
     # What another program left where the part is kept is not taken for it.
     files = large.repos["model", "ada/large"].files
     whole = files["model.safetensors"]

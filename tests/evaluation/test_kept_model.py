@@ -308,7 +308,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
     for other in others:
         (tmp_path / other).write_text("a person's")
     assert export(["--run", str(toy_run.folder), "--to", str(tmp_path / name)]) == 0
-    assert "int8 (dynamic) on 400 validation pairs: accuracy" in capsys.readouterr().out
+    assert "int8 (dynamic) on 400 validation rows: accuracy" in capsys.readouterr().out
     small = Path(name).stem + ".int8" + Path(name).suffix
     expected = {name: "in fp32"} | dict.fromkeys(others, "a person's")
     expected |= {small: "in int8"} if kept else {}

@@ -82,8 +82,8 @@ def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) ->
     assert comparison.difference["f1"].value == pytest.approx(plain - added)
     assert expected < studies[1].analysis.scores["f1"].value < expected + added
     text = str(compare_view.comparison(store, [many.id, one.id]))
-    assert "F1, expected on new pairs" in text
-    assert text.index(f"{expected:.3f}") > text.index("F1, expected on new pairs")
+    assert "F1, expected on new rows" in text
+    assert text.index(f"{expected:.3f}") > text.index("F1, expected on new rows")
     # First stands the one of which more is expected.
     one.describe(name="evaluated once")
     assert "A (evaluated once)" in str(compare_view.comparison(store, [many.id, one.id]))
@@ -174,7 +174,7 @@ def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store: Ru
     cross_validation.gather(run, store.runs())
     answers = cross_validation.out_of_fold(run, target, hashes)
     assert answers.labels.tolist() == [n % 2 for n in range(ROWS)]
-    with pytest.raises(DataError, match="pairs have changed"):
+    with pytest.raises(DataError, match="data has changed"):
         cross_validation.out_of_fold(run, target, hashes[::-1])
 
 

@@ -223,7 +223,7 @@ def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
         table.draw(gr.State())
     shown = table.shown(job, job.state())
     plain = " ".join(re.sub("<.*?>", " ", shown[table.monitoring]).split())
-    for text in ("120 rows beside 200 validation pairs", "Answers in the column gpt"):
+    for text in ("120 rows beside 200 validation rows", "Answers in the column gpt"):
         assert text in plain
     choices = [value for _, value in shown[table.which]["choices"]]
     assert {predict_file.TO_LABEL, "differs:gpt"} <= {*choices}
