@@ -116,7 +116,7 @@ class DataTab(Panel):
             with gr.Row(equal_height=True):
                 self.split = elements.dropdown([], "Split", "rows-split", 110)
                 self.again = elements.button("Show other rows", "rows-again", 140)
-            self.rows = gr.HTML(elem_id="pairs")
+            self.rows = gr.HTML(elem_id="rows")
 
     def wire(self, controls: dict[str, Any]) -> None:
         """Connect the events. The form's `dataset` is drawn twice and kept the same."""
