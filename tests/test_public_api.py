@@ -12,6 +12,7 @@ from finetune.errors import PublishError
 from tests.support.hub import TOKEN, LoopbackHub
 
 
+@pytest.mark.long
 def test_a_notebook_trains_evaluates_predicts_and_pushes(
     toy_config: RunConfig, toy_pairs_folder: Path, store: RunStore, hub: LoopbackHub,
     capfd: pytest.CaptureFixture[str],

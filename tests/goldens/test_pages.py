@@ -47,7 +47,7 @@ class Views:
         self.problems += [problem] if problem else []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_looks_as_before(server: Server, trained: ToyRuns, chromium: str) -> None:
     page = new_page(launch_browser(chromium), viewport={"width": 1280, "height": 900})
     views = Views(page, words_of(server.store, trained))

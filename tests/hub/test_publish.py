@@ -309,6 +309,7 @@ def test_the_token_is_nowhere_afterwards(
         assert not any(marked.encode() in content for content in repo.files.values())
 
 
+@pytest.mark.long
 def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_before(
     run: Run, hub: LoopbackHub
 ) -> None:
@@ -352,6 +353,7 @@ def demo_answer(folder: Path) -> Any:
     return runpy.run_path(str(folder / "app.py"))["classify"](*PAIR)
 
 
+@pytest.mark.long
 def test_a_demo_answers_as_the_kept_rule_does(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

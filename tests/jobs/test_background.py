@@ -225,6 +225,7 @@ def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
     return push_to
 
 
+@pytest.mark.long
 def test_a_push_goes_on_without_its_page(
     store: RunStore, toy_checkpoint: Path, hub: LoopbackHub
 ) -> None:

@@ -200,6 +200,7 @@ STARTS: list[tuple[str, Callable[[RunStore, Run], JobFolder]]] = [
 
 
 @needs_landlock
+@pytest.mark.long
 def test_a_worker_reads_nothing_of_others(
     ada: RunStore, hers: Run, probing: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

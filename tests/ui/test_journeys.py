@@ -53,18 +53,6 @@ def ask(visit: Visit, *texts: str) -> None:
     visit.page.locator(f"#sentence{len(texts)} textarea").press("Enter")
 
 
-def test_a_first_run_in_short(app: App, visit: Visit, toy_checkpoint: Path) -> None:
-    page = visit.page
-    visit.fill_toy(toy_checkpoint, 1)
-    page.locator("#train").click()
-    phase(page, "finished")
-    (run,) = app.store.runs()
-    expect(page.locator("#cards")).to_contain_text(f"{run.state().best.metrics['f1']:.3f}")  # type: ignore[union-attr]
-    page.locator("#result [data-tab=predict]").click()
-    ask(visit, "the cat sees a dog .", "a cat sees the dog .")
-    expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
-
-
 @pytest.mark.long
 @in_each_view
 def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:

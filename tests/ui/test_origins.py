@@ -255,6 +255,7 @@ def evil(tmp_path: Path) -> Iterator[str]:
         foreign.shutdown()
 
 
+@pytest.mark.long
 def test_in_a_browser_a_foreign_page_reads_and_does_nothing(
     server: Server, port: int, run: Run, browser: Browser, evil: str
 ) -> None:
