@@ -223,6 +223,28 @@ def test_anothers_uploads_are_not_offered(
     assert upload in str(form.datasets(store.for_visitor(Visitor(("user:ada", *browser)))))
 
 
+def test_a_visitor_uploads_so_much(
+    store: RunStore, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
+    mine = auth.visitor_store(store, asks(ada))
+
+    def add(name: str, kilobytes: int) -> str:
+        path = tmp_path / f"{name}.csv"
+        path.write_text("sentence1,sentence2,label\n" + name * 1024 * kilobytes)
+        return mine.uploads.add({"train": path})
+
+    first = add("a", 600)
+    mine.create(RunConfig(dataset=first))
+    with pytest.raises(DataError, match=r"a visitor may have 1 MB. .*delete a run"):
+        add("b", 600)
+    second, third = add("c", 300), add("d", 400)  # no run is of the second: it makes room
+    assert mine.uploads.files(first)
+    assert mine.uploads.files(third)
+    with pytest.raises(DataError, match="There is no upload"):
+        mine.uploads.files(second)
+
+
 def test_the_page_gives_each_browser_an_identity_of_its_own(
     server: Server, store: RunStore, shared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
