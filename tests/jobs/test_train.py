@@ -271,7 +271,8 @@ def test_what_could_not_be_sent_is_logged_without_the_address(
     hub.fail(path="/hook", status=204)
     webhook.send(f"{hub.url}/hook", run, run.state())
     redirected = [("POST", "/secret", 302)] * ("{" in address)
-    assert hub.requests == [*redirected, ("POST", "/hook", 204)]
+    asked = [one for one in hub.requests if not one[1].startswith("/api/")]  # by an earlier test
+    assert asked == [*redirected, ("POST", "/hook", 204)]
     assert webhook.message("example.org", run, run.state())["status"] == "finished"
     for host, field, name in (
         ("hooks.slack.com", "text", "&lt;!channel&gt; mine"),
