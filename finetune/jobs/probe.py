@@ -103,8 +103,9 @@ def check_request(store: RunStore, config: RunConfig, names: Sequence[str]) -> l
     chosen = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not 2 <= (n := len(chosen)) <= MOST:
         problem = _(
-            "must be from 2 to {most}, not {n} (without the Hub only local ones)", most=MOST, n=n
-        )
+            "must be from 2 to {most}, not {n}; without the Hub only models on this machine count",
+            most=MOST, n=n,
+        )  # fmt: skip
         raise ConfigError({"checkpoints": problem})
     for name in chosen:
         check.check_source_access(store, config.changed(checkpoint=name))
