@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
+import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,8 +36,9 @@ from finetune.text_hashes import without_direction
 Verdict = Literal["passed", "failed", "not judged"]
 FEWEST = 30  # rows; with fewer nothing passes, whatever the interval
 _LISTED = 1000  # changed answers kept in a judgement, lost and gained each
-MOST_CHARACTERS = 60_000  # of Markdown; GitHub takes 65,536 in a comment
-_SHOWN, _CHARACTERS = 50, 200  # changed answers of each kind, and characters of a text
+_MOST_CHARACTERS = 60_000  # of Markdown; GitHub takes 65,536 in a comment
+_SHOWN = (50, 25, 12, 6, 3, 1, 0)  # changed answers of each kind: as many as there is room for
+_CHARACTERS = 200  # of a text
 _TITLES = {"passed": "passed", "failed": "failed", "not judged": "could not be judged"}
 _WORTH_NAMING = 10_000_000  # rows; more are never collected
 
@@ -138,18 +142,13 @@ def judge(
         bias: metric -> what being picked has added to the new model more than to the old one.
     """
     target, truth, task = rows.target, rows.truth, task_of(rows.target)
-    deciding = next(metric for metric in metrics if metric.name == empty.metric)
+    deciding = catalog.find(empty.metric)
     shared = text_hashes.shared_rows(*rows.sentences) if rows.sentences else None
     compared = comparison.compare(new, old, truth, target, [deciding], shared, bias)
     after, before = compared.misses
-    lost, gained, changed = before < after, after < before, after - before
-    gain = _more_is_better(compared.difference[deciding.name], deciding)
+    gain = compared.difference[deciding.name]
+    gain = gain if deciding.greater_is_better else -gain
     scores = [task.scores(answers, truth, target, metrics) for answers in (new, old)]
-    listed = []
-    for members, order in ((lost, -changed), (gained, changed)):
-        found = np.flatnonzero(members)
-        found = found[np.argsort(order[found], kind="stable")][:_LISTED]
-        listed.append(changed_answers(rows, new, old, found))
     found_slices: list[SliceChange] = []
     if rows.sentences is not None:
         traits = slices.pair_traits(*rows.sentences)
@@ -167,48 +166,59 @@ def judge(
         lost=compared.second_only,
         gained=compared.first_only,
         p=compared.p,
-        lost_at_most=intervals.highest_share(lost, shared),
-        lost_rows=listed[0],
-        gained_rows=listed[1],
+        lost_at_most=intervals.highest_share(before < after, shared),
+        lost_rows=_most_changed(rows, new, old, after - before),
+        gained_rows=_most_changed(rows, new, old, before - after),
         slices=found_slices,
     )
+    if empty.reasons:
+        return judged
     best = task.scores(truth, truth, target, [deciding])[deciding.name]
-    tells = best > 0 or not deciding.greater_is_better
 
     def lowest(times: float) -> float:
         """The lower end of the gain if there were so many times as many rows like these."""
         more = task.difference(new, old, truth, target, [deciding], shared, times)
-        plain = _more_is_better(more[deciding.name], deciding)
+        plain = more[deciding.name]
+        plain = plain if deciding.greater_is_better else -plain
         return gain.value - (plain.value - plain.low)
 
-    verdict, reasons = decide(judged, deciding, tells, lowest)
-    if empty.reasons:
-        verdict, reasons = "not judged", empty.reasons
+    tells = best > 0 or not deciding.greater_is_better
+    verdict, reasons = _decide(judged, gain, deciding.title, tells, lowest)
     return replace(judged, verdict=verdict, reasons=reasons)
 
 
-def _more_is_better(gain: Interval, metric: Metric) -> Interval:
-    if metric.greater_is_better:
-        return gain
-    return replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)
+def _most_changed(
+    rows: Rows, new: Targets, old: Targets, worse: NDArray[Any]
+) -> list[ChangedAnswer]:
+    """Return the rows with the largest values above 0, and the answers of both models."""
+    found = np.flatnonzero(worse > 0)
+    found = found[np.argsort(-worse[found], kind="stable")][:_LISTED]
+    task, target = task_of(rows.target), rows.target
+    spelled = (task.spell(values[found], target) for values in (rows.truth, old, new))
+    first, second = [*(rows.sentences or []), None, None][:2]
+    return [
+        ChangedAnswer(
+            int(rows.numbers[row]), first[row] if first else "", second[row] if second else "",
+            *texts,
+        )
+        for row, *texts in zip(found.tolist(), *spelled, strict=True)
+    ]  # fmt: skip
 
 
-def decide(
-    judged: Judgement, deciding: Metric, tells: bool, lowest: Callable[[float], float]
+def _decide(
+    judged: Judgement, gain: Interval, title: str, tells: bool, lowest: Callable[[float], float]
 ) -> tuple[Verdict, list[str]]:
-    """Return the verdict on two models whose answers were compared, and its reasons; see
-    `judge`.
+    """Return the verdict, and its reasons; see `judge`.
 
     Args:
         tells: False if the deciding metric is the same for all answers to these rows.
         lowest: of a number of times as many rows -> the lower end of the gain.
     """
-    gain, limits = judged.gain, judged.limits
-    assert gain is not None, "it was just computed"
+    limits, rows = judged.limits, judged.examples
     gained = _(
         "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}); it must be at least "
         "{least:+.3f}.",
-        metric=deciding.title, gain=gain.value, low=gain.low, high=gain.high, least=limits.min_gain,
+        metric=title, gain=gain.value, low=gain.low, high=gain.high, least=limits.min_gain,
     )  # fmt: skip
     failures = []
     if judged.has_right and judged.lost > limits.max_lost:
@@ -226,47 +236,22 @@ def decide(
         same = _(
             "{metric} tells nothing about these rows, whose labels are all alike: even answers "
             "without an error have {metric} 0. Add rows with other labels.",
-            metric=deciding.title,
+            metric=title,
         )
         return "not judged", [same]
-    if gain.low >= limits.min_gain and judged.examples >= FEWEST:
+    if gain.low >= limits.min_gain and rows >= FEWEST:
         return "passed", [gained]
-    reasons = [_("{n:,} rows are too few to tell.", n=judged.examples), gained]
-    if needed := rows_needed(judged.examples, gain, limits.min_gain, lowest):
-        reasons.append(_("About {n:,} rows like these would tell.", n=needed))
-    return "not judged", reasons
-
-
-def rows_needed(
-    rows: int, gain: Interval, least: float, lowest: Callable[[float], float]
-) -> int | None:
-    """Return how many rows would suffice for the lower end of the gain to reach `least` if answers
-    change as often as among these, rounded up to two digits; None if no number would. `lowest`: as
-    `decide` takes it."""
+    reasons = [_("{n:,} rows are too few to tell.", n=rows), gained]
+    # How many rows would tell if answers change as often as among these?
     times = max(1.0, FEWEST / rows)
-    while lowest(times) < least:
+    while lowest(times) < limits.min_gain:
         times *= 1.1
-        if gain.value <= least or rows * times > _WORTH_NAMING:
-            return None
+        if gain.value <= limits.min_gain or rows * times > _WORTH_NAMING:
+            return "not judged", reasons
     needed = math.ceil(round(rows * times, 6))
     unit = int(10 ** (math.floor(math.log10(needed)) - 1))
-    return math.ceil(needed / unit) * unit
-
-
-def changed_answers(
-    rows: Rows, new: Targets, old: Targets, indices: NDArray[np.int64]
-) -> list[ChangedAnswer]:
-    """Return the rows of some indices with the answers of both models."""
-    task, target = task_of(rows.target), rows.target
-    spelled = (task.spell(values[indices], target) for values in (rows.truth, old, new))
-    first, second = [*(rows.sentences or []), None, None][:2]
-    return [
-        ChangedAnswer(
-            int(rows.numbers[row]), first[row] if first else "", second[row] if second else "",
-            *texts,
-        )
-        for row, *texts in zip(indices.tolist(), *spelled, strict=True)
-    ]  # fmt: skip
+    needed = math.ceil(needed / unit) * unit
+    return "not judged", [*reasons, _("About {n:,} rows like these would tell.", n=needed)]
 
 
 def as_text(judged: Judgement) -> str:
@@ -278,7 +263,7 @@ def as_text(judged: Judgement) -> str:
         lines += [
             f"{kind}, row {row.row}: {' | '.join(filter(None, (row.sentence1, row.sentence2)))}"
             f" (label {row.label}, {judged.old}: {row.old}, {judged.new}: {row.new})"
-            for kind, rows in _changed(judged)
+            for kind, rows, _total in _changed(judged)
             for row in rows[:10]
         ]
     return "\n".join(without_direction(" ".join(line.split())) for line in lines)
@@ -287,31 +272,32 @@ def as_text(judged: Judgement) -> str:
 def as_markdown(judged: Judgement) -> str:
     """Return the judgement as GitHub's Markdown, at most 60,000 characters. Texts are escaped: they
     make no links, mentions or markup."""
-    new, old = _escaped(judged.new), _escaped(judged.old)
-    golden = f" (sha256 `{judged.golden[:16]}`)" if judged.golden else ""
-    lines = [
-        f"### Release check {_TITLES[judged.verdict]}",
-        "",
-        f"**{new}** in place of **{old}**, judged by {judged.examples:,} rows of "
-        f"{_escaped(judged.source)}{golden}.",
-        "",
-        *(f"- {_escaped(text)}" for text in (*judged.reasons, *judged.remarks)),
-    ]
-    if judged.gain is not None and judged.scores:
-        lines += ["", f"| | {new} | {old} |", "|---|---:|---:|"]
-        for name, scores in judged.scores.items():
-            lines.append(f"| {catalog.find(name).title} | {scores[0]:.3f} | {scores[1]:.3f} |")
-        lines += ["", _counts(judged)]
-        lines += [*slices_table(judged)]
-    text = "\n".join(lines)
-    for kind, rows in _changed(judged):
-        text += rows_table(kind, rows, judged, MOST_CHARACTERS - len(text) - 200)
-    return text + "\n"
+    changed = [part for part in judged.slices if part.lost or part.gained]
+    changed.sort(key=lambda part: (not part.worse, part.gained - part.lost))
+    values = {
+        "judged": judged, "title": _TITLES[judged.verdict], "counts": _counts(judged),
+        "slices": changed, "changed": _changed(judged),
+    }  # fmt: skip
+    texts = (_template().render(values, shown=shown) for shown in _SHOWN)
+    return next(text for text in texts if len(text) <= _MOST_CHARACTERS)
 
 
-def _changed(judged: Judgement) -> Iterator[tuple[str, Sequence[ChangedAnswer]]]:
+@cache
+def _template() -> jinja2.Template:
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=folder, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.globals["find"] = catalog.find
+    environment.filters |= {"plain": _escaped, "number": "{:,}".format}
+    return environment.get_template("gate.md.jinja")
+
+
+def _changed(judged: Judgement) -> list[tuple[str, Sequence[ChangedAnswer], int]]:
+    """Return the rows whose answers got worse, and better: their name, the first, and how many."""
     names = ("Lost", "Gained") if judged.has_right else ("Worse", "Nearer")
-    yield from zip(names, (judged.lost_rows, judged.gained_rows), strict=True)
+    rows, counts = (judged.lost_rows, judged.gained_rows), (judged.lost, judged.gained)
+    return [*zip(names, rows, counts, strict=True)]
 
 
 def _counts(judged: Judgement) -> str:
@@ -323,45 +309,6 @@ def _counts(judged: Judgement) -> str:
         f"Right answers lost: {judged.lost:,}, gained: {judged.gained:,} (exact McNemar test, {p})."
         f" Of new rows like these at most {judged.lost_at_most:.1%} may be lost (with 97.5%)."
     )
-
-
-def slices_table(judged: Judgement) -> Iterator[str]:
-    """Yield lines of Markdown with the kinds of rows that changed, the significantly worse
-    first."""
-    changed = [part for part in judged.slices if part.lost or part.gained]
-    if changed:
-        title = "right" if judged.has_right else "mean error"
-        yield from ("", "<details><summary>By kind of row</summary>", "")
-        yield f"| kind | rows | {title}, old | new | lost | gained |"
-        yield "|---|---:|---:|---:|---:|---:|"
-        for part in sorted(changed, key=lambda part: (not part.worse, part.gained - part.lost)):
-            mark = " **worse**" if part.worse else ""
-            yield (
-                f"| {_escaped(f'{part.trait}: {part.value}')}{mark} | {part.count:,} "
-                f"| {part.old:.3f} | {part.new:.3f} | {part.lost:,} | {part.gained:,} |"
-            )
-        yield from ("", "</details>")
-
-
-def rows_table(kind: str, rows: Sequence[ChangedAnswer], judged: Judgement, room: int) -> str:
-    """Return Markdown with the first changed answers, as many as there is `room` for."""
-    if not rows:
-        return ""
-    total = judged.lost if kind in ("Lost", "Worse") else judged.gained
-    paired = any(row.sentence2 for row in rows)
-    heads = ["row", "sentence1", *["sentence2"] * paired, "label", "old", "new"]
-    text = "\n\n<details{}><summary>{} ({:,})</summary>\n\n| {} |\n|{}\n".format(
-        " open" if kind == "Lost" else "", kind, total, " | ".join(heads), "---|" * len(heads)
-    )
-    shown = 0
-    for row in rows[:_SHOWN]:
-        texts = [row.sentence1, *[row.sentence2] * paired, row.label, row.old, row.new]
-        line = f"| {row.row} | {' | '.join(map(_escaped, texts))} |\n"
-        if len(text) + len(line) > room:
-            break
-        text, shown = text + line, shown + 1
-    rest = f"\n{total - shown:,} more\n" if total > shown else ""
-    return f"{text}{rest}\n</details>" if shown or room > 0 else ""
 
 
 def _escaped(text: str) -> str:

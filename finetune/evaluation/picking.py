@@ -116,7 +116,7 @@ def _bias(
 ) -> dict[str, float]:
     """Return the selection bias. Empty if fewer than two candidates can be read, or answers do not
     suffice for the metric."""
-    sampled = [found for found in metrics if found.of_tally or found.of_examples]
+    sampled = [found for found in metrics if found.of_answers]
     if metric not in (LOSS.name, *(found.name for found in sampled)):
         return {}
     with contextlib.suppress(StoreError):

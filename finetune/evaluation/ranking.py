@@ -141,7 +141,7 @@ def _scored(
     target, truth = answered[0].target, answered[0].truth
     task = task_of(target)
     metric = catalog.find(deciding_metric(answered[0].run.config(), task))
-    if not (metric.of_tally or metric.of_examples):  # answers do not suffice for it
+    if not metric.of_answers:
         metric = task.headline
     scores, added = [], []
     shared = next((each.shared for each in answered if each.shared), None)

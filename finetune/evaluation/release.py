@@ -31,10 +31,13 @@ from finetune.runs.run import Run
 from finetune.runs.store import named_run
 from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, measured, task_of
-from finetune.text_hashes import Integers
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _UNNAMED = re.compile(r"LABEL_\d+")  # transformers' names of classes without any
+
+
+class OtherClasses(DataError):
+    """Two models answer with different classes."""
 
 
 def named_model(name: str, root: Path) -> Run | str:
@@ -75,45 +78,37 @@ def check_release(
             raise StoreError(
                 "Run {name} is still training.", "Wait for its end, or stop it.", name=run.title()
             )
-    summary, limits = new.state(), limits or Limits()
-    if summary.prepared is None or not new.has_model():
+    prepared = new.state().prepared
+    if prepared is None or not new.has_model():
         raise StoreError(
             "Run {name} has no model.", "Choose a run that was evaluated.", name=new.title()
         )
-    target = summary.prepared.target
-    metrics = measured(new.config(), target)
-    task = task_of(target)
+    task = task_of(prepared.target)
     deciding = catalog.find(deciding_metric(new.config(), task))
-    if deciding.of_tally is None and deciding.of_examples is None:  # answers do not suffice
+    if not deciding.of_answers:
         deciding = task.headline
-    source = _("the validation rows")
+    source, remarks = _("the validation rows"), []
     if golden is not None:
         request = request or PredictionRequest(new.id, golden.name, "")
         source = request.file
-    remarks = []
     if isinstance(old, str):
         remarks = [_("It is not known here what {model} was trained on.", model=old)]
-    name = old.title() if isinstance(old, Run) else old
-    empty = Judgement(
-        "not judged", [], new.title(), name, source, limits, deciding.name, [*remarks]
-    )
-    metrics = [metric for metric in metrics if metric.of_tally or metric.of_examples]
+    name = old if isinstance(old, str) else old.title()
+    limits = limits or Limits()
+    empty = Judgement("not judged", [], new.title(), name, source, limits, deciding.name, remarks)
+    metrics = [each for each in measured(new.config(), prepared.target) if each.of_answers]
     try:
         if golden is None or request is None:
-            return compare_validation(empty, new, old, metrics)
-        return compare_on_file(empty, new, old, metrics, golden, request)
+            return _on_validation(empty, new, old, metrics)
+        return _on_file(empty, new, old, metrics, golden, request)
     except OtherClasses as error:
         return replace(empty, reasons=[*empty.reasons, error.fact])
 
 
-class OtherClasses(DataError):
-    """Two models answer with different classes."""
-
-
-def compare_validation(
+def _on_validation(
     empty: Judgement, new: Run, old: Run | str, metrics: Sequence[Metric]
 ) -> Judgement:
-    """Judge by the answers to the validation pairs of the new run. They are saved with both runs; a
+    """Judge by the answers to the validation rows of the new run. They are saved with both runs; a
     model on the Hub is asked. What picking the best evaluation adds is taken off the gain."""
     own = report.kept_answers(new)
     table = own.table
@@ -124,17 +119,18 @@ def compare_validation(
                 "The runs were validated on different rows. Let both answer one golden file."
             )
             return replace(empty, reasons=[reason])
-        answers, bias = other.answers, picking.difference(own.picking, other.picking)
+        answers, picked = other.answers, other.picking
     else:
         table = test_set.validation_examples(new) if table is None else table
         answers = answer_rows(old, own.target, saved_predictions.sentences_of(table), new)
-        bias = picking.difference(own.picking, None)
+        picked = None
     sentences = None if table is None else saved_predictions.sentences_of(table)
     rows = Rows(own.target, own.truth, np.arange(1, len(own.truth) + 1), sentences)
+    bias = picking.difference(own.picking, picked)
     return gate.judge(empty, rows, own.answers, answers, metrics, bias)
 
 
-def compare_on_file(
+def _on_file(
     empty: Judgement, new: Run, old: Run | str, metrics: Sequence[Metric], path: Path,
     request: PredictionRequest,
 ) -> Judgement:  # fmt: skip
@@ -142,11 +138,10 @@ def compare_on_file(
     trained on, in either order of the sentences."""
     from finetune.inference import files
 
-    summary = new.state()
-    assert summary.prepared is not None, "it was just checked"
-    target = summary.prepared.target
+    prepared = new.state().prepared
+    assert prepared is not None, "it was just checked"
     request = golden_request(new, path, request)
-    labelled = files.read_labelled(path, request, target)
+    labelled = files.read_labelled(path, request, prepared.target)
     empty = replace(empty, golden=uploads.contents_hash(path, request.file))
     if not len(labelled.numbers):
         reason = _(
@@ -156,24 +151,33 @@ def compare_on_file(
     pairs = [*zip(*labelled.sentences, strict=True)]
     first = sorted({pair: row for row, pair in reversed([*enumerate(pairs)])}.values())
     sentences = [[texts[row] for row in first] for texts in labelled.sentences]
-    rows = Rows(target, labelled.truth[first], labelled.numbers[first], sentences)
-    counts = labelled.unlabelled, labelled.incomplete, len(labelled.numbers) - len(first)
-    remarks = [
+    rows = Rows(prepared.target, labelled.truth[first], labelled.numbers[first], sentences)
+    counts = labelled.unlabelled, labelled.incomplete, len(pairs) - len(first)
+    left_out = [
         _("Rows without a known label, which are left out: {n:,}.", n=counts[0]),
         _("Rows without a sentence, which are left out: {n:,}.", n=counts[1]),
         _("Rows that repeat another, which count once: {n:,}.", n=counts[2]),
     ]
-    empty = replace(empty, remarks=[*empty.remarks, *compress(remarks, counts)])
+    reasons, remarks = [], [*empty.remarks, *compress(left_out, counts)]
     hashes = pair_index.pair_hashes(sentences[0], sentences[1] if len(sentences) > 1 else None)
     for run in (run for run in (new, old) if isinstance(run, Run)):
-        reasons, remarks = seen_rows(run, hashes, rows.numbers)
-        empty = replace(
-            empty,
-            reasons=[*empty.reasons, *reasons],
-            remarks=[*empty.remarks, *remarks],
-            seen=empty.seen or bool(reasons),
-        )
-    ours, theirs = (answer_rows(model, target, sentences, new) for model in (new, old))
+        index, name = pair_index.read_pair_index(run), run.title()
+        if index is None:
+            remarks.append(_("{run} has no record of the rows that it was trained on.", run=name))
+            continue
+        if trained := rows.numbers[index.among("train", hashes)].tolist():
+            reasons.append(
+                _(
+                    "{run} was trained on {n:,} of these rows: {rows}. Take them out of the file.",
+                    run=name, n=len(trained), rows=some(trained, 10),
+                )
+            )  # fmt: skip
+        if chosen := int(index.among("validation", hashes).sum()):
+            remarks.append(
+                _("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name)
+            )
+    empty = replace(empty, reasons=reasons, remarks=remarks, seen=bool(reasons))
+    ours, theirs = (answer_rows(model, prepared.target, sentences, new) for model in (new, old))
     return gate.judge(empty, rows, ours, theirs, metrics)
 
 
@@ -191,42 +195,11 @@ def golden_request(new: Run, path: Path, request: PredictionRequest) -> Predicti
     )  # fmt: skip
 
 
-def seen_rows(run: Run, hashes: Integers, numbers: Integers) -> tuple[list[str], list[str]]:
-    """Search a run's pairs for rows. Returns the reasons why it cannot be judged by them, because
-    it was trained on some, and remarks.
-
-    Args:
-        hashes: `pair_hashes` of the rows, shape (rows,).
-        numbers: of the rows, to name them, shape (rows,).
-    """
-    index, name = pair_index.read_pair_index(run), run.title()
-    if index is None:
-        return [], [_("{run} has no record of the rows that it was trained on.", run=name)]
-    trained, reasons, remarks = numbers[index.among("train", hashes)].tolist(), [], []
-    if trained:
-        reasons.append(
-            _(
-                "{run} was trained on {n:,} of these rows: {rows}. Take them out of the file.",
-                run=name, n=len(trained), rows=some(trained, 10),
-            )
-        )  # fmt: skip
-    if chosen := int(index.among("validation", hashes).sum()):
-        remarks.append(_("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name))
-    return reasons, remarks
-
-
 def answer_rows(
     model: Run | str, target: Target, sentences: Sequence[Sequence[str]], new: Run
 ) -> Targets:
     """Answer rows with a run's model or one on the Hub, which may spell its classes differently.
-
-    Args:
-        target: what the answers are given as.
-        new: the run that is checked; what is fetched for it counts as its owner's.
-
-    Returns:
-        the answers, of shape (rows, ...).
-    """
+    What is fetched counts as the new run's owner's. Returns answers as of `target`."""
     from finetune.inference.scorer import Scorer
 
     if isinstance(model, Run):

@@ -130,3 +130,18 @@ def calibrate(logits: Logits, labels: Indices) -> Calibration:
     if after.ece >= before.ece:
         return Calibration(errors, refusal="no gain")
     return Calibration(errors, temperature, after)
+
+
+def conformal_margin(errors: Floats, coverage: float = 0.95) -> float | None:
+    """The distance within which a new answer lies of the true score, with this probability or more.
+
+    It is the split-conformal quantile, the ceil((n + 1) coverage)-th least of n distances, and
+    holds for examples drawn as these were, whatever the model (Lei et al. 2018,
+    https://doi.org/10.1080/01621459.2017.1307116). None if there are too few of them: 19 at least
+    for 95%.
+
+    Args:
+        errors: answers minus true scores of examples that were not trained on, shape (examples,).
+    """
+    rank = int(np.ceil((len(errors) + 1) * coverage - 1e-9))
+    return float(np.partition(np.abs(errors), rank - 1)[rank - 1]) if rank <= len(errors) else None

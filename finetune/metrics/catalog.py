@@ -8,41 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.messages import message
-from finetune.metrics import example_metrics
-from finetune.metrics.classification import (
-    Floats,
-    Indices,
-    Probabilities,
-    confusion_matrix,
-    mean_f1,
-    ratio,
-)
+from finetune.metrics.classification import Floats, Indices, Probabilities, mean_f1, ratio
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Counts of examples by class, each of shape (classes, ...).
+class Tally(NamedTuple):
+    """Counts of examples by class, each of shape (classes, samples)."""
 
-    Attributes:
-        hits: examples of the class that were answered rightly.
-        support: examples of the class.
-        predicted: examples that were assigned to the class.
-    """
-
-    hits: NDArray[Any]
-    support: NDArray[Any]
-    predicted: NDArray[Any]
+    hits: NDArray[Any]  # examples of the class that were answered rightly
+    support: NDArray[Any]  # examples of the class
+    predicted: NDArray[Any]  # examples that were assigned to the class
 
     @classmethod
-    def of(cls, confusion: NDArray[Any]) -> Tally:
-        """The tally of a confusion matrix, whose rows are the true classes."""
-        return cls(confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0))
+    def of(
+        cls, answers: Indices, truth: Indices, weights: NDArray[Any], positive: int | None = None
+    ) -> Tally:
+        """Count examples, each as often as `weights` of shape (examples, samples) say."""
+        from scipy.sparse import csr_array
+
+        size = 1 + int(max(truth.max(initial=0), answers.max(initial=0), positive or 0))
+        rows = len(truth)
+        # Which examples count for which class, of shape (classes, examples).
+        labelled, predicted = (
+            csr_array((np.ones(rows, np.int64), (classes, np.arange(rows))), (size, rows))
+            for classes in (truth, answers)
+        )
+        hits = labelled.multiply(truth == answers).tocsr()
+        return cls(hits @ weights, labelled @ weights, predicted @ weights)
 
 
 # A tally and the positive class (None for all classes) -> the metric, of shape (...).
@@ -54,6 +51,10 @@ Share = tuple[int, int, Callable[[float], float]]
 OfExamples = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], Floats]
 # Probabilities of shape (examples, classes), true classes, and the positive class -> the metric.
 OfProbabilities = Callable[[Probabilities, Indices, int | None], float]
+
+
+Scores = NDArray[np.floating[Any]]
+Labels = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Metric:
             the function from the proportion to the metric.
         library: the function of scikit-learn or SciPy, with its module, that computes it from the
             truth and the answers.
-        averaged: True if that function must be told which class is positive, or how to average.
-        average: how that function averages over labels.
+        average: how that function averages over labels; `class` if over classes, of two of which
+            it must be told the positive one.
     """
 
     name: str
@@ -94,8 +95,12 @@ class Metric:
     of_probabilities: OfProbabilities | None = None
     as_share: Callable[[Tally, int], Share] | None = None
     library: str = ""
-    averaged: bool = False
     average: str = ""
+
+    @property
+    def of_answers(self) -> bool:
+        """True if answers suffice for it."""
+        return self.of_tally is not None or self.of_examples is not None
 
     def rank(self, value: float) -> float:
         """Convert a value so that greater is better."""
@@ -103,31 +108,24 @@ class Metric:
 
     def library_options(self, classes: int, positive: int = 1) -> dict[str, Any]:
         """The keywords that make the function of `library` compute this metric."""
-        if self.average:
-            return {"average": self.average, "zero_division": 0}
-        if not self.averaged:
+        if not self.average:
             return {}
-        meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
-        return {"zero_division": 0, **meant}
+        meant: dict[str, Any] = {"average": self.average}
+        if self.average == "class":
+            meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
+        return {**meant, "zero_division": 0}
 
-    def tallied(self, tally: Tally, positive: int | None) -> Floats:
-        """The metric of a tally; ValueError if answers do not suffice for it."""
+    def measure(
+        self, answers: NDArray[Any], truth: NDArray[Any], weights: NDArray[Any],
+        positive: int | None,
+    ) -> Floats:  # fmt: skip
+        """The metric of answers, each of which counts as often as `weights` of shape (examples,
+        samples) say; shape (samples,). ValueError if answers do not suffice for it."""
+        if self.of_examples is not None:
+            return self.of_examples(answers, truth, weights)
         if self.of_tally is None:
             raise ValueError(f"{self.name} needs probabilities")
-        return self.of_tally(tally, positive)
-
-    def score(self, confusion: NDArray[Any], positive: int = 1) -> float:
-        """The metric of a confusion matrix; ValueError as above."""
-        return float(self.tallied(Tally.of(confusion), positive if len(confusion) == 2 else None))
-
-    def at_ends(self, tally: Tally, positive: int | None) -> Share:
-        """The proportion whose interval is used at the ends of the metric's range; that of accuracy
-        if the metric is no proportion."""
-        if self.as_share is not None and positive is not None:
-            return self.as_share(tally, positive)
-        low, high = self.range
-        right, examples = int(tally.hits.sum()), int(tally.support.sum())
-        return right, examples, lambda share: low + share * (high - low)
+        return self.of_tally(Tally.of(answers, truth, weights, positive), positive)
 
 
 def _f1_as_share(tally: Tally, positive: int) -> Share:
@@ -143,7 +141,7 @@ def _f1(tally: Tally, positive: int | None) -> Floats:
     return mean_f1(tally.hits[meant], (tally.support + tally.predicted)[meant])
 
 
-def _mean(scores: Floats, tally: Tally, positive: int | None) -> Floats:
+def _over_classes(scores: Floats, tally: Tally, positive: int | None) -> Floats:
     """The score of the positive class, or the mean over the classes that occur or are predicted."""
     if positive is not None:
         return scores[positive]  # type: ignore[no-any-return]
@@ -162,20 +160,107 @@ def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
 
 
 def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None) -> float:
-    """The area under the receiver operating characteristic, by ranks (Mann and Whitney 1947). Of
+    """The area under the receiver operating characteristic. Of
     more than two classes, the mean over each class against all others; 0.5 if only one class
     occurs."""
-    from scipy.stats import rankdata
+    from sklearn.metrics import roc_auc_score
 
     meant = range(probabilities.shape[1]) if positive is None else [positive]
-    areas = []
-    for label in meant:
-        true = labels == label
-        ours, others = int(true.sum()), int((~true).sum())
-        if ours and others:
-            ranks = rankdata(probabilities[:, label])[true].sum()
-            areas.append((ranks - ours * (ours + 1) / 2) / (ours * others))
+    areas = [
+        roc_auc_score(labels == label, probabilities[:, label])
+        for label in meant
+        if 0 < (labels == label).sum() < len(labels)
+    ]
     return float(np.mean(areas)) if areas else 0.5
+
+
+# Metrics of scores, of shape (examples,), and of several labels: 0 and 1, of shape (examples,
+# labels). `weights` have shape (examples, samples), the results shape (samples,).
+
+
+def pearson(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
+    """Pearson's correlation coefficient."""
+    shape = (*answers.shape, 1)
+    return _correlation(answers.reshape(shape), truth.reshape(shape), weights)
+
+
+def spearman(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
+    """Spearman's rank correlation; equal scores share the mean of their ranks."""
+    return _correlation(_ranks(answers, weights), _ranks(truth, weights), weights)
+
+
+def mean_absolute_error(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
+    """How far off an answer is, on average."""
+    return np.asarray(_mean(np.abs(_errors(answers, truth)), weights))
+
+
+def root_mean_squared_error(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
+    """The root of the mean squared error, on the scale of the scores."""
+    return np.sqrt(_mean(_errors(answers, truth) ** 2, weights))
+
+
+def _errors(answers: Scores, truth: Scores) -> Floats:
+    return np.asarray(answers, np.float64) - truth
+
+
+def _mean(values: Floats, weights: NDArray[Any]) -> Floats:
+    return values @ weights / weights.sum(axis=0)  # type: ignore[no-any-return]
+
+
+def _ranks(values: Scores, weights: NDArray[Any]) -> Floats:
+    """The mid-rank of each example in each sample, shape (examples, samples)."""
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    behind = np.cumsum(weights[np.argsort(group, kind="stable")], axis=0, dtype=np.float64)
+    ends = behind[np.cumsum(sizes) - 1]
+    middles = ends - np.diff(ends, axis=0, prepend=0) / 2
+    return middles[group]  # type: ignore[no-any-return]
+
+
+def _correlation(first: Scores, second: Scores, weights: NDArray[Any]) -> Floats:
+    """The correlation of two arrays of shape (examples, samples) or (examples, 1)."""
+    x, y = (_centred(np.asarray(values, np.float64), weights) for values in (first, second))
+    squares = (x * x * weights).sum(axis=0) * (y * y * weights).sum(axis=0)
+    return np.clip(ratio((x * y * weights).sum(axis=0), np.sqrt(squares)), -1, 1)
+
+
+def _centred(values: Floats, weights: NDArray[Any]) -> Floats:
+    """The distances from the mean of each sample, shape (examples, samples); 0 if they are no more
+    than what rounding leaves of equal values."""
+    away = values - (values * weights).sum(axis=0) / weights.sum(axis=0)
+    return np.where(np.abs(away).max(axis=0) > 1e-12 * np.abs(values).max(), away, 0.0)
+
+
+def micro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """F1 of all decisions together, whichever label they are of."""
+    hits, sizes = _sums(answers, truth, weights)
+    return ratio(2 * hits.sum(axis=0), sizes.sum(axis=0))
+
+
+def macro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """The mean F1 of the labels that occur or are given."""
+    return mean_f1(*_sums(answers, truth, weights))
+
+
+def subset_accuracy(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """The share of examples whose labels are all right."""
+    right = ((answers > 0) == (truth > 0)).all(axis=1)
+    return ratio(right @ weights, weights.sum(axis=0))
+
+
+def hamming_loss(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
+    """The share of wrong decisions."""
+    wrong = ((answers > 0) != (truth > 0)).sum(axis=1)
+    return ratio(wrong @ weights, weights.sum(axis=0) * answers.shape[1])
+
+
+def _sums(answers: Labels, truth: Labels, weights: NDArray[Any]) -> tuple[Floats, Floats]:
+    """Examples that have a label and were given it, and examples that have it plus those that were
+    given it; both of shape (labels, samples)."""
+    from scipy.sparse import csr_array
+
+    given, true = answers > 0, truth > 0
+    hits, sizes = given & true, given.astype(np.float64) + true
+    return tuple(csr_array(each.T.astype(np.float64)) @ weights for each in (hits, sizes))
 
 
 ACCURACY = Metric(
@@ -185,7 +270,7 @@ ACCURACY = Metric(
 )  # fmt: skip
 F1 = Metric(
     "f1", "F1", "F1", message("Macro F1"), message("macro F1"), of_tally=_f1,
-    as_share=_f1_as_share, library="sklearn.metrics.f1_score", averaged=True,
+    as_share=_f1_as_share, library="sklearn.metrics.f1_score", average="class",
 )  # fmt: skip
 # The mean cross-entropy, which every evaluation has; the loop computes it.
 LOSS = Metric(
@@ -199,14 +284,14 @@ OPTIONAL = (  # may be added by name
     MATTHEWS,
     Metric(
         "precision", message("Precision"), message("precision"), message("Macro precision"),
-        message("macro precision"), library="sklearn.metrics.precision_score", averaged=True,
-        of_tally=lambda tally, of: _mean(ratio(tally.hits, tally.predicted), tally, of),
+        message("macro precision"), library="sklearn.metrics.precision_score", average="class",
+        of_tally=lambda tally, of: _over_classes(ratio(tally.hits, tally.predicted), tally, of),
         as_share=lambda tally, of: (int(tally.hits[of]), int(tally.predicted[of]), float),
     ),
     Metric(
         "recall", message("Recall"), message("recall"), message("Macro recall"),
-        message("macro recall"), library="sklearn.metrics.recall_score", averaged=True,
-        of_tally=lambda tally, of: _mean(ratio(tally.hits, tally.support), tally, of),
+        message("macro recall"), library="sklearn.metrics.recall_score", average="class",
+        of_tally=lambda tally, of: _over_classes(ratio(tally.hits, tally.support), tally, of),
         as_share=lambda tally, of: (int(tally.hits[of]), int(tally.support[of]), float),
     ),
     Metric("roc_auc", message("ROC area"), message("ROC area"), of_probabilities=_roc_auc),
@@ -224,45 +309,45 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=example_metrics.pearson,
+        range=(-1.0, 1.0), kind="score", of_examples=pearson,
         library="scipy.stats.pearsonr",
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=example_metrics.spearman,
+        range=(-1.0, 1.0), kind="score", of_examples=spearman,
         library="scipy.stats.spearmanr",
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         plain=message("off by {value:.2f} on average"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=example_metrics.mean_absolute_error,
+        of_examples=mean_absolute_error,
         library="sklearn.metrics.mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=example_metrics.root_mean_squared_error,
+        of_examples=root_mean_squared_error,
         library="sklearn.metrics.root_mean_squared_error",
     ),
 )  # fmt: skip
 OF_LABELS = (  # measured wherever a row may have several labels
     Metric(
         "micro_f1", message("Micro F1"), message("micro F1"), kind="labels",
-        of_examples=example_metrics.micro_f1, library="sklearn.metrics.f1_score", average="micro",
+        of_examples=micro_f1, library="sklearn.metrics.f1_score", average="micro",
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=example_metrics.macro_f1, library="sklearn.metrics.f1_score", average="macro",
+        of_examples=macro_f1, library="sklearn.metrics.f1_score", average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
         plain=message("all labels right in {value:.0%}"),
-        of_examples=example_metrics.subset_accuracy, library="sklearn.metrics.accuracy_score",
+        of_examples=subset_accuracy, library="sklearn.metrics.accuracy_score",
     ),
     Metric(
         "hamming_loss", message("Hamming loss"), message("Hamming loss"), kind="labels",
-        greater_is_better=False, of_examples=example_metrics.hamming_loss,
+        greater_is_better=False, of_examples=hamming_loss,
         library="sklearn.metrics.hamming_loss",
     ),
 )  # fmt: skip
@@ -284,41 +369,21 @@ def named(names: Iterable[str]) -> list[Metric]:
     return [find(name) for name in names if name != LOSS.name]
 
 
-def tallied_scores(
-    labels: Indices,
-    answers: Indices,
-    classes: int,
-    positive: int = 1,
-    metrics: Iterable[Metric] = STANDARD,
-) -> dict[str, float]:
-    """Compute metrics of answers by name; `labels` and `answers` have shape (examples,). Metrics
-    that need probabilities are left out."""
-    confusion = confusion_matrix(labels, answers, classes)
-    return scores_of(confusion, positive, metrics)
+def scores(
+    answers: NDArray[Any], truth: NDArray[Any], metrics: Iterable[Metric] = STANDARD,
+    positive: int | None = 1,
+) -> dict[str, float]:  # fmt: skip
+    """Compute metrics of answers by name; those for which answers do not suffice are left out.
 
-
-def scores_of(
-    confusion: NDArray[Any], positive: int = 1, metrics: Iterable[Metric] = STANDARD
-) -> dict[str, float]:
-    """Compute metrics of a confusion matrix by name. Metrics that need probabilities are left
-    out."""
-    return {
-        metric.name: metric.score(confusion, positive)
-        for metric in metrics
-        if metric.of_tally is not None
-    }
-
-
-def example_scores(
-    answers: NDArray[Any], truth: NDArray[Any], metrics: Iterable[Metric]
-) -> dict[str, float]:
-    """Compute metrics of scores, or of several labels, by name; both arrays have the shape
-    (examples, ...). Other metrics are left out."""
+    Args:
+        answers, truth: of shape (examples, ...).
+        positive: of two classes, the one that is meant; None for the mean over all classes.
+    """
     once = np.ones((len(truth), 1))
     return {
-        metric.name: float(metric.of_examples(answers, truth, once)[0])
+        metric.name: float(metric.measure(answers, truth, once, positive)[0])
         for metric in metrics
-        if metric.of_examples is not None
+        if metric.of_answers
     }
 
 

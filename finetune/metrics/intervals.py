@@ -40,6 +40,9 @@ class Interval:
     high: float
     resamples: int = 0  # bootstrap samples behind it; 0 if it comes from a formula
 
+    def __neg__(self) -> Interval:
+        return Interval(-self.value, -self.high, -self.low, self.resamples)
+
 
 class _Cells(NamedTuple):
     """Examples that count alike, and how many there are."""
@@ -70,8 +73,8 @@ def score_intervals(
 ) -> dict[str, Interval]:
     """Compute bootstrap intervals of metrics of answers, bias-corrected and accelerated (BCa).
 
-    At the ends of a metric's range all resamples agree. Wilson's interval of a proportion is used
-    there: that of `Metric.at_ends`, or of as many examples, all of them right or all wrong.
+    At the ends of a metric's range all resamples agree: Wilson's interval of a proportion is used
+    there.
 
     Args:
         answers, truth: of shape (examples, ...).
@@ -99,30 +102,8 @@ def _cells(
     """Yield each metric for which answers suffice with the cells that it is computed of."""
     gathered = cache(lambda classes: _Cells.of(truth, answers, classes))
     for metric in metrics:
-        if metric.of_tally or metric.of_examples:
+        if metric.of_answers:
             yield metric, gathered(metric.of_tally is not None)
-
-
-def measured(
-    metric: Metric, truth: NDArray[Any], answers: NDArray[Any], positive: int | None, counts: Any
-) -> Floats:
-    """Compute a metric of weighted examples or cells; `counts` of shape (cells, samples)."""
-    if metric.of_examples is not None:
-        return metric.of_examples(answers, truth, counts)
-    return metric.tallied(_tally(truth, answers, positive, counts), positive)
-
-
-def _tally(truth: NDArray[Any], answers: NDArray[Any], positive: int | None, counts: Any) -> Tally:
-    from scipy.sparse import csr_array
-
-    size, cells = int(max(truth.max(), answers.max(), positive or 0)) + 1, len(truth)
-    # Which cells count for which class, of shape (classes, cells).
-    labelled, predicted = (
-        csr_array((np.ones(cells, np.int64), (classes, np.arange(cells))), (size, cells))
-        for classes in (truth, answers)
-    )
-    hits = labelled.multiply(truth == answers).tocsr()
-    return Tally(hits @ counts, labelled @ counts, predicted @ counts)
 
 
 def _effects(
@@ -144,7 +125,7 @@ def _effects(
         once = np.append(counts[base], np.zeros(len(own)))[:, None]
         weights = once + np.eye(len(rows), len(own), -len(base))
         found.append([
-            measured(metric, cells.truth[rows], each[rows], positive, weights)
+            metric.measure(each[rows], cells.truth[rows], weights, positive)
             for each in cells.answers
         ])  # fmt: skip
     effects = np.concatenate(found, axis=1) * counts[base].sum()
@@ -157,7 +138,7 @@ def _bca(
     from scipy.special import ndtr, ndtri
 
     def statistic(counts: Any) -> Floats:
-        return measured(metric, cells.truth, cells.answers[0], positive, counts)
+        return metric.measure(cells.answers[0], cells.truth, counts, positive)
 
     # 1. Scores of resamples: fewer of them where the cells are many.
     counts, total = cells.counts, int(cells.counts.sum())
@@ -188,17 +169,20 @@ def _resamples(cells: int) -> int:
 def _at_end(
     metric: Metric, cells: _Cells, positive: int | None, value: float, worth: float
 ) -> Interval:
-    """The interval of a metric at an end of its range."""
+    """The interval of a metric at an end of its range: that of the proportion that it is computed
+    from, or else of as many examples, all of them right or all wrong."""
     (least, most), examples = metric.range, int(cells.counts.sum())
-    if metric.of_tally is None:
-        right = examples * (2 * value > least + most)
-        share = wilson_interval(right * worth / examples, worth)
-        low, high = (least + (most - least) * end for end in (share.low, share.high))
-        return Interval(value, low, high)
-    tally = _tally(cells.truth, cells.answers[0], positive, cells.counts)
-    right, of, ends = metric.at_ends(tally, positive)
+    right, of, convert = examples * (2 * value > least + most), examples, None
+    if metric.of_tally is not None:
+        tally = Tally.of(cells.answers[0], cells.truth, cells.counts, positive)
+        right = int(tally.hits.sum())
+        if metric.as_share is not None and positive is not None:
+            right, of, convert = metric.as_share(tally, positive)
     share = wilson_interval(right * worth / examples, of * worth / examples)
-    return Interval(value, ends(share.low), ends(share.high))
+    if convert is not None:
+        return Interval(value, convert(share.low), convert(share.high))
+    low, high = (least + (most - least) * end for end in (share.low, share.high))
+    return Interval(value, low, high)
 
 
 def difference_intervals(
@@ -244,7 +228,7 @@ def _melded(
 
     def difference(more: tuple[Any, Any], counts: Any) -> Floats:
         given = [np.concatenate(each) for each in zip(cells.answers, more, strict=True)]
-        one, other = (measured(metric, everything, each, positive, counts) for each in given)
+        one, other = (metric.measure(each, everything, counts, positive) for each in given)
         return one - other
 
     rng, draws = np.random.default_rng(0), _resamples(len(cells.counts))

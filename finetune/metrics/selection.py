@@ -55,7 +55,7 @@ def statistics(
     """
 
     def scores(metric: Metric, weights: NDArray[Any]) -> Floats:
-        each = [intervals.measured(metric, truth, own, positive, weights) for own in answers]
+        each = [metric.measure(own, truth, weights, positive) for own in answers]
         return np.stack(each) if metric.greater_is_better else -np.stack(each)
 
     size = len(answers), len(truth)
@@ -64,7 +64,7 @@ def statistics(
             partial(scores, metric), *size, (8 if metric.of_examples else 2) * answers.size
         )
         for metric in metrics
-        if metric.of_examples or metric.of_tally
+        if metric.of_answers
     }
 
 

@@ -425,9 +425,7 @@ class Task(Protocol):
         self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric]
     ) -> dict[str, float]:
         """Return the metrics for which answers suffice, by name."""
-        if self.headline.of_tally is None:
-            return catalog.example_scores(answers, truth, metrics)
-        return catalog.tallied_scores(truth, answers, target.size, target.positive, metrics)
+        return catalog.scores(answers, truth, metrics, target.meant)
 
     def intervals(
         self, answers: Targets, truth: Targets, target: Target, metrics: Sequence[Metric],

@@ -14,10 +14,9 @@ from finetune.config import RunConfig
 from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
 from finetune.metrics import catalog
-from finetune.metrics.calibration import Logits
+from finetune.metrics.calibration import Logits, conformal_margin
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Counts, Floats
-from finetune.metrics.example_metrics import conformal_margin
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, score_findings, scores

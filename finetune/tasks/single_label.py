@@ -17,7 +17,7 @@ from finetune.findings import Finding, RowsFinding
 from finetune.messages import message
 from finetune.metrics import calibration, catalog, classification, selection
 from finetune.metrics.calibration import Calibration, Logits, Reliability, probabilities
-from finetune.metrics.catalog import Metric
+from finetune.metrics.catalog import MATTHEWS, Metric
 from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, ThresholdSweep
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.selection import CrossFittedThresholds
@@ -276,7 +276,7 @@ class SingleLabel(Task):
         return ClassDetails(
             confusion=confusion,
             classes=classification.class_scores(confusion),
-            matthews=catalog.MATTHEWS.score(confusion),
+            matthews=catalog.scores(values, truth, [MATTHEWS])[MATTHEWS.name],
             roc=roc,
             precision_recall=precision_recall,
             sweep=sweep,

@@ -33,8 +33,8 @@ from finetune.config import RunConfig, preset
 from finetune.data import splits
 from finetune.data.catalog import BUNDLED_PAIRS
 from finetune.evaluation import saved_predictions
-from finetune.metrics import intervals
-from finetune.metrics.catalog import F1, tallied_scores
+from finetune.metrics import catalog, intervals
+from finetune.metrics.catalog import F1
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.tasks.base import Target
@@ -101,7 +101,7 @@ def train(config: RunConfig, mrpc: Path, count: int, folder: Path) -> Trained:
     kept = [saved_predictions.read_logits(run, step, target) for step in times]
     labels, answers = kept[0].labels, [each.logits.argmax(axis=1) for each in kept]
     picked, unseen = (
-        [tallied_scores(labels[part], each[part], 2)["f1"] for each in answers]
+        [catalog.scores(each[part], labels[part])["f1"] for each in answers]
         for part in (slice(picking), slice(picking, None))
     )
     return Trained(
@@ -151,7 +151,7 @@ def difference(trained: dict[str, list[Trained]], which: str) -> str:
     difference with its 95% interval."""
     labels = np.concatenate([each.labels for each in trained["course"]])
     answers = [np.concatenate([getattr(each, which) for each in trained[side]]) for side in SIDES]
-    course, recommended = (tallied_scores(labels, of_side, 2)["f1"] for of_side in answers)
+    course, recommended = (catalog.scores(of_side, labels)["f1"] for of_side in answers)
     gain = intervals.difference_intervals(answers[1], answers[0], labels, [F1], 1)["f1"]
     return (
         f"F1 on {len(labels):,} unseen pairs {course:.3f}, Recommended {recommended:.3f}, "

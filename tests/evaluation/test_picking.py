@@ -14,7 +14,8 @@ from finetune.errors import DataError
 from finetune.evaluation import cross_validation, picking, report, saved_predictions
 from finetune.hub import model_card
 from finetune.jobs import scheduler
-from finetune.metrics.catalog import F1, tallied_scores
+from finetune.metrics import catalog
+from finetune.metrics.catalog import F1
 from finetune.runs import events, pair_index
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
@@ -43,7 +44,7 @@ def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) 
         logits = np.zeros((EXAMPLES, 2), np.float32)
         logits[np.arange(EXAMPLES), labels] = margins
         saved_predictions.save_logits(run, step, logits, labels)
-        scores = tallied_scores(labels, logits.argmax(axis=1), 2)
+        scores = catalog.scores(logits.argmax(axis=1), labels)
         scores["loss"] = float(np.log1p(np.exp(-margins)).mean())
         score = -scores[metric] if metric == "loss" else scores[metric]
         better = score > best

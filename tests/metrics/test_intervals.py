@@ -307,7 +307,7 @@ def test_what_picking_adds_to_scores_and_labels_is_taken_off(
         by = statistics[metrics[0].name]
         kept = int(by.of(np.ones((100, 1)))[:, 0].argmax())
         bias = selection.picking_bias(by, statistics, kept)
-        scores = catalog.example_scores(answers[kept], truth, metrics)
+        scores = catalog.scores(answers[kept], truth, metrics)
         for name in expected:
             rank = catalog.find(name).rank
             picked[name].append(rank(scores[name]) - rank(expected[name]))

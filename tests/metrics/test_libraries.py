@@ -37,8 +37,8 @@ from finetune.metrics import (
     modules,
     selection,
 )
+from finetune.metrics.calibration import conformal_margin
 from finetune.metrics.catalog import OF_LABELS, OF_SCORES, Metric
-from finetune.metrics.example_metrics import conformal_margin
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Target
 from finetune.tasks.registry import deciding_metric, find_task, measured, task_of
 from finetune.tasks.single_label import SingleLabel
@@ -139,11 +139,16 @@ def confusion_matrices() -> Pairs:
             average = binary if classes == 2 else {"average": "macro"}
             f1 = sk.f1_score(truth, answers, zero_division=0, **average)
             expected = {"accuracy": sk.accuracy_score(truth, answers), "f1": f1}
-            yield "standard", catalog.scores_of(confusion, positive), expected
-        yield "MCC", catalog.MATTHEWS.score(confusion), sk.matthews_corrcoef(truth, answers)
+            meant = positive if classes == 2 else None
+            yield "standard", catalog.scores(answers, truth, positive=meant), expected
+        mcc = catalog.scores(answers, truth, [catalog.MATTHEWS])
+        yield "MCC", mcc, {catalog.MATTHEWS.name: sk.matthews_corrcoef(truth, answers)}
     ends = (np.eye(30), 1), ([[0, 3], [3, 0]], -1), ([[5, 0], [0, 0]], 0), ([[3, 0], [2, 0]], 0)
-    for counts, mcc in ends:
-        yield "MCC at its ends", catalog.MATTHEWS.score(np.asarray(counts, np.int64)), mcc
+    for counts, expected in ends:
+        cells = np.asarray(counts, np.int64)
+        truth, answers = np.repeat(np.argwhere(cells + 1), cells.ravel(), axis=0).T
+        mcc = catalog.scores(answers, truth, [catalog.MATTHEWS])
+        yield "MCC at its ends", mcc, {catalog.MATTHEWS.name: expected}
 
 
 def metrics_of_classes() -> Pairs:
@@ -168,13 +173,13 @@ def metrics_of_classes() -> Pairs:
 def metrics_of_labels_and_scores() -> Pairs:
     """A label that neither occurs nor is given does not count; resamples are ranked anew."""
     truth, answers = labels_of(90)
-    yield "labels", catalog.example_scores(answers, truth, OF_LABELS), of_labels(truth, answers)
+    yield "labels", catalog.scores(answers, truth, OF_LABELS), of_labels(truth, answers)
     wide_answers, wide_truth = (np.column_stack([part, np.zeros(90)]) for part in (answers, truth))
-    macro = catalog.example_scores(wide_answers, wide_truth, OF_LABELS)["macro_f1"]
+    macro = catalog.scores(wide_answers, wide_truth, OF_LABELS)["macro_f1"]
     yield "five of six labels", macro, of_labels(truth, answers)["macro_f1"]
     zeros = np.zeros((4, 2))
     nothing = {"micro_f1": 0, "macro_f1": 0, "subset_accuracy": 1, "hamming_loss": 0}
-    yield "no label", catalog.example_scores(zeros, zeros, OF_LABELS), nothing
+    yield "no label", catalog.scores(zeros, zeros, OF_LABELS), nothing
     target = Target(tuple("abcde"), task=MULTI_LABEL)
     scored = find_task(MULTI_LABEL).score_modules(target, OF_LABELS)
     for rows in np.array_split(np.arange(90), [32, 64]):
@@ -184,7 +189,7 @@ def metrics_of_labels_and_scores() -> Pairs:
     yield "modules of labels", scored.compute(), of_labels(truth, answers)
     for count in (5, 60, 3000):
         truth, answers = scores_of(count, decimals=1)
-        found = catalog.example_scores(answers, truth, OF_SCORES)
+        found = catalog.scores(answers, truth, OF_SCORES)
         yield f"{count} scores", found, of_scores(truth, answers)
     scored = find_task(REGRESSION).score_modules(Target((), task=REGRESSION), OF_SCORES)
     truth, answers = (part.astype(np.float32) for part in scores_of(90))
@@ -194,9 +199,9 @@ def metrics_of_labels_and_scores() -> Pairs:
         yield "modules of scores", scored.compute(), of_scores(truth, answers + seed)
     constant = np.array([0.1, 0.5, 0.9])
     for answers in (np.full(3, 0.3, np.float32), np.full(3, 1e6)):
-        found = catalog.example_scores(answers, constant, OF_SCORES[:2])
+        found = catalog.scores(answers, constant, OF_SCORES[:2])
         yield "a constant", found, {"pearson": 0, "spearmanr": 0}
-    small = catalog.example_scores(constant * 1e-7, constant, OF_SCORES[:2])
+    small = catalog.scores(constant * 1e-7, constant, OF_SCORES[:2])
     yield "small scores", small, {"pearson": 1, "spearmanr": 1}
     truth, answers = scores_of(40, decimals=1)
     weights = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), 5).T
@@ -471,7 +476,7 @@ def test_thresholds_are_fitted_to_each_label_and_judged_on_others() -> None:
     assert low < 0.3
     assert high > 0.7
     assert fitted.is_recommended
-    apparent = catalog.example_scores(shares >= fitted.thresholds, truth, OF_LABELS)["micro_f1"]
+    apparent = catalog.scores(shares >= fitted.thresholds, truth, OF_LABELS)["micro_f1"]
     assert fitted.f1.value <= apparent + 1e-9
     rare = truth.copy()
     rare[:, 1] = False

@@ -31,7 +31,7 @@ from finetune.evaluation import report, saved_predictions
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.scorer import Scorer
-from finetune.metrics.example_metrics import conformal_margin
+from finetune.metrics.calibration import conformal_margin
 from finetune.runs.summary import ColumnNames
 from finetune.tasks import cells
 from finetune.tasks.base import (

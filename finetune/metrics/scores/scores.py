@@ -15,7 +15,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from finetune.metrics import catalog, classification
+from finetune.metrics import catalog
 
 
 class Scores(evaluate.Metric):
@@ -44,12 +44,13 @@ class Scores(evaluate.Metric):
         self, references: Any, predictions: Any = None, prediction_scores: Any = None
     ) -> dict[str, float]:
         metric = catalog.ALL[self.config_name]
-        if metric.of_examples is not None:
-            return catalog.example_scores(np.array(predictions), np.array(references), [metric])
+        labels = np.array(references)
         if metric.of_probabilities is not None:
-            scores, labels = np.array(prediction_scores, np.float32), np.array(references)
+            scores = np.array(prediction_scores, np.float32)
             meant = self._positive if scores.shape[1] == 2 else None
             return {metric.name: metric.of_probabilities(scores, labels, meant)}
-        classes = self._classes or max(2, 1 + int(max(references.max(), predictions.max())))
-        confusion = classification.confusion_matrix(references, predictions, classes)
-        return {metric.name: metric.score(confusion, self._positive)}
+        answers, meant = np.array(predictions), None
+        if metric.kind == "classes":
+            classes = self._classes or max(2, 1 + int(max(labels.max(), answers.max())))
+            meant = self._positive if classes == 2 else None
+        return catalog.scores(answers, labels, [metric], meant)
