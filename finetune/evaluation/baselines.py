@@ -26,14 +26,12 @@ from finetune.metrics.catalog import Metric, metric_name
 from finetune.tasks.base import Target, Task
 from finetune.tasks.registry import task_of
 
-Vectors = NDArray[np.float32]
-_BATCH = 64
-
-
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from finetune.data.splits import Pairs
+
+_BATCH = 64
 
 TFIDF = _("counting words (TF-IDF)")
 COSINE = _("comparing sentence vectors")
@@ -44,8 +42,13 @@ ENOUGH = 0.95  # of the similarity's accuracy or F1: training has little left to
 WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _VERSION = 2  # of how they are measured and called
 
+Vectors = NDArray[np.float32]
 Targets = NDArray[Any]
 Similarities = NDArray[np.float32]
+
+
+class Stopped(FinetuneError):
+    """An encoding was ended between two batches."""
 
 
 class Texts(NamedTuple):
@@ -84,16 +87,29 @@ def measure_baselines(
         with contextlib.suppress(FinetuneError):
             folder = checkpoint_files.fetch(checkpoint)
     baselines = {TFIDF: measure_tfidf(pairs, metrics)}
+
+    def go_on(done: int) -> None:
+        if stop():
+            raise Stopped("Stopped.")
+
     # A sentence encoder has this file (https://sbert.net).
     if folder is not None and (folder / "modules.json").is_file():
         weights = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
         key = (COSINE, MOST_TUNED, MOST_ENCODED, str(folder), weights, max_length)
-        baselines[COSINE] = _measured_once(
-            pairs,
-            key,
-            lambda: _measure_cosine(pairs, folder, max_length, half, stop, metrics),
-            metrics,
-        )
+
+        def measure() -> dict[str, float]:
+            train = draw(pairs.splits["train"], MOST_TUNED)
+            validation = draw(pairs.splits["validation"], MOST_ENCODED)
+            first, second = train.first + validation.first, train.second + validation.second
+            similarities = cosine_similarity(folder, first, second, max_length, half, go_on)
+            tuned_on, similarity = np.split(similarities, [len(train.targets)])
+            answers = task_of(pairs.target).by_similarity(
+                tuned_on, train.targets, similarity, pairs.target
+            )
+            return _scores(answers, validation.targets, pairs, metrics)
+
+        with contextlib.suppress(Stopped):
+            baselines[COSINE] = _measured_once(pairs, key, measure, metrics)
     return {name: scores for name, scores in baselines.items() if scores}
 
 
@@ -159,23 +175,6 @@ def _scores(
     return {**scores, "examples": float(len(truth))}
 
 
-def _measure_cosine(
-    pairs: Pairs, folder: Path, max_length: int, half: bool, stop: Callable[[], bool],
-    metrics: Sequence[Metric],
-) -> dict[str, float]:  # fmt: skip
-    """Return the scores of the similarity; empty if stopped."""
-    train = draw(pairs.splits["train"], MOST_TUNED)
-    validation = draw(pairs.splits["validation"], MOST_ENCODED)
-    first, second = train.first + validation.first, train.second + validation.second
-    similarities = cosine_similarity(folder, first, second, max_length, half, stop)
-    if similarities is None:
-        return {}
-    tuned_on, similarity = np.split(similarities, [len(train.targets)])
-    task = task_of(pairs.target)
-    answers = task.by_similarity(tuned_on, train.targets, similarity, pairs.target)
-    return _scores(answers, validation.targets, pairs, metrics)
-
-
 def draw(split: Dataset, most: int) -> Texts:
     """Draw texts and targets of a split, or of a number of its pairs, with a seed."""
     if len(split) > most:
@@ -218,9 +217,9 @@ def predict_by_tfidf(train: Texts, validation: Texts, target: Target) -> Targets
 
 def cosine_similarity(
     folder: Path, first: list[str], second: list[str], max_length: int, half: bool,
-    stop: Callable[[], bool],
-) -> Similarities | None:  # fmt: skip
-    """Return a sentence encoder's similarities of pairs, of shape (pairs,); None if stopped."""
+    progress: Callable[[int], None],
+) -> Similarities:  # fmt: skip
+    """Return a sentence encoder's similarities of pairs, of shape (pairs,)."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -232,12 +231,7 @@ def cosine_similarity(
         model.to(torch.accelerator.current_accelerator())
     pooling = files.contents.get("1_Pooling/config.json", {})
     first_token = bool(pooling.get("pooling_mode_cls_token"))
-    texts = [first + second]
-    vectors = encode(
-        model, tokenizer, texts, max_length, half, first_token, lambda done: not stop()
-    )
-    if vectors is None:
-        return None
+    vectors = encode(model, tokenizer, [first + second], max_length, half, first_token, progress)
     return cosine(*np.split(vectors, 2))
 
 
@@ -254,8 +248,8 @@ def encode(
     max_length: int,
     half: bool = False,
     first_token: bool = False,
-    goes_on: Callable[[int], bool] = lambda done: True,
-) -> Vectors | None:
+    progress: Callable[[int], None] = lambda done: None,
+) -> Vectors:
     """Return the vectors of texts, or of pairs read together, of shape (rows, hidden).
 
     Args:
@@ -264,8 +258,7 @@ def encode(
         max_length: texts are cut to so many tokens.
         half: True to compute in bf16.
         first_token: True to take the first token's state instead of the mean over all tokens.
-        goes_on: called before each batch with the number of rows done; None is returned if it
-            says False.
+        progress: called before each batch with the number of rows done; may raise `Stopped`.
     """
     import torch
 
@@ -273,8 +266,7 @@ def encode(
     order = np.argsort([len(ids) for ids in tokens["input_ids"]], kind="stable")  # hardly padded
     batches: list[Any] = []
     for rows in np.array_split(order, range(_BATCH, len(order), _BATCH)):
-        if not goes_on(len(batches) * _BATCH):
-            return None
+        progress(len(batches) * _BATCH)
         batch = {name: [values[row] for row in rows] for name, values in tokens.items()}
         inputs = tokenizer.pad(batch, return_tensors="pt").to(encoder.device)
         autocast = torch.autocast(encoder.device.type, torch.bfloat16, enabled=half)

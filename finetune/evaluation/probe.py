@@ -23,7 +23,7 @@ from finetune.data import checkpoint_files
 from finetune.environment import devices
 from finetune.errors import DataError, FinetuneError, some
 from finetune.evaluation import baselines
-from finetune.evaluation.baselines import Vectors, encode
+from finetune.evaluation.baselines import Stopped, Vectors, encode
 from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.metrics import catalog, selection
@@ -171,24 +171,22 @@ def probe(
     names = list(dict.fromkeys(checkpoints))
     rows, stopped = len(drawn.targets), False
     for index, checkpoint in enumerate(names):
-        if stopped:
-            found.append(Probed(checkpoint, _("not looked at")))
-            continue
 
-        def goes_on(done: int, checkpoint: str = checkpoint, before: int = index * rows) -> bool:
+        def go_on(done: int, checkpoint: str = checkpoint, before: int = index * rows) -> None:
             progress(checkpoint, before + done, len(names) * rows)
-            return not stop()
+            if stop():
+                raise Stopped("Stopped.")
 
+        probed = Probed(checkpoint, _("not looked at"))
         try:
-            with checkpoint_files.explaining(checkpoint):
-                probed, answered = _probe_one(checkpoint, setting, goes_on)
+            if not stopped:
+                with checkpoint_files.explaining(checkpoint):
+                    probed, answers[checkpoint] = _probe_one(checkpoint, setting, go_on)
+        except Stopped:
+            stopped = True
         except FinetuneError as error:
-            found.append(Probed(checkpoint, error.fact))
-            continue
-        stopped = answered is None
+            probed = Probed(checkpoint, error.fact)
         found.append(probed)
-        if answered is not None:
-            answers[checkpoint] = answered
     words = cross_answers(
         fold_of,
         lambda own, others: baselines.predict_by_tfidf(drawn.of(others), drawn.of(own), target),
@@ -274,29 +272,36 @@ def rank(
 
 
 def _probe_one(
-    checkpoint: str, setting: _Setting, goes_on: Callable[[int], bool]
-) -> tuple[Probed, Targets | None]:
-    """Encode the pairs and score the linear model; no answers if stopped."""
+    checkpoint: str, setting: _Setting, go_on: Callable[[int], None]
+) -> tuple[Probed, Targets]:
+    """Encode the pairs and score the linear model. `go_on` gets the pairs read, and may raise
+    `Stopped`."""
     import torch
 
     from finetune.training import model as models
 
-    if not goes_on(0):
-        return Probed(checkpoint, _("not looked at")), None
+    go_on(0)
     folder = checkpoint_files.fetch(checkpoint)
-    target, truth = setting.target, setting.drawn.targets
+    drawn, length = setting.drawn, setting.max_length
     with torch.random.fork_rng():
-        tokenizer, model, _head = models.load_classifier(
-            checkpoint, target, setting.max_length, 0.0
-        )
+        tokenizer, model, _head = models.load_classifier(checkpoint, setting.target, length, 0.0)
     model.eval()
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
     began = time.monotonic()
-    vectors = _read(model, tokenizer, setting, goes_on)
+    encoder, half = getattr(model, model.base_model_prefix), devices.prefers_bf16()
+    kinds = getattr(model.config, "architectures", None) or [""]
+    columns = [each for each in (drawn.first, drawn.second) if each]
+    reads_pairs = len(columns) == 2 and kinds[0].endswith("ForSequenceClassification")
+    given = [columns] if reads_pairs else [[each] for each in columns]
+    vectors = []  # of the first and of the second sentences, or of the pairs together
+    for place, texts in enumerate(given):
+
+        def read(done: int, before: int = place * len(drawn.first)) -> None:
+            go_on((before + done) // len(given))
+
+        vectors.append(encode(encoder, tokenizer, texts, length, half, reads_pairs, read))
     seconds = time.monotonic() - began
-    if vectors is None:
-        return Probed(checkpoint, _("not looked at")), None
     if not all(np.isfinite(each).all() for each in vectors):
         raise DataError("Its answers are not numbers.", "Choose another checkpoint.")
     answers, similar = _answers(vectors, setting)
@@ -304,34 +309,10 @@ def _probe_one(
         checkpoint,
         score=_interval(answers, setting),
         similarity=_interval(similar, setting),
-        milliseconds=1000 * seconds / len(truth),
+        milliseconds=1000 * seconds / len(drawn.targets),
         parameters=model.num_parameters(),
         size=sum(path.stat().st_size for path in folder.glob("*.safetensors")),
     ), answers
-
-
-def _read(
-    model: Any, tokenizer: Any, setting: _Setting, goes_on: Callable[[int], bool]
-) -> list[Vectors] | None:
-    """Return the vectors of the first and of the second sentences, or of the pairs together, each
-    of shape (pairs, hidden); None if stopped."""
-    encoder, half = getattr(model, model.base_model_prefix), devices.prefers_bf16()
-    kinds = getattr(model.config, "architectures", None) or [""]
-    columns = [each for each in (setting.drawn.first, setting.drawn.second) if each]
-    reads_pairs = len(columns) == 2 and kinds[0].endswith("ForSequenceClassification")
-    given = [columns] if reads_pairs else [[each] for each in columns]
-    vectors = []
-    for place, texts in enumerate(given):
-        before = place * len(columns[0])
-
-        def reads_on(done: int, before: int = before) -> bool:
-            return goes_on((before + done) // len(given))
-
-        found = encode(encoder, tokenizer, texts, setting.max_length, half, reads_pairs, reads_on)
-        if found is None:
-            return None
-        vectors.append(found)
-    return vectors
 
 
 def _answers(vectors: list[Vectors], setting: _Setting) -> tuple[Targets, Targets | None]:

@@ -246,7 +246,7 @@ def test_similarities_are_those_of_the_formula() -> None:
 
     folder = checkpoints.bundled_folder()
     first, second = ["the cat sat .", "a dog"], ["a cat was sitting on the mat .", "the bird flies"]
-    cosine = baselines.cosine_similarity(folder, first, second, 32, False, lambda: False)
+    cosine = baselines.cosine_similarity(folder, first, second, 32, False, print)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
     with torch.inference_mode():
         vectors = [
@@ -254,5 +254,4 @@ def test_similarities_are_those_of_the_formula() -> None:
             for text in first + second
         ]
     expected = torch.cosine_similarity(torch.stack(vectors[:2]), torch.stack(vectors[2:]))
-    assert cosine is not None
     np.testing.assert_allclose(cosine, expected, atol=1e-5)
