@@ -110,10 +110,10 @@ class Metric:
         """The keywords that make the function of `library` compute this metric."""
         if not self.average:
             return {}
-        meant: dict[str, Any] = {"average": self.average}
-        if self.average == "class":
-            meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
-        return {**meant, "zero_division": 0}
+        if self.average != "class":
+            return {"average": self.average, "zero_division": 0}
+        meant = {"pos_label": positive} if classes == 2 else {"average": "macro"}
+        return {"zero_division": 0, **meant}
 
     def measure(
         self, answers: NDArray[Any], truth: NDArray[Any], weights: NDArray[Any],
