@@ -14,7 +14,7 @@ from finetune.arguments import add_arguments, arguments_given, option
 from finetune.cli import options
 from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
-from finetune.engines import registry
+from finetune.engines import registry, supervisor
 from finetune.engines.base import EngineSpec, as_attempt, is_attempt, read_spec, resume
 from finetune.errors import JobError, NoSuchRun, StoreError
 from finetune.evaluation import cross_validation
@@ -64,7 +64,7 @@ def train(words: list[str] | None = None) -> int:
         if registry.is_remote(run):
             # Ctrl-C stops the run, keeping its best model.
             signal.signal(signal.SIGINT, lambda *_: run.request_stop())
-            return registry.carry_out(run, show=show, describe=describe_event)
+            return supervisor.carry_out(run, show=show, describe=describe_event)
         if single:
             launch_if_several(run)
         return leave(carry_out_run(run, show))

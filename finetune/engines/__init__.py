@@ -1,3 +1,1 @@
 """Engines carry out runs. Each one besides this machine is a module, listed in `registry`."""
-
-__all__ = ["base", "registry", "run_bucket", "spending", "supervisor"]

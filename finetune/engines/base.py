@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -24,10 +24,6 @@ from finetune.config import RunConfig, is_whole
 from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import SPEC, Run
-
-if TYPE_CHECKING:
-    pass
-
 
 HERE = "local"  # the engine of a run without an engine spec
 ATTEMPT = "FINETUNE_ATTEMPT"  # tells the attempt to a worker started by an engine

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -31,9 +31,6 @@ from finetune.engines.ray_machines import ADDRESS, INSTALL, cluster_address, con
 from finetune.errors import JobError
 from finetune.messages import message as _
 from finetune.runs.run import Run
-
-if TYPE_CHECKING:
-    pass
 
 _ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
 _LOOK = 0.5  # seconds between two requests for new output

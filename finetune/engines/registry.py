@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,11 +15,7 @@ from finetune.engines.ray_cluster import RayCluster
 from finetune.engines.spending import BilledEngine, BilledOptions
 from finetune.errors import ConfigError, JobError
 from finetune.messages import message as _
-from finetune.runs.events import Event
 from finetune.runs.run import Run
-
-if TYPE_CHECKING:
-    pass
 
 
 class LocalEngine(Engine):
@@ -63,12 +59,8 @@ def that_keep(run: Run) -> list[type[Engine]]:
 def open_engine(spec: EngineSpec, token: str = "") -> Engine:
     """Open the engine of a spec, with a token of the Hub as in `Engine`."""
     if spec.engine not in ENGINES:
-        raise JobError(
-            "There is no engine {engine!r}.",
-            "Choose one of: {engines}.",
-            engine=spec.engine,
-            engines=", ".join(ENGINES),
-        )
+        fact, remedy = _("There is no engine {engine!r}."), _("Choose one of: {engines}.")
+        raise JobError(fact, remedy, engine=spec.engine, engines=", ".join(ENGINES))
     return find_engine(spec.engine)(token)
 
 
@@ -76,20 +68,17 @@ def make_spec(name: str, values: Mapping[str, Any]) -> EngineSpec:
     """Return the engine spec of an engine with these options, and the defaults of those not given.
     ConfigError names every one that is wrong."""
     if name not in ENGINES:
-        known = ", ".join(ENGINES)
-        raise ConfigError(
-            {"engine": _("is {engine!r}; choose one of: {known}", engine=name, known=known)}
-        )
+        known = _("is {engine!r}; choose one of: {known}", engine=name, known=", ".join(ENGINES))
+        raise ConfigError({"engine": known})
     try:
         options = find_engine(name).Options(**values)
     except ValidationError as error:
         problems = {}
+        others = {name for engine in ENGINES.values() for name in engine.Options.model_fields}
         for problem in error.errors():
             option, value, reason = str(problem["loc"][0]), problem["input"], problem["msg"].lower()
             problems[option] = _("is {value!r}: {reason}", value=value, reason=reason)
-            if problem["type"] == "extra_forbidden" and any(
-                option in other.Options.model_fields for other in ENGINES.values()
-            ):
+            if problem["type"] == "extra_forbidden" and option in others:
                 problems[option] = _("is of another engine")
         raise ConfigError(problems) from error
     return EngineSpec(engine=name, options=options.model_dump())
@@ -140,26 +129,6 @@ def remove(run: Run, token: str = "") -> None:
     spec = read_spec(run)
     for engine in that_keep(run):
         engine(token).remove(run, spec)
-
-
-def carry_out(
-    run: Run,
-    token: str = "",
-    show: Callable[[Event], None] = lambda event: None,
-    describe: Callable[[Event], str] = lambda event: "",
-) -> int:
-    """Carry a run out on the engine of its spec, as its worker. Returns the exit status. For
-    `show` and `describe` see `supervisor.supervise`."""
-    from finetune.engines import supervisor
-
-    spec = read_spec(run)
-
-    def opened() -> Engine:
-        check_config(run.config(), spec)
-        return open_engine(spec, token)
-
-    restarts = engine_of(run).restarts(spec)
-    return supervisor.supervise(run, opened, restarts, show, describe)
 
 
 def keep_token(id: str, token: str) -> None:

@@ -7,8 +7,10 @@ for an attempt counts.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -23,6 +25,7 @@ from finetune.messages import message as _
 from finetune.runs.run import Run
 
 _DAY = 24 * 3600.0
+_FILE, _LOCK = ".spending.jsonl", ".spending.lock"
 
 
 class _Cost(BaseModel, frozen=True):
@@ -33,14 +36,11 @@ class _Cost(BaseModel, frozen=True):
     dollars: float
 
 
-_NOTHING = _Cost(time=0.0, owner="", run="", attempt=0, dollars=0.0)
-
-
 def note(run: Run, attempt: int, dollars: float) -> None:
     """Note the cost of an attempt."""
     cost = _Cost(time=time.time(), owner=run.owner, run=run.id, attempt=attempt, dollars=dollars)
     if dollars != spent_in(run, attempt):
-        path = _file(run.folder.parent)
+        path = run.folder.parent / _FILE
         with disk.writing(path):
             disk.append_line(path, cost.model_dump_json().encode())
             disk.sync(path)
@@ -58,20 +58,19 @@ def rounded_down(dollars: float) -> float:
 
 def spent_in(run: Run, attempt: int) -> float:
     """Return an attempt's cost in US dollars; its maximum if it may be running."""
-    return _costs(run.folder.parent).get((run.id, attempt), _NOTHING).dollars
+    costs = _costs(run.folder.parent)
+    return sum(cost.dollars for cost in costs if (cost.run, cost.attempt) == (run.id, attempt))
 
 
 def spent_on(run: Run) -> float:
     """Return the cost of a run's attempts in US dollars, with the maximum for a running one."""
-    costs = _costs(run.folder.parent).values()
-    return sum(cost.dollars for cost in costs if cost.run == run.id)
+    return sum(cost.dollars for cost in _costs(run.folder.parent) if cost.run == run.id)
 
 
 def spent_today(root: Path, owner: str) -> float:
     """Return the cost in US dollars of an owner's jobs of the last 24 hours."""
-    since = time.time() - _DAY
-    costs = _costs(root).values()
-    return sum(cost.dollars for cost in costs if cost.owner == owner and cost.time > since)
+    own = [cost for cost in _costs(root) if cost.owner == owner]
+    return sum(cost.dollars for cost in own if cost.time > time.time() - _DAY)
 
 
 def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
@@ -81,11 +80,12 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
         JobError: if that exceeds the limit for its run or for a day.
         StoreError: if the note cannot be written and read back; without it the limits do not hold.
     """
-    with FileLock(_lock(run.folder.parent)):
+    root = run.folder.parent
+    with FileLock(root / _LOCK):
         note(run, attempt, 0.0)  # an earlier try may have noted it
         for spent, limit, what in (
             (spent_on(run), a_run, _("this run")),
-            (spent_today(run.folder.parent, run.owner), a_day, _("24 hours")),
+            (spent_today(root, run.owner), a_day, _("24 hours")),
         ):
             if spent + most > limit + 1e-9:
                 raise JobError(
@@ -102,36 +102,27 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
             raise StoreError(
                 "{file} does not keep what the job may cost.",
                 "Move that file away if it is damaged, then start the job again.",
-                file=_file(run.folder.parent),
+                file=root / _FILE,
             )
 
 
-def files(root: Path) -> tuple[Path, Path]:
+def files(root: Path) -> list[Path]:
     """Return the file and its lock, creating them if needed."""
-    for path in (_file(root), _lock(root)):
+    paths = [root / _FILE, root / _LOCK]
+    for path in paths:
         path.touch()
-    return _file(root), _lock(root)
+    return paths
 
 
-def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
+def _costs(root: Path) -> Iterable[_Cost]:
     """Read the latest noted cost of each attempt of a run."""
     costs: dict[tuple[str, int], _Cost] = {}
-    if _file(root).exists():
-        for line in _file(root).read_bytes().split(b"\n"):
-            try:
-                cost = _Cost.model_validate_json(line)
-            except ValidationError:  # half a line, after a full disk
-                continue
+    path = root / _FILE
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        with contextlib.suppress(ValidationError):  # half a line, after a full disk
+            cost = _Cost.model_validate_json(line)
             costs[cost.run, cost.attempt] = cost
-    return costs
-
-
-def _file(root: Path) -> Path:
-    return root / ".spending.jsonl"
-
-
-def _lock(root: Path) -> Path:
-    return root / ".spending.lock"
+    return costs.values()
 
 
 @dataclass(frozen=True)
@@ -176,17 +167,13 @@ class BilledEngine(Engine):
         raise NotImplementedError
 
     def price(self, spec: EngineSpec) -> float:
-        machines = self.machines()
-        for machine in machines:
-            if machine.name == spec.machine:
-                return machine.price
-        raise JobError(
-            "{engine}: there is no machine {flavor!r}.",
-            "Choose one of: {flavors}.",
-            engine=self.label,
-            flavor=spec.machine,
-            flavors=", ".join(machine.name for machine in machines),
-        )
+        prices = {machine.name: machine.price for machine in self.machines()}
+        if spec.machine not in prices:
+            raise JobError(
+                "{engine}: there is no machine {flavor!r}.", "Choose one of: {flavors}.",
+                engine=self.label, flavor=spec.machine, flavors=", ".join(prices),
+            )  # fmt: skip
+        return prices[spec.machine]
 
     def reserve(self, run: Run, spec: EngineSpec) -> None:
         """Note the maximum cost of the attempt. JobError if that exceeds a limit, or the price

@@ -21,7 +21,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from finetune.engines.base import AttemptStatus, Engine, read_spec, write_spec
+from finetune.engines import registry
+from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, write_spec
 from finetune.errors import FinetuneError, WrongAccount
 from finetune.messages import message as _
 from finetune.runs import events
@@ -71,28 +72,34 @@ STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, befor
 SILENCE = 600.0  # seconds without an answer of the engine before the run is given up
 _LAST = (events.Finished, events.Stopped, events.Failed)
 _RESUME = _("Resume goes on from the last checkpoint.")
+_KILLED = _(
+    "The run's process was killed, perhaps for want of memory: a smaller batch size or maximum "
+    "length takes less."
+)
 
 
-def supervise(
+def carry_out(
     run: Run,
-    open_engine: Callable[[], Engine],
-    restarts: int = 0,
+    token: str = "",
     show: Show = lambda event: None,
     describe: Describe = lambda event: "",
+    open_engine: Callable[[EngineSpec, str], Engine] = registry.open_engine,
 ) -> int:
-    """Carry a run out on an engine. Returns the exit status.
+    """Carry a run out on the engine of its spec, as its worker. Returns the exit status.
 
     Args:
-        restarts: how many times an attempt is restarted after losing its machine.
         show: called with every event that is written.
         describe: returns the lines that `show` writes for an event. The attempt's log repeats
             them; there they are not printed.
     """
     try:
-        engine = open_engine()
+        spec = read_spec(run)
+        registry.check_config(run.config(), spec)
+        engine = open_engine(spec, token)
         ended = _Attempt(run, engine, show, describe).carry_out()
-        while ended.lost and restarts and not (run.stop_requested() or run.state().end_recorded):
-            restarts -= 1
+        for _restart in range(engine.restarts(spec)):  # after losing its machine
+            if not ended.lost or run.stop_requested() or run.state().end_recorded:
+                break
             run.resume()
             ended = _Attempt(run, engine, show, describe).carry_out()
     except Exception as error:
@@ -105,9 +112,10 @@ def supervise(
     if not summary.end_recorded:
         last: events.Event = events.Failed(error=_reason(ended), remedy=_RESUME)
         if run.stop_requested():
-            seconds = summary.worked_until_now
-            discarded = run.discard_requested()
-            last = events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=discarded)
+            last = events.Stopped(
+                step=run.checkpoint_step(), seconds=summary.worked_until_now,
+                discarded=run.discard_requested(),
+            )  # fmt: skip
         show(last)
         run.append(last)
     summary = run.state()
@@ -123,10 +131,7 @@ def _reason(ended: AttemptStatus) -> str:
     code = ended.exit_code or 0
     number = -code if code < 0 else code - 128  # of a signal, as Python and as a shell report it
     if number == signal.SIGKILL:
-        return _(
-            "The run's process was killed, perhaps for want of memory: a smaller batch size or "
-            "maximum length takes less."
-        )
+        return _KILLED
     with contextlib.suppress(ValueError):  # there is no such signal
         return _("The run's process was ended by {signal}.", signal=signal.Signals(number).name)
     return ended.reason or _("The run's process has ended without a word.")
@@ -188,16 +193,9 @@ class _Attempt:
         run, former = self._run, self._spec
         run.append(events.PhaseStarted(phase=Phase.SUBMIT, detail=former.place))
         again = former.attempt and not former.submitted
-        self._spec = write_spec(
-            run,
-            former.model_copy(
-                update={
-                    "attempt": former.attempt + (not again),
-                    "submitted": 0.0,
-                    "sent": former.sent if again else run.events_file.stat().st_size,
-                }
-            ),
-        )
+        sent = former.sent if again else run.events_file.stat().st_size
+        attempt = {"attempt": former.attempt + (not again), "submitted": 0.0, "sent": sent}
+        self._spec = write_spec(run, former.model_copy(update=attempt))
         job = self._engine.submit(run, self._spec)
         update = {"job": job, "submitted": time.time()}
         # Read again: the engine has noted there what it keeps.

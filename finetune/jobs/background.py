@@ -51,6 +51,7 @@ class BackgroundJob(JobFolder):
     folders: ClassVar[str]  # glob pattern of such jobs' folders below the store
     limit: ClassVar[int]  # most jobs running at a time, for all visitors; others wait
     minutes: ClassVar[float] = math.inf  # most time of its work
+    has_limit: ClassVar[bool] = True  # False if nothing but its own end may end it
     phase: ClassVar[Phase]  # phase in which its work begins
     id_in_run: ClassVar[str] = "latest"  # of a kind that a run has one job of
     remedy: ClassVar[str] = ""  # for an unexpected error
@@ -81,7 +82,7 @@ class BackgroundJob(JobFolder):
             return JobState("waiting", phase=Phase.WAIT)
         return state
 
-    def work(self) -> Event | None:
+    def work(self, report: Report) -> Event | None:
         """Do the job in this process. Return its last event, or None for `Finished`."""
         raise NotImplementedError
 
@@ -89,17 +90,22 @@ class BackgroundJob(JobFolder):
         """Do the job in its own process and record how it ended. Return the exit status."""
         try:
             self.append(events.PhaseStarted(phase=self.phase))
-            self.append(self.work() or events.Finished(step=0, seconds=0.0))
+            ended = self.work(EventProgress(self, self.phase))
+            self.append(ended or events.Finished(step=0, seconds=0.0))
             return 0
         except Exception as error:
             self.append(events.failure_event(error, _("A file of the job"), self.remedy))
             return 1
 
+    def stopped(self, seconds: float = 0.0) -> Event:
+        """Return the last event of a job that ends because it was asked to."""
+        return events.Stopped(step=0, seconds=seconds, reason=self.stop_reason())
+
     def end_in_time(self) -> None:
         """Request a stop when the job has reached its time limit, and end this process soon after,
         because a hanging download must not hold a place for ever."""
         minutes = min(self.minutes, owners.policy().limits.job_minutes)
-        if minutes == math.inf:
+        if minutes == math.inf or not self.has_limit:
             return
         reason = _("It was worked on for {n} minutes, as long as a job may be.", n=minutes)
         stop = threading.Timer(60 * minutes, self.request_stop, kwargs={"reason": reason})
@@ -237,6 +243,9 @@ def choose_offline(dataset: str, checkpoint: str, metrics: Sequence[str] = ()) -
     before they are imported; without an answer they would try for up to 46 seconds."""
     if not catalog.needs_hub(dataset, checkpoint, metrics) or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+
+Report = Callable[[Phase, str, int, int], None]  # gets phase, detail, done and total
 
 
 class EventProgress:

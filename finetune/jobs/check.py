@@ -21,7 +21,7 @@ from finetune.data.check_report import CheckReport, read_report
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
-from finetune.jobs.background import BackgroundJob
+from finetune.jobs.background import BackgroundJob, Report
 from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
@@ -53,29 +53,22 @@ class CheckJob(BackgroundJob):
         return RunConfig.from_saved(self.request)
 
     def state(self) -> CheckState:
-        """Return the check's state, with its findings."""
+        """Return the check's state. Its rows are counted long before their lengths."""
         state = CheckState(**vars(super().state()))
         if report := read_report(self.folder / "report.json"):
             state.report, state.status = report, "finished"
-        state.latest = self.latest_report()
+        state.latest = report or read_report(self.folder / "partial.json")
         return state
 
-    def latest_report(self) -> CheckReport | None:
-        """Return the findings so far: rows are counted long before their lengths."""
-        report = read_report(self.folder / "report.json")
-        return report or read_report(self.folder / "partial.json")
-
-    def work(self) -> None:
+    def work(self, report: Report) -> None:
         root, config = self.folder.parent.parent, self.config()
 
-        def write(name: str, report: CheckReport) -> None:
-            disk.write_atomically(self.folder / name, report.to_json())
+        def write(found: CheckReport, name: str = "partial.json") -> None:
+            disk.write_atomically(self.folder / name, found.to_json())
 
         hub_access.count_dataset(root, self.owner, config)
         hub_access.count_checkpoint(root, self.owner, config.checkpoint, False)
-        progress = background.EventProgress(self, Phase.START)
-        report = check_config(config, root, progress, lambda part: write("partial.json", part))
-        write("report.json", report)
+        write(check_config(config, root, report, write), "report.json")
 
 
 def report_known_beforehand(config: RunConfig) -> CheckReport | None:
@@ -150,7 +143,7 @@ def _check_hub_access(config: RunConfig) -> None:
 def check_config(
     config: RunConfig,
     root: Path,
-    on_progress: Callable[[Phase, str, int, int], None] = lambda phase, detail, done, total: None,
+    on_progress: Report = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
     """Return the report on a configuration's pairs, with the baselines that need no model."""

@@ -257,7 +257,7 @@ class _Facts:
         """A check of these pairs; without token lengths if it was made for another checkpoint."""
         job = check.check_folder(self.store, self.config)
         own, with_other_tokens = job.folder, None
-        if (known := check.report_known_beforehand(self.config)) and not job.latest_report():
+        if (known := check.report_known_beforehand(self.config)) and not job.state().latest:
             same = self.config.checkpoint == RunConfig().checkpoint
             return known if same else replace(known, lengths=TokenLengths())
         for folder in (own, *own.parent.glob("*/")):
@@ -266,7 +266,7 @@ class _Facts:
                 job = check.check_folder(self.store, config)
                 whole = folder == own or not config.max_train_samples
                 same = whole and _agree(config, self.config, _ROW_FIELDS)
-                report = job.latest_report() if same and job.id == folder.name else None
+                report = job.state().latest if same and job.id == folder.name else None
                 if report and not report.blocked:
                     if config.checkpoint == self.config.checkpoint:
                         return report

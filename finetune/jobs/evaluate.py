@@ -20,8 +20,7 @@ from finetune.evaluation import abstention, ranking, release
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.inference import decision_rule
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import background
-from finetune.jobs.background import BackgroundJob, choose_offline
+from finetune.jobs.background import BackgroundJob, Report, choose_offline
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -40,7 +39,7 @@ class EvaluationJob(BackgroundJob):
         check_has_ended(self.run)
         self.begin(store)
 
-    def work(self) -> None:
+    def work(self, report: Report) -> None:
         score(self.run, self.id == "test")
 
 
@@ -98,16 +97,14 @@ class ComparisonJob(BackgroundJob):
         """The result of a release check; None until it has ended."""
         return disk.read_as(Judgement, self.folder / "judgement.json")
 
-    def work(self) -> None:
+    def work(self, report: Report) -> None:
         root = self.run.folder.parent
-        background.choose_offline(self.run.config().dataset, BUNDLED_CHECKPOINT)
+        choose_offline(self.run.config().dataset, BUNDLED_CHECKPOINT)
         if self.id == "speed":
-            from finetune.evaluation import ranking
-
-            progress = background.EventProgress(self, Phase.EVALUATE)
-            for done, run_id in enumerate(self.request["runs"]):
+            runs = self.request["runs"]
+            for done, run_id in enumerate(runs, 1):
                 ranking.measure_speed(Run(root / run_id))
-                progress(Phase.EVALUATE, "", done + 1, len(self.request["runs"]))
+                report(Phase.EVALUATE, "", done, len(runs))
             return
         golden = next(self.folder.glob("golden.*"))
         request = PredictionRequest(**self.request["golden"])

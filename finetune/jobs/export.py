@@ -13,7 +13,7 @@ from finetune.errors import StoreError
 from finetune.hub import downloads
 from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import QuantizationReport
-from finetune.jobs.background import BackgroundJob
+from finetune.jobs.background import BackgroundJob, Report
 from finetune.jobs.evaluate import check_has_ended
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
@@ -45,19 +45,16 @@ class ExportJob(BackgroundJob):
 
     def state(self) -> ExportState:
         """Return the export's state. Its status is `none` if the run has a newer model or rule."""
-        state, file, run = ExportState(**vars(super().state())), self.folder / _MODEL, self.run
+        state = ExportState(**vars(super().state()))
+        file, best = self.folder / _MODEL, self.run.best
         if state.status != "finished":
             return state
         if self.request != self._model() or not file.is_file():
             return ExportState("none")
-        size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
-        return ExportState(
-            "finished",
-            file=file,
-            size=size,
-            int8=quantized.read_report(run.best),
-            int8_serves=quantized.serves(run.best),
-        )
+        state.file = file
+        state.size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
+        state.int8, state.int8_serves = quantized.read_report(best), quantized.serves(best)
+        return state
 
     def _model(self) -> dict[str, Any]:
         """The exported model: its step, and its decision rule."""
@@ -66,16 +63,13 @@ class ExportJob(BackgroundJob):
 
     def zipped(self) -> Iterator[bytes]:
         """Iterate over the exported files as a zip. Raises a `StoreError` if there are none."""
-        file, run_id = self.state().file, self.run.id
+        file, id = self.state().file, self.run.id
         if file is None:
-            raise StoreError(
-                "Run {id} has no ONNX file.",
-                "Press Make ONNX and int8 on the Publish tab.",
-                id=run_id,
-            )
-        return downloads.folder_zip(file.parent, run_id)
+            remedy = "Press Make ONNX and int8 on the Publish tab."
+            raise StoreError("Run {id} has no ONNX file.", remedy, id=id)
+        return downloads.folder_zip(file.parent, id)
 
-    def work(self) -> None:
+    def work(self, report: Report) -> None:
         from finetune.evaluation import quantization
         from finetune.hub import onnx
 

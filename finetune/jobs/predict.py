@@ -28,11 +28,10 @@ from finetune.evaluation import corrections, file_shift
 from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.inference.result_files import PREDICTION, SUFFIXES
-from finetune.jobs import background, workers
-from finetune.jobs.background import BackgroundJob
+from finetune.jobs import workers
+from finetune.jobs.background import BackgroundJob, Report
 from finetune.messages import message as _
-from finetune.runs import events
-from finetune.runs.events import Phase
+from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
@@ -102,16 +101,16 @@ class PredictionJob(BackgroundJob):
         self.request_stop()
         workers.end_worker(self, 10, 20)
 
-    def work(self) -> events.Event | None:
+    def work(self, report: Report) -> Event | None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # the model is on this disk; no Hub is needed
         from finetune.evaluation import monitoring
         from finetune.inference.files import PredictionStopped, WindowScorer, predict_file
         from finetune.inference.result_files import result_suffix
 
-        began, progress = time.monotonic(), background.EventProgress(self, Phase.PREDICT)
+        began = time.monotonic()
 
         def on_progress(done: int, total: int) -> None:
-            progress(Phase.PREDICT, "", done, total)
+            report(Phase.PREDICT, "", done, total)
             if self.stop_requested():
                 raise PredictionStopped
 
@@ -123,7 +122,7 @@ class PredictionJob(BackgroundJob):
         run = Run(self.folder.parent.parent / request.run)
         scorer, sample = WindowScorer(run), monitoring.Sample(run)
         ending = request.ending or result_suffix(self.input)
-        report, complete = predict_file(
+        figures, complete = predict_file(
             run,
             request,
             self.input,
@@ -135,17 +134,16 @@ class PredictionJob(BackgroundJob):
             on_window=sample.add,
         )
         seconds = time.monotonic() - began
-        write("report.json", report | {"seconds": seconds})
-        if complete:
-            try:
-                seen = monitoring.look(run, scorer, request, sample.rows())
-            except FinetuneError as error:
-                told = {"reason": error.fact, "remedy": error.remedy}
-                seen = {name: messages.encode(text, True) for name, text in told.items()}
-            write("monitoring.json", seen)
-        if complete:
-            return None
-        return events.Stopped(step=0, seconds=seconds, reason=self.stop_reason())
+        write("report.json", figures | {"seconds": seconds})
+        if not complete:
+            return self.stopped(seconds)
+        try:
+            seen = monitoring.look(run, scorer, request, sample.rows())
+        except FinetuneError as error:
+            told = {"reason": error.fact, "remedy": error.remedy}
+            seen = {name: messages.encode(text, True) for name, text in told.items()}
+        write("monitoring.json", seen)
+        return None
 
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
@@ -180,10 +178,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 def correct_answer(job: PredictionJob, row: int, label: str) -> None:
     """Set a shown row's right class, or restore the answer. DataError for another row or class."""
     state = job.state()
-    found = (shown["cells"] for shown in state.rows if shown["row"] == row)
-    answer = next(found, {}).get(state.answer_column)
-    if answer is None or label not in state.report.get("choices", []):
-        raise DataError("There is no such row or class.", "Open the file's result again.")
+    answer = _answer(state, state.rows, state.answer_column, row, label)
     corrections.write_correction(job, row, label, answer)
 
 
@@ -191,12 +186,20 @@ def label_row(job: PredictionJob, row: int, label: str) -> None:
     """Set a person's label of a random row, or take it back if it is "". One that differs from the
     answer corrects it. DataError for another row or class."""
     state = job.state()
-    found = (shown["cells"] for shown in state.to_label if shown["row"] == row)
-    answer = next(found, {}).get(PREDICTION)
-    if answer is None or label not in ("", *state.report.get("choices", [])):
-        raise DataError("There is no such row or class.", "Open the file's result again.")
+    answer = _answer(state, state.to_label, PREDICTION, row, label, "")
     corrections.write_correction(job, row, label, "", corrections.LABELS)
     corrections.write_correction(job, row, label or answer, answer)
+
+
+def _answer(
+    state: PredictionState, rows: list[ShownRow], column: str, row: int, label: str, *others: str
+) -> str:
+    """Return the answer to a row. DataError if there is none, or no such label or one of the
+    `others`."""
+    cells = next((shown["cells"] for shown in rows if shown["row"] == row), {})
+    if column not in cells or label not in (*others, *state.report.get("choices", [])):
+        raise DataError("There is no such row or class.", "Open the file's result again.")
+    return cells[column]
 
 
 def monitored(job: PredictionJob) -> Monitoring | DataError | None:

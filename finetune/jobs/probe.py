@@ -10,9 +10,8 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from finetune import disk
 from finetune.config import DATA_FIELDS, RunConfig
@@ -21,9 +20,8 @@ from finetune.errors import ConfigError
 from finetune.evaluation import probe
 from finetune.evaluation.probe import ProbeReport
 from finetune.jobs import background, check
-from finetune.jobs.background import BackgroundJob
+from finetune.jobs.background import BackgroundJob, Report
 from finetune.messages import message as _
-from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
@@ -49,25 +47,20 @@ class ProbeJob(BackgroundJob):
 
     def state(self) -> ProbeState:
         """Return the probe's state, with its report."""
-        state = ProbeState(**vars(super().state()))
-        if values := disk.read_json(self.folder / "report.json"):
-            state.report = TypeAdapter(ProbeReport).validate_python(values)
-        return state
+        report = disk.read_as(ProbeReport, self.folder / "report.json")
+        return ProbeState(**vars(super().state()), report=report)
 
-    def work(self) -> Event | None:
-        progress = background.EventProgress(self, Phase.PROBE)
-        report = probe_checkpoints(
+    def work(self, report: Report) -> Event | None:
+        found = probe_checkpoints(
             RunConfig(**self.request["config"]),
             self.request["checkpoints"],
             self.folder.parent.parent,
-            lambda checkpoint, done, total: progress(Phase.PROBE, checkpoint, done, total),
+            partial(report, Phase.PROBE),
             self.stop_requested,
             self.owner,
         )
-        disk.write_atomically(self.folder / "report.json", report.to_json())
-        if not self.stop_requested():
-            return None
-        return events.Stopped(step=0, seconds=report.seconds, reason=self.stop_reason())
+        disk.write_atomically(self.folder / "report.json", found.to_json())
+        return self.stopped(found.seconds) if self.stop_requested() else None
 
 
 def probe_checkpoints(

@@ -18,7 +18,7 @@ from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
 from finetune.hub.publish import Pushed, PushProgress
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.jobs.background import BackgroundJob
+from finetune.jobs.background import BackgroundJob, Report
 from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.runs import events
@@ -59,9 +59,7 @@ class PushJob(BackgroundJob):
 
     name, folders, limit = "push", "*/pushes/*", 4
     phase = Phase.CHECK_HUB
-
-    def end_in_time(self) -> None:
-        """Do nothing: a commit may have been sent, so that only the Hub's answer ends a push."""
+    has_limit = False  # a commit may have been sent, so that only the Hub's answer ends a push
 
     def start(
         self, store: RunStore, request: PushRequest, token: str | None, approvals: Approvals
@@ -110,7 +108,7 @@ class PushJob(BackgroundJob):
         if self.state().status in ("failed", "stopped", "interrupted"):
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def work(self) -> events.Event | None:
+    def work(self, report: Report) -> events.Event | None:
         token = sys.stdin.readline().strip() or None
 
         def write(name: str, content: PushProgress | Pushed) -> None:

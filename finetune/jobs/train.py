@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from finetune.config import RunConfig
-from finetune.engines import registry
+from finetune.engines import registry, supervisor
 from finetune.engines.base import LOST, Superseded, as_attempt, end_with_parent, is_attempt
 from finetune.environment import logs, project
 from finetune.errors import FinetuneError, StoreError
@@ -35,7 +35,7 @@ def train_job(folder: Path) -> int:
     run = Run(folder)
     Queue(run.folder.parent).begin(run.id)
     if registry.is_remote(run):
-        return registry.carry_out(run, sys.stdin.readline().strip())
+        return supervisor.carry_out(run, sys.stdin.readline().strip())
     launch_if_several(run)
     return carry_out_run(run, EventLog())
 
@@ -137,17 +137,15 @@ def failure_event(error: Exception, run: Run) -> events.Failed:
     text = str(error).strip()
     if any(words in text.lower() for words in ("out of memory", "can't allocate memory")):
         logs.print_traceback()
-        return events.Failed(
-            error=_("The device ran out of memory: {reason}", reason=text.splitlines()[0][:200]),
-            remedy=_(
-                "per_device_train_batch_size is {per_device_train_batch_size}: halve it and "
-                "double gradient_accumulation_steps, which learns the same; or lower "
-                "max_length.",
-                per_device_train_batch_size=run.state()
-                .resolved(run.config())
-                .per_device_train_batch_size,
-            ),
+        batch = run.state().resolved(run.config()).per_device_train_batch_size
+        remedy = _(
+            "per_device_train_batch_size is {per_device_train_batch_size}: halve it and double "
+            "gradient_accumulation_steps, which learns the same; or lower max_length.",
+            per_device_train_batch_size=batch,
         )
+        reason = text.splitlines()[0][:200]
+        fact = _("The device ran out of memory: {reason}", reason=reason)
+        return events.Failed(error=fact, remedy=remedy)
     files, remedy = _("A file of the run"), _("The log has the details.")
     return events.failure_event(error, files, remedy, pipeline.RESUME)
 
@@ -157,14 +155,6 @@ def launch_if_several(run: Run) -> None:
     config = run.config()
     if config.num_processes == 1 and not config.accelerate_config:
         return
-    path, words = project.python_path(), launch_command(run)
-    threads = max(1, (os.cpu_count() or 1) // config.num_processes)
-    os.execve(words[0], words, {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path})
-
-
-def launch_command(run: Run) -> list[str]:
-    """Return the command line that carries out `run` in several processes."""
-    config = run.config()
     words = [sys.executable, "-m", "accelerate.commands.launch"]
     if config.num_processes > 1:
         words += ["--num_processes", str(config.num_processes)]
@@ -175,7 +165,10 @@ def launch_command(run: Run) -> list[str]:
         words += ["--multi_gpu", "--num_machines", "1"]
         words += ["--mixed_precision", "no", "--dynamo_backend", "no"]  # RunConfig decides
     words += ["--main_process_port", "0"]  # any free port
-    return [*words, "--module", "finetune", "train", "--run", str(run.folder.resolve())]
+    words += ["--module", "finetune", "train", "--run", str(run.folder.resolve())]
+    threads = max(1, (os.cpu_count() or 1) // config.num_processes)
+    variables = {"OMP_NUM_THREADS": str(threads), **os.environ}
+    os.execve(words[0], words, variables | {"PYTHONPATH": project.python_path()})
 
 
 def leave(status: int) -> int:

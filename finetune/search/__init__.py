@@ -1,4 +1,2 @@
 """Hyperparameter search: a study makes runs whose hyperparameters Optuna proposes, and stops those
 that are behind the others."""
-
-__all__ = ["driver", "results", "space", "study"]

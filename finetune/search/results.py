@@ -9,9 +9,9 @@ import math
 import shutil
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune.config import Range
 from finetune.data import csv_cells
@@ -28,8 +28,10 @@ from finetune.runs.grids import SEED, PlannedRun, SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.search import driver, space
-from finetune.search.driver import parts
 from finetune.search.study import PARTS, Noted, Study, trial_run
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 ENOUGH = 20  # fewest scored trials for which importance is reported
 _PATIENCE = 60.0  # seconds within which a trial being drawn has begun
@@ -51,27 +53,27 @@ class TrialRow:
 
 def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
     """Return all trials, in the order in which they were drawn."""
-    names, rows = {"COMPLETE": "finished", "FAIL": "failed"}, []
-    for trial in study.trials():
-        run = trial_run(store, trial)
-        curve = dict(trial.intermediate_values)
-        if run is not None:
-            curve |= parts(run.state(), study.metric)
-        choose = min if study.minimize else max
-        score = trial.value if trial.state == study.states.COMPLETE else None
-        if score is None and curve:
-            score = choose(curve.values())
-        run_id = run.id if run is not None else ""
-        state = names.get(trial.state.name, trial.state.name.lower())
-        state = "waiting" if study.is_without_run(trial) else state
-        reason = decode(trial.user_attrs.get(Noted.ERROR, []))
-        rows.append(
-            TrialRow(
-                trial.number, run_id, state, study.values(trial), score, curve,
-                driver.trial_seconds(store, trial), reason,
-            )
-        )  # fmt: skip
-    return rows
+    return [_trial_row(store, study, trial) for trial in study.trials()]
+
+
+def _trial_row(store: RunStore, study: Study, trial: FrozenTrial) -> TrialRow:
+    run, curve = trial_run(store, trial), dict(trial.intermediate_values)
+    if run is not None:
+        curve |= driver.parts(run.state(), study.metric)
+    score = trial.value if trial.state == study.states.COMPLETE else None
+    if score is None and curve:
+        score = (min if study.minimize else max)(curve.values())
+    state = {"COMPLETE": "finished", "FAIL": "failed"}.get(trial.state.name)
+    return TrialRow(
+        number=trial.number,
+        run_id=run.id if run is not None else "",
+        state="waiting" if study.is_without_run(trial) else state or trial.state.name.lower(),
+        values=study.values(trial),
+        score=score,
+        curve=curve,
+        seconds=driver.trial_seconds(store, trial),
+        reason=decode(trial.user_attrs.get(Noted.ERROR, [])),
+    )
 
 
 def best_trial(rows: list[TrialRow], minimize: bool = False) -> TrialRow | None:
@@ -116,8 +118,7 @@ def _importance(study: Study, _finished: int) -> dict[str, float]:
     )
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """Progress of a search."""
 
     over: bool
@@ -128,23 +129,22 @@ class Progress:
 
 def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
     """Return the progress of a search and its remaining time."""
-    ended = [row for row in rows if row.state in ("finished", "pruned")]
-    settings, budget = study.settings, study.settings.budget
-    spent = sum(row.seconds for row in rows)
-    lacks_token = not study.is_stopped and driver.lacks_token(study)
-    reached = Progress(study.is_over, bool(_repeating(store, study)), lacks_token)
+    repeating = bool(_repeating(store, study))
     if study.is_stopped:  # running trials go on, for an unknown time
-        return reached
-    typical = statistics.fmean(row.seconds for row in ended) if ended else 0.0
-    ends = [typical * (budget.trials - len(ended))] if budget.trials and typical else []
+        return Progress(study.is_over, repeating, lacks_token=False)
+    ended = [row.seconds for row in rows if row.state in ("finished", "pruned")]
+    settings, budget = study.settings, study.settings.budget
+    left: list[float | None] = []
+    if typical := statistics.fmean(ended) if ended else 0.0:
+        left += [typical * (budget.trials - len(ended))] if budget.trials else []
+    else:
+        space, place = dict(settings.space), settings.spec.place
+        left.append(driver.expected_seconds(store, study.config, space, budget, place))
     if budget.minutes:
-        ends.append(60 * budget.minutes - spent)
-    if not typical:
-        expected = driver.expected_seconds(
-            store, study.config, dict(settings.space), budget, settings.spec.place
-        )
-        ends += [expected] if expected is not None else []
-    return replace(reached, seconds=max(0.0, min(ends)) if ends else None)
+        left.append(60 * budget.minutes - sum(row.seconds for row in rows))
+    least = min((seconds for seconds in left if seconds is not None), default=None)
+    seconds = least if least is None else max(0.0, least)
+    return Progress(False, repeating, driver.lacks_token(study), seconds)
 
 
 def _repeating(store: RunStore, study: Study) -> list[Run]:
@@ -216,8 +216,7 @@ def delete_search(store: RunStore, study: Study, token: str = "") -> None:
 
 def trials_csv(store: RunStore, study: Study) -> str:
     """Return the trials as CSV: number, run, state, score, values, scores after each tenth."""
-    fields = list(study.settings.space)
-    parts_done = range(1, PARTS + 1)
+    fields, parts_done = list(study.settings.space), range(1, PARTS + 1)
     after = [f"{study.metric} after {part}/{PARTS}" for part in parts_done]
     table: list[list[Any]] = [["trial", "run", "state", study.metric, *fields, *after]]
     for row in list_trials(store, study):
@@ -246,8 +245,7 @@ def position(study: Study, name: str, value: object) -> float:
     return 100 * values.index(value) / max(1, len(values) - 1) if value in values else 0.0
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(NamedTuple):
     """Expected score of the best trial."""
 
     candidates: int  # evaluations that it was picked among
@@ -263,11 +261,10 @@ def expected_score(
         return None
     with contextlib.suppress(StoreError):
         run = store.get(best.run_id)
-        summary = run.state()
-        picked, scored = _picked(store, rows, best), summary.best
-        if picked is not None and scored is not None:
+        summary, picked = run.state(), _picked(store, rows, best)
+        if picked is not None and summary.best is not None:
             scores = report.evaluate_run(run, summary).analysis.scores
-            value = picked.expected(scored.metrics).get(study.metric)
+            value = picked.expected(summary.best.metrics).get(study.metric)
             interval = picked.expected_intervals(scores).get(study.metric)
             return Expectation(picked.candidates, value, interval)
     return None
@@ -282,8 +279,7 @@ def _picked(store: RunStore, rows: Sequence[TrialRow], best: TrialRow) -> Pickin
     return picking.run_picking(*trials[measured.index(best)], trials)
 
 
-@dataclass(frozen=True)
-class Chance:
+class Chance(NamedTuple):
     """The other finished trials that may be worse than the best one by chance alone."""
 
     interval: Interval  # of the best trial's score, on the validation split
@@ -321,26 +317,26 @@ def within_chance(
         picked, alike = _picked(store, rows, best), []
         added = picking.difference(picked, None).get(metric, 0.0)
         for row in others:
-            gain = _gain(run, store.get(row.run_id), metric) if row.run_id else None
+            gain = None
+            if row.run_id:
+                other = store.get(row.run_id)
+                versions = tuple(map(saved_predictions.files_version, (run, other)))
+                gain = _gain(run.folder, other.folder, metric, versions)
             if gain is not None:
-                gain = selection.lowered(gain, added)
-            if least(gain) <= 0 if gain else least(interval) <= rank(row.score or 0.0):
-                alike.append(row)
+                is_alike = least(selection.lowered(gain, added)) <= 0
+            else:
+                is_alike = least(interval) <= rank(row.score or 0.0)
+            alike += [row] if is_alike else []
         alike.sort(key=lambda row: -rank(row.score or 0.0))
         return Chance(interval, analysis.examples, [row.number for row in alike])
     return None
 
 
-def _gain(first: Run, second: Run, metric: str) -> Interval | None:
-    """Return by how much the first run's kept model scores more than the second's on the same
-    pairs. None if their predictions are gone or of other pairs."""
-    versions = tuple(saved_predictions.files_version(run) for run in (first, second))
-    return _kept_gain(first.folder, second.folder, metric, versions)
-
-
 @functools.lru_cache(maxsize=512)
-def _kept_gain(first: Path, second: Path, metric: str, versions: object) -> Interval | None:
-    """The same. Cached, because an open page asks every second; `versions` change with files."""
+def _gain(first: Path, second: Path, metric: str, versions: object) -> Interval | None:
+    """Return by how much the first run's kept model scores more than the second's on the same
+    pairs. None if their predictions are gone or of other pairs. Cached, because an open page asks
+    every second; `versions` change with the files."""
     with contextlib.suppress(StoreError):
         one, other = (report.kept_answers(Run(folder)) for folder in (first, second))
         if compared := report.compare_runs(one, other, [catalog.find(metric)], {}):

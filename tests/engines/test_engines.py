@@ -29,7 +29,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from tests.support.engines import TOTAL, after, resume, steps, wait, weights
 from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.simulated_job import SimulatedJob
+from tests.support.simulated_job import SimulatedJob, simulate
 from tests.support.waiting import until
 
 BUCKET = "ada/finetune-jobs"
@@ -128,7 +128,7 @@ def test_what_many_jobs_send_is_all_written_down(store: RunStore) -> None:
     for run, _ in jobs:
         write_spec(run, EngineSpec(engine="hub-job"))
     with ThreadPoolExecutor(len(jobs)) as pool:
-        list(pool.map(lambda pair: supervisor.supervise(pair[0], lambda: pair[1]), jobs))
+        list(pool.map(lambda job: simulate(*job), jobs))
     for run, simulated in jobs:
         assert len(simulated.lines) > 5
         written = run.events_file.read_bytes().splitlines()
@@ -143,7 +143,7 @@ def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(store: RunSto
     write_spec(run, remote)
     for attempt in (1, 2):
         begin = read_spec(run).sent
-        assert supervisor.supervise(run, lambda: SimulatedJob(0.4)) == 1
+        assert simulate(run, SimulatedJob(0.4)) == 1
         spending.note(run, attempt, 0.25)
         spec = read_spec(run)
         assert spec.attempt == attempt
@@ -158,6 +158,10 @@ def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(store: RunSto
 class LostAfterItsEnd(SimulatedJob):
     """A job whose machine goes just after its run has finished."""
 
+    @classmethod
+    def restarts(cls, spec: EngineSpec) -> int:
+        return 3
+
     def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
         run.append(events.Finished(step=1, seconds=1.0))
         return AttemptStatus("ended", lost=True)
@@ -167,7 +171,7 @@ class LostAfterItsEnd(SimulatedJob):
 def test_a_finished_run_is_not_trained_again_when_its_machine_goes(store: RunStore) -> None:
     run = store.create(RunConfig())
     write_spec(run, EngineSpec(engine="ray"))
-    assert supervisor.supervise(run, lambda: LostAfterItsEnd(0.0), restarts=3) == 0
+    assert simulate(run, LostAfterItsEnd(0.0)) == 0
     assert read_spec(run).attempt == 1
 
 
@@ -226,7 +230,7 @@ def test_a_stop_reaches_a_job_that_nobody_follows_just_now(
 def begun_by(run: Run, spec: EngineSpec) -> RunSummary:
     """What is known of a run whose worker has tried to submit it."""
     write_spec(run, spec)
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     return run.state()
 
 

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from finetune.config import RunConfig
-from finetune.engines import registry, spending, supervisor
+from finetune.engines import spending, supervisor
 from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, resume, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.run_bucket import SAVED, RunBucket
@@ -26,7 +26,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support.engines import steps
 from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.simulated_job import SimulatedJob
+from tests.support.simulated_job import SimulatedJob, simulate
 from tests.support.waiting import until
 
 START = ("POST", r"/api/jobs/ada$")
@@ -88,7 +88,7 @@ def test_a_job_whose_start_was_not_answered_is_followed(
             fault["gate"].set()
 
         threading.Thread(target=go_on).start()
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     assert FOLLOWED in run.state().error
     assert looked(run)
     assert len(hub.jobs.all) == 1
@@ -105,7 +105,7 @@ def test_what_is_not_known_is_said_and_looked_for_when_the_run_goes_on(
     hub.fail(*LIST, body=b"[]", status=200)
     hub.fail(*LIST, times=1000, status=200 if listed else 520, body=b"[]")
     hub.fail(*START, status=504, done=began)
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     assert "with status 504. It is not known whether the job has begun." in run.state().error
     assert "Resume to look for it again" in run.state().remedy
     assert read_spec(run).is_unheard
@@ -113,11 +113,11 @@ def test_what_is_not_known_is_said_and_looked_for_when_the_run_goes_on(
     assert service.resume_price(run) is None
     if not listed:  # nothing begins while the Hub does not say what there is
         resume(run)
-        assert registry.carry_out(run) == 1
+        assert supervisor.carry_out(run) == 1
         assert len(hub.jobs.all) == began
     hub.faults.clear()
     resume(run)
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     assert FOLLOWED in run.state().error
     assert len(hub.jobs.all) == 1
     assert spending.spent_on(run) < most(run)
@@ -126,7 +126,7 @@ def test_what_is_not_known_is_said_and_looked_for_when_the_run_goes_on(
 @pytest.mark.parametrize("status", [402, 409])
 def test_a_refusal_is_believed(hub: LoopbackHub, run: Run, status: int) -> None:
     hub.fail(*START, status=status)
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     assert f"refused with status {status}" in run.state().error
     assert not looked(run)
     assert spending.spent_on(run) == 0.0
@@ -148,7 +148,7 @@ def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twic
         api.run_job(image="x", command=["x"], labels=labels, flavor="cpu-basic", namespace="ada")
 
     threading.Timer(0.5, begin).start()
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     assert FOLLOWED in run.state().error
     assert len(hub.jobs.all) == 1
     # With another account's token nothing is begun, for it cannot see what was.
@@ -156,7 +156,7 @@ def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twic
     spending.note(run, 1, most(run))
     hub.add_user("eves-token", "eve")
     monkeypatch.setenv("HF_TOKEN", "eves-token")
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     assert "is ada's, and this token is eve's" in run.state().error
     assert len(hub.jobs.all) == 1
 
@@ -241,7 +241,7 @@ def test_how_a_job_has_ended_is_said(
 ) -> None:
     run, _, _ = sleeping
     hub.jobs.kill(hub.jobs.last.id, message)
-    assert registry.carry_out(run) == 1
+    assert supervisor.carry_out(run) == 1
     assert said in run.state().error
 
 
@@ -251,11 +251,11 @@ def test_a_missing_job_is_followed_to_its_end_or_by_another_one(
 ) -> None:
     run, job = store.create(RunConfig()), Forgetful(60)
     write_spec(run, EngineSpec(engine="hub-job"))
-    supervisor.supervise(run, lambda: job)
+    simulate(run, job)
     assert "There is no such job." in run.state().error
     resume(run)
     job.remembers = remembered
-    supervisor.supervise(run, lambda: job if remembered else Forgetful(60))
+    simulate(run, job if remembered else Forgetful(60))
     spec = read_spec(run)
     assert (spec.attempt, spec.missing) == ((1, "") if remembered else (2, "simulated"))
     taken = [*range(1, 21)] if remembered else [1, 2, 3, 4, 5] * 2

@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from finetune.engines import supervisor
 from finetune.engines.base import AttemptStatus, Engine, EngineSpec
 from finetune.engines.supervisor import LogLine
 from finetune.runs import events
 from finetune.runs.run import Run
 
 RATE = 10  # events a second
+
+
+def simulate(run: Run, engine: Engine) -> int:
+    """Carry a run out on an engine; its exit status."""
+    return supervisor.carry_out(run, open_engine=lambda spec, token: engine)
 
 
 class SimulatedJob(Engine):
