@@ -91,9 +91,8 @@ def write_spec(run: Run, spec: EngineSpec) -> EngineSpec:
 def resume(run: Run) -> None:
     """Note that a run goes on. If its last attempt is missing, its worker looks for that attempt
     first, and notes where the run continues."""
-    if read_spec(run).missing:
-        run.stop_file.unlink(missing_ok=True)
-    else:
+    run.stop_file.unlink(missing_ok=True)
+    if not read_spec(run).missing:
         run.resume()
 
 

@@ -87,20 +87,20 @@ class RayCluster(Engine):
         return 0.0
 
     def submit(self, run: Run, spec: EngineSpec) -> str:
-        options, ranks = _options(spec), _check_config(run, spec)
+        ranks, nodes = run.config().num_processes, RayOptions(**spec.options).nodes
+        if ranks < nodes:
+            raise JobError(
+                "num_processes is {processes}, and they cannot be spread over {nodes} machines.",
+                "Set num_processes to {nodes} or more, or nodes to {processes}.",
+                processes=ranks, nodes=nodes,
+            )  # fmt: skip
+        strategy = {ranks: "STRICT_SPREAD", 1: "STRICT_PACK"}.get(nodes, "SPREAD")
         job = _job(run, spec)
         with connected(spec) as ray:
-            bundle, nodes = ray_machines.choose_bundle(ray, ranks, options.nodes)
-            ray_machines.check_nodes(ray, run, nodes)
+            bundle, machines = ray_machines.choose_bundle(ray, ranks, nodes)
+            ray_machines.check_nodes(ray, run, machines)
             group = _find_group(ray, job) or ray.util.placement_group(
-                [bundle] * ranks,
-                strategy="STRICT_PACK"
-                if options.nodes == 1
-                else "STRICT_SPREAD"
-                if options.nodes == ranks
-                else "SPREAD",
-                name=job,
-                lifetime="detached",
+                [bundle] * ranks, strategy=strategy, name=job, lifetime="detached"
             )
             try:
                 _start_actors(ray, run, spec, job, group, bundle)
@@ -170,23 +170,6 @@ class RayCluster(Engine):
 
 def _job(run: Run, spec: EngineSpec) -> str:
     return f"{run.id}.{spec.attempt}"
-
-
-def _options(spec: EngineSpec) -> RayOptions:
-    return RayOptions(**spec.options)
-
-
-def _check_config(run: Run, spec: EngineSpec) -> int:
-    """Return the run's number of processes. Raises a `JobError` if `nodes` exceeds it."""
-    processes, nodes = run.config().num_processes, _options(spec).nodes
-    if processes < nodes:
-        raise JobError(
-            "num_processes is {processes}, and they cannot be spread over {nodes} machines.",
-            "Set num_processes to {nodes} or more, or nodes to {processes}.",
-            processes=processes,
-            nodes=nodes,
-        )
-    return processes
 
 
 def _start_actors(

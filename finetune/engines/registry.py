@@ -15,6 +15,7 @@ from finetune.engines.ray_cluster import RayCluster
 from finetune.engines.spending import BilledEngine, BilledOptions
 from finetune.errors import ConfigError, JobError
 from finetune.messages import message as _
+from finetune.owners import Policy
 from finetune.runs.run import Run
 
 
@@ -89,10 +90,10 @@ def check_config(config: RunConfig, spec: EngineSpec) -> None:
     find_engine(spec.engine).check_config(config)
 
 
-def check_visitors_options(spec: EngineSpec) -> None:
+def check_options(spec: EngineSpec, policy: Policy) -> None:
     """Raise a `ConfigError` if a visitor's engine spec has options that only the owner may set."""
     named = [name for name in find_engine(spec.engine).owners_options if spec.options.get(name)]
-    if named:
+    if named and not policy.owner_asks:
         raise ConfigError(dict.fromkeys(named, _("cannot be named here; leave it empty")))
 
 

@@ -72,10 +72,6 @@ STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, befor
 SILENCE = 600.0  # seconds without an answer of the engine before the run is given up
 _LAST = (events.Finished, events.Stopped, events.Failed)
 _RESUME = _("Resume goes on from the last checkpoint.")
-_KILLED = _(
-    "The run's process was killed, perhaps for want of memory: a smaller batch size or maximum "
-    "length takes less."
-)
 
 
 def carry_out(
@@ -131,7 +127,10 @@ def _reason(ended: AttemptStatus) -> str:
     code = ended.exit_code or 0
     number = -code if code < 0 else code - 128  # of a signal, as Python and as a shell report it
     if number == signal.SIGKILL:
-        return _KILLED
+        return _(
+            "The run's process was killed, perhaps for want of memory: a smaller batch size or "
+            "maximum length takes less."
+        )
     with contextlib.suppress(ValueError):  # there is no such signal
         return _("The run's process was ended by {signal}.", signal=signal.Signals(number).name)
     return ended.reason or _("The run's process has ended without a word.")

@@ -241,13 +241,12 @@ class _Facts:
         self.knows_batch = bool(given or (place == HERE and (not gpu or (rows and self.shape))))
         about = about or not self.knows_batch
         self.steps = count_steps(self.config, rows, about) if rows else None
-        known = {
-            "num_train_epochs": self.steps and config.max_steps < 0 and round(self.steps.epochs),
-            "per_device_train_batch_size": self.config.per_device_train_batch_size,
-            "learning_rate": self.shape and self.config.learning_rate,
-        }
-        if not self.knows_batch:
-            del known["per_device_train_batch_size"], known["learning_rate"]
+        known: dict[str, Any] = {}
+        if self.steps and config.max_steps < 0:
+            known["num_train_epochs"] = round(self.steps.epochs)
+        if self.knows_batch:
+            known["per_device_train_batch_size"] = self.config.per_device_train_batch_size
+            known["learning_rate"] = self.config.learning_rate if self.shape else 0
         self.automatic = {
             name: value for name, value in known.items() if value and not getattr(config, name)
         }
@@ -281,6 +280,11 @@ class _Facts:
             return rows
         held_out = rows // self.config.folds
         return rows - held_out if split == "train" else held_out
+
+    def _scored_rows(self, known: int = 0) -> int:
+        """Return the number of rows of an evaluation; 0 if unknown."""
+        rows = known or self._rows("validation")
+        return min(rows, self.config.max_eval_samples or rows)
 
     @cached_property
     def lengths(self) -> TokenLengths:
@@ -330,8 +334,7 @@ class _Facts:
         same, _, run, summary = max(comparable, key=lambda past: past[:2])
         training = self.steps.epochs * self.steps.pairs / summary.samples_per_second
         scored = summary.prepared.validation_examples if summary.prepared else 0
-        rows = (scored if same else 0) or self._rows("validation")  # 0 if unknown
-        rows = min(rows, self.config.max_eval_samples or rows)
+        rows = self._scored_rows(scored if same else 0)
         evaluation = summary.evaluation_seconds * (rows / scored if scored else 1)
         seconds = training + count_evaluations(self.config, self.steps, rows) * evaluation
         device = summary.started.device if summary.started else ""
@@ -366,8 +369,7 @@ class _Facts:
             example += memory.trained_parameters(config, shape) / measured.updates / step
         if not example:  # nothing but the head is trained
             return None
-        rows = self._rows("validation")
-        rows = min(rows, config.max_eval_samples or rows)
+        rows = self._scored_rows()
         answer = (shape.layers - less) * forward / rate
         scored = count_evaluations(config, steps, rows) * rows * answer
         seconds = steps.epochs * steps.pairs * example / config.num_processes + scored
@@ -388,8 +390,7 @@ def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, plac
     on_processor = summary.started.device.startswith(("CPU", "MPS"))
     same_kind = place != HERE or on_processor != bool(devices.list_accelerators())
     batch = config.per_device_train_batch_size / (past.per_device_train_batch_size or math.inf)
-    alike = 0.5 <= batch <= 2 and _agree(past, config, PACE_FIELDS)
-    return alike and same_kind
+    return same_kind and 0.5 <= batch <= 2 and _agree(past, config, PACE_FIELDS)
 
 
 def _agree(config: RunConfig, other: RunConfig, names: Iterable[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
@@ -190,27 +190,17 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
     the visitor may not, or if a run that has not ended trains it, or another job reads it."""
     if not may_remove(store):
         raise StoreError("Visitors cannot remove checkpoints.", "Ask the app's owner.")
+    same = {name} | {entry.name for entry in checkpoint_catalog.CHECKPOINTS if entry.repo == name}
     for job in map(JobFolder, chain(*(store.root.glob(f"{each}/*/") for each in _READERS))):
         named = {job.request.get("checkpoint"), *job.request.get("checkpoints", ())}
-        if name in _repositories(named) and job.is_alive():
-            raise StoreError(
-                "{name} is being read to check or compare it.", "Try again in a minute.", name=name
-            )
+        if same & named and job.is_alive():
+            fact = "{name} is being read to check or compare it."
+            raise StoreError(fact, "Try again in a minute.", name=name)
     for run in store.everyone.runs():
         with contextlib.suppress(ConfigError):
-            needed = _repositories({run.config().checkpoint})
-            if name in needed and run.state().status not in ENDED:
+            if run.config().checkpoint in same and run.state().status not in ENDED:
                 raise StoreError(
-                    "{name} is in use by the run {run}.",
-                    "Wait until that has ended, or stop it.",
-                    name=name,
-                    run=run.title(),
-                )
+                    "{name} is in use by the run {run}.", "Wait until that has ended, or stop it.",
+                    name=name, run=run.title(),
+                )  # fmt: skip
     return model_cache.remove_model(name)
-
-
-def _repositories(names: Iterable[str | None]) -> set[str]:
-    """Return names of checkpoints together with those of their repositories."""
-    given = {name for name in names if name}
-    entries = filter(None, map(checkpoint_catalog.find_checkpoint, given))
-    return given | {entry.repo for entry in entries}

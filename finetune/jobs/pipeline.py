@@ -107,7 +107,6 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     work.build_batches()
     stop.check()
     yield work.prepared()
-    work.load_metric()
     # 5. The baselines, before training begins
     yield from work.measure_baselines()
     stop.check()
@@ -172,7 +171,10 @@ class _Training:
 
     def load_pairs(self) -> None:
         """Read the pairs, and check that they are those the run began with."""
+        from accelerate.utils import broadcast_object_list
+
         from finetune.data import hub_access, splits
+        from finetune.evaluation import cross_validation
         from finetune.runs import pair_index
 
         run, root, main_process = self.run, self.run.folder.parent, is_main_process()
@@ -186,34 +188,21 @@ class _Training:
         self.measured = measured(self.config, target)
         now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
-            revision = before.data.get("revision", "")
-            raise DataError(
-                "The data has changed since this run began.",
-                "Start a new run, with dataset_revision {revision} for the former data."
-                if revision
-                else "Start a new run.",
-                revision=revision,
-            )
-        self.out_of_fold = None  # logits and labels
-        if self.config.trains_on_all:
-            self.out_of_fold = self._read_folds()
+            remedy = "Start a new run."
+            if revision := before.data.get("revision", ""):
+                remedy = "Start a new run, with dataset_revision {revision} for the former data."
+            fact = "The data has changed since this run began."
+            raise DataError(fact, remedy, revision=revision)
+        # Logits of all rows by models that had not seen them, and the labels.
+        folds: list[tuple[Logits, Indices] | None] = [None]
+        if main_process and self.config.trains_on_all:
+            hashes = self.pairs.pair_hashes["validation"]
+            answers = cross_validation.out_of_fold(run, target, hashes)
+            folds = [(answers.logits, answers.labels)]
+        (self.out_of_fold,) = broadcast_object_list(folds)
         if main_process:
             with _logged_only():  # a file that was trained on is then scored without a warning
                 pair_index.write_pair_index(run, self.pairs.pair_hashes)
-
-    def _read_folds(self) -> tuple[Logits, Indices]:
-        """Return the logits of all rows by models that had not seen them, and the labels."""
-        from accelerate.utils import broadcast_object_list
-
-        from finetune.evaluation import cross_validation
-
-        facts: list[Any] = [None]
-        if is_main_process():
-            hashes = self.pairs.pair_hashes["validation"]
-            answers = cross_validation.out_of_fold(self.run, self.pairs.target, hashes)
-            facts = [(answers.logits, answers.labels)]
-        (found,) = broadcast_object_list(facts)
-        return found  # type: ignore[no-any-return]
 
     def load_model(self) -> None:
         from finetune.training import accelerator as accelerators
@@ -258,7 +247,10 @@ class _Training:
     def build_batches(self) -> None:
         from finetune.training import dataloaders
 
+        for name in self.config.foreign_metrics:
+            print(f"warning: {name} is code, and runs on this machine with your rights", flush=True)
         with self.accelerator.main_process_first():
+            self.metric = self.task.score_modules(self.pairs.target, self.measured)
             self.batches = dataloaders.build_loaders(
                 self.pairs, self.tokenizer, self.config, self.accelerator.device
             )
@@ -266,19 +258,13 @@ class _Training:
             name = self.config.checkpoint
             dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)
 
-    def load_metric(self) -> None:
-        for name in self.config.foreign_metrics:
-            print(f"warning: {name} is code, and runs on this machine with your rights", flush=True)
-        with self.accelerator.main_process_first():
-            self.metric = self.task.score_modules(self.pairs.target, self.measured)
-
     def prepared(self) -> events.Prepared:
         """Describe the training data. A `ConfigError` for more steps than a visitor may take."""
         pairs, config, train = self.pairs, self.config, self.batches.train
-        labels = {
-            split: pairs.splits[split].with_format("numpy")["label"][:]
+        train_labels, validation_labels = (
+            pairs.splits[split].with_format("numpy")["label"][:]
             for split in ("train", "validation")
-        }
+        )
         processes = self.accelerator.num_processes
         per_epoch, total = recipe.count_steps(config, -(-len(train) // processes), processes)
         limit = owners.policy().limits.run_steps
@@ -286,7 +272,7 @@ class _Training:
             raise too_many_steps(config, total, limit)
         return events.Prepared(
             train_examples=len(train.sampler),  # type: ignore[arg-type]
-            validation_examples=len(labels["validation"]),
+            validation_examples=len(validation_labels),
             steps_per_epoch=per_epoch,
             total_steps=total,
             labels=self.labels,
@@ -299,7 +285,7 @@ class _Training:
             fingerprint=pairs.fingerprint,
             data=pairs.facts | {"either_order": self.batches.either_order},
             majority=self.task.constant_scores(
-                labels["train"], labels["validation"], pairs.target, self.measured
+                train_labels, validation_labels, pairs.target, self.measured
             ),
             head=self.head,
         )
@@ -369,14 +355,12 @@ class _Training:
                 if accelerator.is_main_process:
                     run.end_checkpoint(step, run.config().save_total_limit)
 
-        hooks = loop.Hooks(
-            self.stop, save_best, save_predictions, save_checkpoint, describe_batch,
-            self.out_of_fold,
-        )  # fmt: skip
-        if not accelerator.is_main_process:
-            hooks = loop.Hooks(
-                self.stop, save_checkpoint=save_checkpoint, out_of_fold=self.out_of_fold
-            )
+        hooks = loop.Hooks(self.stop, save_checkpoint=save_checkpoint, out_of_fold=self.out_of_fold)
+        if accelerator.is_main_process:
+            hooks = dataclasses.replace(
+                hooks, save_best=save_best, save_predictions=save_predictions,
+                first_batch=describe_batch,
+            )  # fmt: skip
         yield from loop.fit(
             self.config, accelerator, self.classifier, self.batches, task, self.metric,
             hooks, self.checkpoint, self.eval_every,

@@ -124,13 +124,8 @@ def probe_of(store: RunStore, config: RunConfig, names: Sequence[str]) -> ProbeJ
     """Return the visitor's probe of a configuration's pairs, which may not exist yet."""
     values = [getattr(config, name) for name in (*DATA_FIELDS, "max_length")]
     values += [store.visitor.name, *sorted(names), *hub_access.cache_scope(config)]
-    values += [_written(name) for name in sorted(names)]
+    for name in sorted(names):  # when the newest file of a folder was written; 0 for the Hub's
+        with contextlib.suppress(OSError):
+            values.append(max((p.stat().st_mtime for p in Path(name).glob("*")), default=0.0))
     key = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
     return ProbeJob(store.root / "probes" / key)
-
-
-def _written(checkpoint: str) -> float:
-    """When the newest file of a folder was written; 0 for a checkpoint of the Hub."""
-    with contextlib.suppress(OSError):
-        return max((path.stat().st_mtime for path in Path(checkpoint).glob("*")), default=0.0)
-    return 0.0

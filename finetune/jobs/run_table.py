@@ -251,17 +251,12 @@ def sort_rows(
     members: dict[str, list[RunRow]] = defaultdict(list)
     for row in all_rows:
         members[row.group].append(row)
-    result: list[RunRow | RunGroup] = []
-    groups: dict[str, RunGroup] = {}
+    groups = {name: RunGroup(each) for name, each in members.items() if name and len(each) > 1}
     for row in ordered:
-        if not row.group or len(members[row.group]) < 2:
-            result.append(row)
-            continue
-        if row.group not in groups:
-            groups[row.group] = RunGroup(members[row.group])
-            result.append(groups[row.group])
-        groups[row.group].rows.append(row)
-    return result
+        if row.group in groups:
+            groups[row.group].rows.append(row)
+    lines = [groups.get(row.group, row) for row in ordered]
+    return list({id(line): line for line in lines}.values())  # a group at its first row's place
 
 
 def dataset_of(line: RunRow | RunGroup) -> str:

@@ -174,29 +174,6 @@ def remove_leftovers(store: RunStore) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-_told = {""}  # the last error that was logged in one line
-
-
-@contextlib.contextmanager
-def _logged() -> Iterator[None]:
-    """Log errors, because a bug must not stop the queue for ever. An error that people can fix,
-    such as a full disk, takes one line, and another only when it changes."""
-    text = ""
-    try:
-        yield
-    except FinetuneError as error:
-        text = str(error)
-    except Exception as error:
-        told = disk.explained(error) if isinstance(error, OSError) else None
-        if told is None:
-            _log.exception("the scheduler stumbled")
-        text = str(told or "")
-    if text and text not in _told:
-        _log.error("the scheduler waits: %s", text)
-    _told.clear()
-    _told.add(text)
-
-
 class Scheduler(threading.Thread):
     """A thread that starts queued runs as long as its app lives, with its own priority.
 
@@ -206,6 +183,8 @@ class Scheduler(threading.Thread):
         release: called before a run is started while none is at work, to free device memory.
         periodic: called with the store at each check of the queue.
     """
+
+    _told = ""  # the last error that was logged in one line
 
     def __init__(
         self,
@@ -236,7 +215,7 @@ class Scheduler(threading.Thread):
     def run(self) -> None:
         _schedulers[self._store.root] = self
         for run in self._store.runs():
-            with _logged():
+            with self._logged():
                 self._take_up(run)
         while True:
             done: threading.Event | None = threading.Event()
@@ -244,9 +223,27 @@ class Scheduler(threading.Thread):
                 done = self._requests.get(timeout=self._every)
             if done is None:
                 return
-            with _logged():
+            with self._logged():
                 self._tick()
             done.set()
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Log errors, because a bug must not stop the queue for ever. An error that people can fix,
+        such as a full disk, takes one line, and another only when it changes."""
+        told: FinetuneError | None = None
+        try:
+            yield
+        except Exception as error:
+            told = error if isinstance(error, FinetuneError) else None
+            if isinstance(error, OSError):
+                told = disk.explained(error)
+            if told is None:
+                _log.exception("the scheduler stumbled")
+        text = str(told or "")
+        if text and text != self._told:
+            _log.error("the scheduler waits: %s", text)
+        self._told = text
 
     def _take_up(self, run: Run) -> None:
         """Clean up a run, or queue it again, when the app starts."""

@@ -72,9 +72,10 @@ def check_start(
     store: RunStore, configs: Sequence[RunConfig], spec: EngineSpec | None = None
 ) -> None:
     """Check that `start_runs` would accept these; raises the same errors."""
-    _check_visitors_spec(store, spec)
+    spec = spec or EngineSpec()
+    registry.check_options(spec, store.visitor.policy)
     for config in configs:
-        registry.check_config(config, spec or EngineSpec())
+        registry.check_config(config, spec)
         _check(store, config)
     _check_share(store, len(configs), len(configs))
 
@@ -93,30 +94,22 @@ def _check(store: RunStore, config: RunConfig) -> None:
         raise ConfigError({"metrics": problem})
     if not store.visitor.policy.owner_asks:
         problems, most = {}, max(1, len(devices.list_accelerators()))
-        if config.report_to not in ("none", "tensorboard"):
+        if (tool := config.report_to) not in ("none", "tensorboard"):
             problems["report_to"] = _(
                 "is {report_to}, and the account here is not its visitors'; choose none or "
-                "tensorboard",
-                report_to=config.report_to,
+                "tensorboard", report_to=tool,
+            )  # fmt: skip
+        if (n := config.num_processes) > most:
+            problem = _(
+                "is {num_processes}; this machine has {most} to give", num_processes=n, most=most
             )
-        if config.num_processes > most:
-            problems["num_processes"] = _(
-                "is {num_processes}; this machine has {most} to give",
-                num_processes=config.num_processes,
-                most=most,
-            )
+            problems["num_processes"] = problem
         if problems:
             raise ConfigError(problems)
     report = check.check_folder(store, config).state().report
     if report is not None and report.blocked:
         finding = report.blocked[0]
         raise DataError(finding.title, "{action} See Data.", action=finding.action)
-
-
-def _check_visitors_spec(store: RunStore, spec: EngineSpec | None) -> None:
-    """Check that a visitor's engine spec sets nothing reserved for the app's owner."""
-    if spec is not None and not store.visitor.policy.owner_asks:
-        registry.check_visitors_options(spec)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
@@ -200,7 +193,7 @@ def resume_run(
                     "Start one of fewer steps, or use a copy of this app of your own.",
                     most=most,
                 )
-            _check_visitors_spec(store, spec)
+            registry.check_options(spec or EngineSpec(), store.visitor.policy)
         if under_way:  # it is only followed to its end
             run.stop_file.unlink(missing_ok=True)
         elif spec is not None:

@@ -13,26 +13,6 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 
 
-class TerminalBar:
-    """A tqdm bar of steps, with the evaluations printed above it."""
-
-    _bar: tqdm[Any] | None = None
-    _classes = 0
-
-    def __call__(self, event: events.Event) -> None:
-        if isinstance(event, events.Stepped) and self._bar is not None:
-            self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
-            self._bar.update(event.step - self._bar.n)
-        elif text := describe_event(event, self._classes):
-            tqdm.write(text, file=sys.stderr)
-        if isinstance(event, events.Prepared):
-            self._classes = len(event.labels)
-            self._bar = tqdm(total=event.total_steps, unit="step")
-        ended = isinstance(event, (events.Finished, events.Stopped, events.Failed))
-        if ended and self._bar is not None:
-            self._bar.close()
-
-
 class EventLog:
     """Prints one line an event, for the log that a page shows."""
 
@@ -42,7 +22,30 @@ class EventLog:
         if isinstance(event, events.Prepared):
             self._classes = len(event.labels)
         if text := describe_event(event, self._classes):
-            print(text, flush=True)
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        print(text, flush=True)
+
+
+class TerminalBar(EventLog):
+    """A tqdm bar of steps, with the evaluations printed above it."""
+
+    _bar: tqdm[Any] | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.Stepped) and self._bar is not None:
+            self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
+            self._bar.update(event.step - self._bar.n)
+            return
+        super().__call__(event)
+        if isinstance(event, events.Prepared):
+            self._bar = tqdm(total=event.total_steps, unit="step")
+        elif isinstance(event, events.Finished | events.Stopped | events.Failed) and self._bar:
+            self._bar.close()
+
+    def _print(self, text: str) -> None:
+        tqdm.write(text, file=sys.stderr)
 
 
 def describe_event(event: events.Event, classes: int = 0) -> str:
@@ -54,30 +57,29 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
         case events.PhaseStarted() if event.phase != Phase.TRAIN:
             return f"{event.phase.replace('_', ' ')} {event.detail}".strip()
         case events.Prepared():
-            counts = (
+            lines = [f"reads: {check_report.describe_columns(event.data.get('columns', {}))}"]
+            lines += event.data.get("reading", [])
+            lines.append(
                 f"{event.train_examples} training and {event.validation_examples} validation "
                 f"rows, {event.total_steps} steps, {event.parameters:,} parameters, batches of "
                 f"{event.per_device_train_batch_size}, learning rate {event.learning_rate:.3g}"
             )
-            unreadable = [
-                f"warning: {count:,} rows of {split} could not be read and are left out"
-                for split, count in event.data.get("unreadable", {}).items()
-            ]
-            leaks = [
-                f"warning: {count:,} training rows stand in {split} too, and its score will "
-                "flatter the model; --drop_leaked leaves them out"
-                for split, count in event.data.get("leaked", {}).items()
-            ]
-            read = [f"reads: {check_report.describe_columns(event.data.get('columns', {}))}"]
-            read += event.data.get("reading", [])
-            head = [event.head.text] if event.head.text else []
-            warnings = [*read, counts, *head, *unreadable, *leaks]
+            lines += [event.head.text] if event.head.text else []
+            for split, count in event.data.get("unreadable", {}).items():
+                lines.append(
+                    f"warning: {count:,} rows of {split} could not be read and are left out"
+                )
+            for split, count in event.data.get("leaked", {}).items():
+                lines.append(
+                    f"warning: {count:,} training rows stand in {split} too, and its score will "
+                    "flatter the model; --drop_leaked leaves them out"
+                )
             if event.data.get("positive_assumed"):
-                warnings.append(
+                lines.append(
                     f"warning: F1 is of {event.data['positive_label']!r}, for nothing says which "
                     "class is the positive one; --positive_label does"
                 )
-            return "\n".join(warnings)
+            return "\n".join(lines)
         case events.Stepped():
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
         case events.Evaluated():

@@ -35,27 +35,25 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def announce(run: Run, summary: RunSummary) -> threading.Thread:
     """Announce in the thread that is returned that a run has ended. A failure is only logged."""
     address = os.environ.get(VARIABLE, "")
-    thread = threading.Thread(target=_try, args=(address, run, summary), daemon=True)
+
+    def work() -> None:
+        try:
+            send(address, run, summary)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            # Without the address: anyone who knows it can write to the owner's chat.
+            said = (
+                error if isinstance(error, OSError) else "it is no address of https:// or http://"
+            )
+            _log.warning("%s: %s of %s was not sent: %s", VARIABLE, summary.status, run.id, said)
+
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
-def _try(address: str, run: Run, summary: RunSummary) -> None:
-    try:
-        send(address, run, summary)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        # Without the address: anyone who knows it can write to the owner's chat.
-        said = error if isinstance(error, OSError) else "it is no address of https:// or http://"
-        _log.warning("%s: %s of %s was not sent: %s", VARIABLE, summary.status, run.id, said)
-
-
 def send(address: str, run: Run, summary: RunSummary) -> None:
     """Post the news of a run to an http or https address, which may be in the owner's network.
-
-    Raises:
-        OSError: if the address does not take it.
-        ValueError, HTTPException: if it is not an address.
-    """
+    OSError if the address does not take it, ValueError or HTTPException if it is none."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         raise ValueError("the address has to begin with https:// or http://")

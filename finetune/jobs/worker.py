@@ -9,8 +9,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -32,29 +30,26 @@ IMPORTED: tuple[str, ...] = (  # the first is what the first optimizer would imp
 )  # fmt: skip
 
 
-def _train(folder: Path) -> int:
-    from finetune.jobs.train import train_job
-
-    return train_job(folder)
-
-
-def _carry_out(job: str, folder: Path) -> int:
-    background_job = resolve_name(f"finetune.jobs.{job}")(folder)
-    background_job.end_in_time()
-    return cast(int, background_job.carry_out())
-
-
-# Kind of job -> the function that carries out a folder's job, and imports the kind's modules.
-JOBS: dict[str, Callable[[Path], int]] = {
-    "train": _train,
-    "check": partial(_carry_out, "check:CheckJob"),
-    "evaluate": partial(_carry_out, "evaluate:EvaluationJob"),
-    "compare": partial(_carry_out, "evaluate:ComparisonJob"),
-    "predict": partial(_carry_out, "predict:PredictionJob"),
-    "probe": partial(_carry_out, "probe:ProbeJob"),
-    "export": partial(_carry_out, "export:ExportJob"),
-    "push": partial(_carry_out, "push:PushJob"),
+JOBS = {  # kind of job -> its module, imported when needed, and class
+    "check": "check:CheckJob",
+    "evaluate": "evaluate:EvaluationJob",
+    "compare": "evaluate:ComparisonJob",
+    "predict": "predict:PredictionJob",
+    "probe": "probe:ProbeJob",
+    "export": "export:ExportJob",
+    "push": "push:PushJob",
 }
+
+
+def carry_out(kind: str, folder: Path) -> int:
+    """Carry out a folder's job. Returns the exit status."""
+    if kind == "train":
+        from finetune.jobs.train import train_job
+
+        return train_job(folder)
+    job = resolve_name(f"finetune.jobs.{JOBS[kind]}")(folder)
+    job.end_in_time()
+    return cast(int, job.carry_out())
 
 
 def main(folder: str) -> int:
@@ -67,7 +62,7 @@ def main(folder: str) -> int:
     if job.id != workers.WARM_FOLDER:
         if confinement is not None:
             confinement.enter()  # before it reads a visitor's files
-        return JOBS[job.kind](job.folder)
+        return carry_out(job.description["kind"], job.folder)
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     devices.choose_tokenizer_threads()
     for name in IMPORTED:
@@ -80,7 +75,7 @@ def main(folder: str) -> int:
     log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
-    return JOBS["train"](run.folder)
+    return carry_out("train", run.folder)
 
 
 def wait_for_run(folder: Path, parent: int, own: Confinement | None = None) -> Run | None:

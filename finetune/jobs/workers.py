@@ -230,7 +230,7 @@ def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
 
 def start_warm_worker(store: RunStore) -> None:
     """Start a warm worker if there is none. Without one, a run takes longer to start."""
-    waiting = _warm_folder(store)
+    waiting = JobFolder(store.root / WARM_FOLDER)
     with contextlib.suppress(JobError, StoreError, OSError):
         if not waiting.is_alive():
             shutil.rmtree(waiting.folder, ignore_errors=True)
@@ -245,14 +245,11 @@ def give_to_warm_worker(
 ) -> bool:
     """Offer the run to the warm worker. Returns True if it accepted. A worker that is still
     importing, or hangs, is ended: two would be in each other's way."""
-    waiting, config = _warm_folder(store), run.config()
+    waiting, config = JobFolder(store.root / WARM_FOLDER), run.config()
     several = config.num_processes > 1 or config.accelerate_config
+    hub = catalog.needs_hub(config.dataset, config.checkpoint, config.foreign_metrics)
     worker = worker_process(waiting)
-    if (
-        worker is None
-        or several
-        or catalog.needs_hub(config.dataset, config.checkpoint, config.foreign_metrics)
-    ):
+    if worker is None or several or hub:
         return False
     if (waiting.folder / READY).exists():
         record_worker(run, worker.pid)
@@ -268,10 +265,6 @@ def give_to_warm_worker(
         kill_worker(waiting)
     shutil.rmtree(waiting.folder, ignore_errors=True)
     return taken
-
-
-def _warm_folder(store: RunStore) -> JobFolder:
-    return JobFolder(store.root / WARM_FOLDER)
 
 
 def run_files(run: Run) -> Confinement | None:

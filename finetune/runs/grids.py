@@ -37,16 +37,10 @@ class PlannedRun:
 def plan_runs(
     base: RunConfig, seeds: int = 1, grid: Mapping[str, str] | None = None
 ) -> list[PlannedRun]:
-    """Plan the runs of a form; runs of one group stand together. A cross-validation is a group: a
-    run for each fold, then one on all rows.
-
-    Args:
-        seeds: runs of each configuration, with `seed`, `seed` + 1 and so on.
-        grid: field of `GRID` -> values separated by commas; empty for the base's own value.
-
-    Raises:
-        ConfigError: if values are invalid (it names each) or there are more than `MOST` runs.
-    """
+    """Plan the runs of a form, with `seed`, `seed` + 1 and so on; runs of one group stand together.
+    A cross-validation is a group: a run for each fold, then one on all rows. `grid` has values
+    separated by commas by field of `GRID`; empty for the base's own value. ConfigError names each
+    invalid value."""
     axes: dict[str, list[Any]] = {}
     problems: dict[str, str] = {}
     if not isinstance(seeds, int) or not 1 <= seeds <= MOST:
@@ -124,13 +118,8 @@ def data_name(config: RunConfig, files: str = "") -> str:
 
 
 def new_name(wanted: str, stem: str, taken: Iterable[str], counter: str = "-") -> str:
-    """Return `wanted` if it is free, else it or `stem` with the next number: `stem-3`.
-
-    Args:
-        wanted: a name that a person or a program asks for; "" for none.
-        counter: what stands before the number.
-        taken: the names of other runs. Of names with parts the first one counts.
-    """
+    """Return `wanted` if it is free, otherwise it, or `stem` if it is "", with the next number:
+    `stem-3`. Of `taken` names with parts the first one counts, too."""
     names = {name for whole in taken for name in (whole, whole.partition(BETWEEN)[0])}
     if wanted and wanted not in names:
         return wanted

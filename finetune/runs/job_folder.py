@@ -72,25 +72,22 @@ class JobFolder:
         write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
 
     @property
-    def kind(self) -> str:
-        """The kind of the job; "" if it cannot be read."""
-        return str(self._description().get("kind", ""))
-
-    @property
-    def owner(self) -> str:
-        """The owner of the job; "" outside a shared app."""
-        return str(self._description().get("owner", ""))
-
-    @property
-    def request(self) -> dict[str, Any]:
-        request = self._description().get("request")
-        return request if isinstance(request, dict) else {}
-
-    def _description(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
+        """What `describe_job` recorded; empty if it cannot be read."""
         try:
             return disk.read_cached(self.folder / "job.json", disk.parse_object)
         except OSError:
             return {}
+
+    @property
+    def owner(self) -> str:
+        """The owner of the job; "" outside a shared app."""
+        return str(self.description.get("owner", ""))
+
+    @property
+    def request(self) -> dict[str, Any]:
+        request = self.description.get("request")
+        return request if isinstance(request, dict) else {}
 
     def is_alive(self) -> bool:
         """True from just before the start of the job's worker until its last process ends."""
@@ -168,10 +165,10 @@ class JobFolder:
 
     def log_tail(self, size: int = 20_000) -> str:
         """The last `size` bytes of the worker's output, without codes for a terminal."""
-        if not self.log_file.exists():
+        if not (all_of_it := self.log_size()):
             return ""
         with self.log_file.open("rb") as file:
-            file.seek(max(0, self.log_size() - size))
+            file.seek(max(0, all_of_it - size))
             return logs.without_codes(file.read().decode("utf-8", errors="replace"))
 
     def log_size(self) -> int:

@@ -69,7 +69,7 @@ class Run(JobFolder):
         """Read the run's configuration; StoreError if it cannot be read."""
         if not self.folder.is_dir():
             raise NoSuchRun
-        if self._description().get("format") != FORMAT:
+        if self.description.get("format") != FORMAT:
             raise StoreError(
                 "Run {id} was made by another version of this app.",
                 "Open it with that version; its model in best/ loads with from_pretrained.",
@@ -81,9 +81,8 @@ class Run(JobFolder):
             raise StoreError(
                 "config.json of run {id} cannot be read: {error}",
                 "Its model, log and events are still there; start a new run to train again.",
-                id=self.id,
-                error=error,
-            ) from error
+                id=self.id, error=error,
+            ) from error  # fmt: skip
 
     def replace_config(self, config: RunConfig) -> None:
         """Replace the configuration by another one of the same training."""
@@ -104,11 +103,10 @@ class Run(JobFolder):
     def describe(self, **values: Any) -> RunMetadata:
         """Change the run's `name`, `tags` or `note`; ConfigError if one is too long."""
         changed = self.about().model_copy(update=values)
-        sizes = {name: len("".join(getattr(changed, name))) for name in _LIMITS}
         problems = {
-            name: _("has {n:,} characters; at most {limit:,} are kept", n=sizes[name], limit=limit)
+            name: _("has {n:,} characters; at most {limit:,} are kept", n=n, limit=limit)
             for name, limit in _LIMITS.items()
-            if sizes[name] > limit
+            if (n := len("".join(getattr(changed, name)))) > limit
         }
         if problems:
             raise ConfigError(problems)

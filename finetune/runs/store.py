@@ -18,7 +18,6 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,9 @@ def default_root() -> Path:
     """Return `FINETUNE_RUNS`, or the first writable folder of: `runs/` in a Space's mounted bucket,
     `runs/` beside the app, the user's cache, a temporary folder. On a Space `FINETUNE_RUNS` must be
     writable, too."""
-    candidates = [
-        project.ROOT / "runs",
-        user_cache() / "finetune" / "runs",
-        Path(tempfile.gettempdir()) / "finetune-runs",
-    ]
+    temporary = Path(tempfile.gettempdir())
+    user = user_cache() / "finetune" / "runs"
+    candidates = [project.ROOT / "runs", user, temporary / "finetune-runs"]
     on_space = bool(os.environ.get("SPACE_ID"))
     if on_space and os.path.ismount(_BUCKET):
         candidates.insert(0, _BUCKET / "runs")
@@ -113,12 +110,8 @@ class RunStore:
 
     @property
     def uploads(self) -> uploads.Uploads:
-        return uploads.Uploads(
-            self.root / "uploads",
-            self.visitor,
-            lambda: set(self._datasets()),
-            self.batch_input_bytes,
-        )
+        folder, used = self.root / "uploads", self._datasets
+        return uploads.Uploads(folder, self.visitor, used, self.batch_input_bytes)
 
     def batch_input_bytes(self) -> int:
         """Bytes of the files that the visitor uploaded to be predicted."""
@@ -130,10 +123,12 @@ class RunStore:
         patterns = ("uploads/*/*", "batches/*/input.*")
         return sum(_size(path) for pattern in patterns for path in self.root.glob(pattern))
 
-    def _datasets(self) -> Iterator[str]:
+    def _datasets(self) -> set[str]:
+        used = set()
         for run in self.runs():
             with contextlib.suppress(StoreError):
-                yield run.config().dataset
+                used.add(run.config().dataset)
+        return used
 
     def taken_names(self) -> set[str]:
         """The names of all visible runs, including those replaced by another name."""
@@ -156,12 +151,8 @@ class RunStore:
     def create(
         self, config: RunConfig, run_id: str = "", group: str = "", spec: str = "", title: str = ""
     ) -> Run:
-        """Create a run folder with its configuration, completely or not at all.
-
-        Args:
-            spec: the contents of its `engine.json`; "" for none.
-            title: its name, which is free; "" for `new_name`.
-        """
+        """Create a run folder with its configuration, completely or not at all. `spec` are the
+        contents of its `engine.json`, if any; `title` is a free name, by default `new_name`."""
         run = Run(self.root / (run_id or new_id(self.root)))
         about = RunMetadata(
             group=group, created=time.time(), pairs=self._file_names(config),
@@ -183,10 +174,9 @@ class RunStore:
 
     def get(self, run_id: object) -> Run:
         """Return the run of an id; NoSuchRun if none, or for a path or another visitor's run."""
-        run = self._visible_run(run_id) if isinstance(run_id, str) else None
-        if run is None:
-            raise NoSuchRun
-        return run
+        if isinstance(run_id, str) and (run := self._visible_run(run_id)):
+            return run
+        raise NoSuchRun
 
     def runs(self) -> list[Run]:
         """All visible runs, the newest first."""
@@ -204,11 +194,9 @@ class RunStore:
 
     def describe(self, run: Run, name: str = "", **values: Any) -> None:
         """Change name, tags or note (`Run.describe`). ConfigError if a visible run has the name."""
-        others = {other.title() for other in self.runs() if other.id != run.id}
-        if name in others:
-            raise ConfigError(
-                {"name": _("is the name of another run, {name}; choose another", name=name)}
-            )
+        if name in {other.title() for other in self.runs() if other.id != run.id}:
+            problem = _("is the name of another run, {name}; choose another", name=name)
+            raise ConfigError({"name": problem})
         run.describe(name=name, **values)
 
     def delete(self, run: Run) -> None:

@@ -57,12 +57,7 @@ def begin_search(
     Args:
         spec: the engine that carries out the trials; this machine if None.
         token: of the Hub, for an engine that asks it.
-        parallel: trials at work at a time, 1 to 100.
         options: further values of `study.Settings`.
-
-    Raises:
-        FinetuneError: if the first trial could not begin (see `service.start_run`), if the space
-            has values that cannot be trained with, or if a billed search has no limit of trials.
     """
     spec = spec or EngineSpec()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
@@ -159,8 +154,7 @@ def advance(store: RunStore, study: Study) -> bool:
 
 def _note_search(store: RunStore, study: Study) -> None:
     """Record in the runs how many trials they were picked among: others may be deleted."""
-    states = study.states
-    trials = study.trials()
+    trials, states = study.trials(), study.states
     count = sum(trial.state in (states.COMPLETE, states.PRUNED) for trial in trials)
     for trial in trials:
         if trial.state == states.COMPLETE and (run := trial_run(store, trial)) is not None:
@@ -186,9 +180,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     for part, score in scores.items():
         if part not in trial.intermediate_values:
             writable.report(score, part)
-    if summary.status in ENDED:
-        if _take_up(store, study, trial, run, summary):
-            return True
+    if summary.status in ENDED and not _take_up(store, study, trial, run, summary):
         _tell(study, trial, run, summary)
         return False
     at_work = summary.status == "running" and not run.stop_requested()
@@ -247,13 +239,12 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
 
 
 def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -> None:
-    """Record that a trial had no result."""
-    _set_error(study, trial, error, remedy)
+    """Record that a trial had no result, and why."""
+    _note_error(study, trial, error, remedy)
     study.optuna_study.tell(trial.number, state=study.states.FAIL)
 
 
-def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
-    """Record why a trial failed, or has no run yet, if not yet recorded."""
+def _note_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
     texts = encode([error, remedy])
     if error and trial.user_attrs.get(Noted.ERROR) != texts:
         study.writable(trial).set_user_attr(Noted.ERROR, texts)
@@ -290,7 +281,7 @@ def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
             token = registry.kept_token(study.id)
             run = service.start_run(store, config, study.settings.spec, token)
     except JobError as error:  # there is no room just now
-        _set_error(study, trial, error.fact, error.remedy)
+        _note_error(study, trial, error.fact, error.remedy)
         return True
     except FinetuneError as error:
         _fail(study, trial, error.fact, error.remedy)

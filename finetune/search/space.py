@@ -62,10 +62,9 @@ def check_space(space: Space, config: RunConfig) -> None:
     for name, drawn in space.items():
         decides, is_idle = idle.get(name, ("", False))
         if is_idle:
-            value = getattr(config, decides)
             problem = _(
                 "changes nothing while {name} is {value}; leave it out of the search",
-                name=decides, value=value,
+                name=decides, value=getattr(config, decides),
             )  # fmt: skip
             raise ConfigError({name: problem})
         for value in (drawn.low, drawn.high) if isinstance(drawn, Range) else drawn:
@@ -102,15 +101,11 @@ def _value(name: str, text: str) -> Any:
 
 def outside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those values of a trial or a configuration that a search does not draw."""
-    return {
-        name: values[name]
-        for name, drawn in space.items()
-        if not (
-            drawn.low <= values[name] <= drawn.high
-            if isinstance(drawn, Range)
-            else values[name] in drawn
-        )
-    }
+
+    def draws(drawn: Range | Choices, value: Any) -> bool:
+        return drawn.low <= value <= drawn.high if isinstance(drawn, Range) else value in drawn
+
+    return {name: values[name] for name, drawn in space.items() if not draws(drawn, values[name])}
 
 
 def describe_outside(space: Space, values: Mapping[str, Any]) -> str:

@@ -167,8 +167,8 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-        if self.settings.pruning:
-            pruner = make_pruner()
+        if self.settings.pruning:  # ends trials that are behind
+            pruner = optuna.pruners.PercentilePruner(_KEPT, _STARTUP, _WARMUP)
         journal = self.folder / "trials.log"
         backend = JournalFileBackend(str(journal), JournalLock(journal))  # type: ignore[arg-type]
         with self._reading():
@@ -259,13 +259,6 @@ class JournalLock:
 
 
 _opened = functools.lru_cache(maxsize=256)(Study)  # its journal is read on, not reread
-
-
-def make_pruner() -> optuna.pruners.BasePruner:
-    """Return the pruner, which ends trials that are behind."""
-    import optuna
-
-    return optuna.pruners.PercentilePruner(_KEPT, _STARTUP, _WARMUP)
 
 
 def create_study(

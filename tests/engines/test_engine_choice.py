@@ -16,7 +16,7 @@ from finetune.config import RunConfig
 from finetune.engines import registry, spending
 from finetune.errors import ConfigError, FinetuneError, JobError, StoreError
 from finetune.jobs import cost
-from finetune.owners import Visitor
+from finetune.owners import SharedApp, Visitor
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui.engine_form import Choice, EngineForm
@@ -115,8 +115,8 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
     if named:
         assert not form.controls["ray", "address"].visible
     with pytest.raises(ConfigError, match="address cannot be named here"):
-        registry.check_visitors_options(registry.make_spec("ray", {"address": "10.0.0.1:1"}))
-    registry.check_visitors_options(registry.make_spec("ray", {"nodes": 2}))
+        registry.check_options(registry.make_spec("ray", {"address": "10.0.0.1:1"}), SharedApp())
+    registry.check_options(registry.make_spec("ray", {"nodes": 2}), SharedApp())
 
 
 def test_no_reservation_is_lost_and_none_is_made_without_a_note(

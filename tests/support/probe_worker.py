@@ -10,7 +10,6 @@ import json
 import os
 import resource
 import sys
-from functools import partial
 from pathlib import Path
 
 from finetune.jobs import worker
@@ -48,5 +47,5 @@ def _read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    worker.JOBS |= {kind: partial(probe, kind) for kind in worker.JOBS}
+    worker.carry_out = probe
     sys.exit(worker.main(sys.argv[1]))
