@@ -15,6 +15,7 @@ from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import QuantizationReport
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.jobs.evaluate import check_has_ended
+from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
@@ -65,7 +66,7 @@ class ExportJob(BackgroundJob):
         """Iterate over the exported files as a zip. Raises a `StoreError` if there are none."""
         file, id = self.state().file, self.run.id
         if file is None:
-            remedy = "Press Make ONNX and int8 on the Publish tab."
+            remedy = _("Press Make ONNX and int8 on the Publish tab.")
             raise StoreError("Run {id} has no ONNX file.", remedy, id=id)
         return downloads.folder_zip(file.parent, id)
 

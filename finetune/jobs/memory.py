@@ -18,6 +18,7 @@ from finetune.data import checkpoint_catalog, checkpoints, model_cache
 from finetune.data.model_cache import CachedModel
 from finetune.environment import devices
 from finetune.errors import ConfigError, StoreError
+from finetune.messages import message as _
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -194,7 +195,7 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
     for job in map(JobFolder, chain(*(store.root.glob(f"{each}/*/") for each in _READERS))):
         named = {job.request.get("checkpoint"), *job.request.get("checkpoints", ())}
         if same & named and job.is_alive():
-            fact = "{name} is being read to check or compare it."
+            fact = _("{name} is being read to check or compare it.")
             raise StoreError(fact, "Try again in a minute.", name=name)
     for run in store.everyone.runs():
         with contextlib.suppress(ConfigError):

@@ -188,10 +188,10 @@ class _Training:
         self.measured = measured(self.config, target)
         now, before = self.pairs.fingerprint, run.state().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
-            remedy = "Start a new run."
+            remedy = _("Start a new run.")
             if revision := before.data.get("revision", ""):
-                remedy = "Start a new run, with dataset_revision {revision} for the former data."
-            fact = "The data has changed since this run began."
+                remedy = _("Start a new run, with dataset_revision {revision} for the former data.")
+            fact = _("The data has changed since this run began.")
             raise DataError(fact, remedy, revision=revision)
         # Logits of all rows by models that had not seen them, and the labels.
         folds: list[tuple[Logits, Indices] | None] = [None]
