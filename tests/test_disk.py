@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from finetune import disk
 from finetune.errors import DataError, StoreError
 from finetune.jobs import train
-from finetune.jobs.background import BackgroundJob
+from finetune.jobs.background import BackgroundJob, Report
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -151,7 +151,7 @@ def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
     class Job(BackgroundJob):
         phase = Phase.START
 
-        def work(self) -> events.Event:
+        def work(self, report: Report) -> events.Event:
             return work()
 
     job = Job(tmp_path)

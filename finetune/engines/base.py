@@ -128,9 +128,8 @@ class EngineOptions(BaseModel):
     @classmethod
     def _refuse_other_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse true and false, and "1.000" as a whole number: pydantic would accept them as 1."""
-        kind = cls.model_fields[str(info.field_name)].annotation
-        whole = kind is int
-        if (isinstance(value, bool) and kind is not bool) or (whole and not is_whole(value)):
+        whole = cls.model_fields[str(info.field_name)].annotation is int
+        if isinstance(value, bool) or (whole and not is_whole(value)):
             what = _("a whole number") if whole else _("a number or a text")
             raise PydanticCustomError("kind", "must be {what}", {"what": what})
         return value

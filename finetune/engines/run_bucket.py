@@ -95,13 +95,13 @@ class RunBucket:
         prefix = self.path(SAVED) + "/"
         tree = self._api.list_bucket_tree(self._bucket, prefix, recursive=True)
         files = [file for file in tree if file.type == "file" and _is_saved(file.path, prefix)]
-        limit, size = owners.policy().limits.hub_bytes, sum(file.size for file in files)
+        limit, size = owners.policy().limits.hub_bytes / 1e6, sum(file.size for file in files) / 1e6
         if size > limit:
             raise JobError(
                 "The job has saved {size:.0f} MB, and {limit:.0f} MB may be fetched here.",
                 "Fetch it with `hf buckets`, or use a copy of this app of your own.",
-                size=size / 1e6,
-                limit=limit / 1e6,
+                size=size,
+                limit=limit,
             )
         targets = [(file, staging / file.path.removeprefix(prefix)) for file in files]
         for _, target in targets:

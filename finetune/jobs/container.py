@@ -80,19 +80,21 @@ class _Relay:
 
     def pass_on(self) -> None:
         """Print the events and lines that are new."""
-        with self._run.events_file.open("rb") as file:
-            file.seek(self._begin)
-            for log_line in split(file.read(), self._attempt, self._begin):
-                sys.stdout.write(log_line.encode() + "\n")
-                self._begin = log_line.end
-        if self._run.log_file.exists():
-            with self._run.log_file.open("rb") as file:
-                file.seek(self._logged)
-                text = file.read()
-                text = text[: text.rfind(b"\n") + 1]
-                self._logged += len(text)
-                sys.stdout.write(text.decode("utf-8", errors="replace"))
-        sys.stdout.flush()
+        written = _after(self._run.events_file, self._begin)
+        for log_line in split(written, self._attempt, self._begin):
+            print(log_line.encode())
+            self._begin = log_line.end
+        text = _after(self._run.log_file, self._logged)
+        text = text[: text.rfind(b"\n") + 1]
+        self._logged += len(text)
+        print(text.decode("utf-8", errors="replace"), end="", flush=True)
+
+
+def _after(path: Path, offset: int) -> bytes:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
+        return file.read()
+    return b""
 
 
 if __name__ == "__main__":

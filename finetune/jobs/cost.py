@@ -97,7 +97,7 @@ class Download:
 
     bytes: int = 0  # 0 while unknown
     at_most: bool = False  # True if these are the most that its parameters can take
-    unasked: bool = False  # True if `ask_hub` may tell more
+    unasked: bool = False  # True if `measure` may tell more
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Estimate:
     # Field -> what an automatic value comes to, as far as it is known.
     automatic: dict[str, Any] = field(default_factory=dict)
     report: CheckReport | None = None  # the check of the pairs
-    measurable: bool = False  # True if `measure_token_lengths` would make `cut` known
+    measurable: bool = False  # True if `measure` would make `cut` known
     unclear_classes: tuple[str, ...] = ()  # two classes, if it is unknown which is the positive one
 
 
@@ -157,26 +157,22 @@ def resolve(store: RunStore, config: RunConfig) -> RunConfig:
     return resolved.changed(num_train_epochs=config.num_train_epochs or epochs)
 
 
-def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
-    """Measure the lengths of some pairs if that is quick and not done yet; True if it was done."""
-    with contextlib.suppress(FinetuneError):
-        check.check_source_access(store, config)
-        facts = _Facts(store, config)
-        if facts.measurable and facts.length_files:
-            token_lengths.measure_lengths(*facts.length_files)
-            return True
-    return False
-
-
-def ask_hub(store: RunStore, config: RunConfig) -> bool:
-    """Ask the Hub about a checkpoint that is not on this disk. Returns True if it was asked."""
+def measure(store: RunStore, config: RunConfig) -> bool:
+    """Find out more for the next estimate if that is quick: ask the Hub about a checkpoint that is
+    not on this disk, measure the lengths of some pairs. Returns True if something was done."""
+    done = False
     with contextlib.suppress(FinetuneError):
         check.check_source_access(store, config)
         download = _download(config.checkpoint)
         if download and download.unasked and not memory.read_shape(config.checkpoint):
-            hub_access.ask_checkpoint(config.checkpoint)
-            return True
-    return False
+            with contextlib.suppress(FinetuneError):
+                hub_access.ask_checkpoint(config.checkpoint)
+                done = True
+        facts = _Facts(store, config)
+        if facts.measurable and facts.length_files:
+            token_lengths.measure_lengths(*facts.length_files)
+            done = True
+    return done
 
 
 def _download(checkpoint: str) -> Download | None:

@@ -199,7 +199,7 @@ def _answer(
     cells = next((shown["cells"] for shown in rows if shown["row"] == row), {})
     if column not in cells or label not in (*others, *state.report.get("choices", [])):
         raise DataError("There is no such row or class.", "Open the file's result again.")
-    return cells[column]
+    return str(cells[column])
 
 
 def monitored(job: PredictionJob) -> Monitoring | DataError | None:

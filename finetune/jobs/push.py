@@ -54,6 +54,18 @@ class Approvals:
         return [text for name, run_id, text in self._shown if name in names and run_id == run.id]
 
 
+def _interruption(progress: PushProgress) -> tuple[str, str]:
+    """Say how far a push came whose worker was killed, and what to do."""
+    full = progress.full
+    if progress.phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
+        error = _("It ended unexpectedly after it was committed to {full}.", full=full)
+        return error, _("Push again to load it back and compare.")
+    if progress.phase == Phase.COMMIT:
+        error = _("It ended unexpectedly; the commit to {full} may have arrived.", full=full)
+        return error, _("Look into the repository, and push again if it has not arrived.")
+    return _("It ended unexpectedly; nothing was committed."), _("Push again.")
+
+
 class PushJob(BackgroundJob):
     """The latest push of a run."""
 
@@ -82,19 +94,7 @@ class PushJob(BackgroundJob):
             pushed=read_as(Pushed, self.folder / "result.json"),
         )
         if state.status == "interrupted":  # its worker was killed
-            phase, full = state.progress.phase, state.progress.full
-            state.error = _("It ended unexpectedly; nothing was committed.")
-            state.remedy = _("Push again.")
-            if phase in (Phase.COMMITTED, Phase.VERIFY, Phase.CREATE_DEMO):
-                state.error = _(
-                    "It ended unexpectedly after it was committed to {full}.", full=full
-                )
-                state.remedy = _("Push again to load it back and compare.")
-            elif phase == Phase.COMMIT:
-                state.error = _(
-                    "It ended unexpectedly; the commit to {full} may have arrived.", full=full
-                )
-                state.remedy = _("Look into the repository, and push again if it has not arrived.")
+            state.error, state.remedy = _interruption(state.progress)
         state.cancelling = state.running and self.stop_requested()
         return state
 

@@ -208,18 +208,16 @@ class RunSummary(JobState):
         """Return what automatic settings came to, as far as it is known."""
         if (prepared := self.prepared) is None:
             return {}
+        epochs = round(self.total_steps / prepared.steps_per_epoch) if config.max_steps < 0 else 0
         resolved = {
-            "num_train_epochs": round(self.total_steps / prepared.steps_per_epoch)
-            if config.max_steps < 0
-            else 0,
+            "num_train_epochs": epochs,
             "learning_rate": prepared.learning_rate,
             "per_device_train_batch_size": prepared.per_device_train_batch_size,
         }
         found: dict[str, Any] = {
             name: value for name, value in resolved.items() if value and not getattr(config, name)
         }
-        decides = deciding_metric(config, self.task)
-        if config.metric_for_best_model != decides:
+        if (decides := deciding_metric(config, self.task)) != config.metric_for_best_model:
             found["metric_for_best_model"] = decides
         return found
 
@@ -237,10 +235,8 @@ class RunSummary(JobState):
         training = steps * prepared.train_examples / prepared.steps_per_epoch / rate
         if not self.eval_every:  # evaluations will take a tenth at most
             return training + min(training / 10, 10 * self.evaluation_seconds)
-        ahead = (
-            -(-self.total_steps // self.eval_every) - self.step // self.eval_every if steps else 0
-        )
-        return training + ahead * self.evaluation_seconds
+        ahead = -(-self.total_steps // self.eval_every) - self.step // self.eval_every
+        return training + (ahead if steps else 0) * self.evaluation_seconds
 
     def apply(self, event: Event) -> None:
         worked = self.worked  # until the event before

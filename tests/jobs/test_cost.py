@@ -244,11 +244,11 @@ def test_the_size_of_a_download_is_told_before_the_click(
     repo.files |= {"pytorch_model.bin": b"x" * 10**6, "onnx/model.safetensors": b"x" * 10**6}
     config = RunConfig(checkpoint="ada/before", max_length=32)
     assert cost.estimate_cost(store, config).download == cost.Download(unasked=True)
-    assert cost.ask_hub(store, config)
+    assert cost.measure(store, config)
     needed = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     size = sum(len(content) for name, content in repo.files.items() if name in needed)
     assert cost.estimate_cost(store, config).download == cost.Download(size)
-    assert not cost.ask_hub(store, config)  # it is known
+    assert not cost.measure(store, config)  # it is known
     assert "Download" in train_plan.costs(cost.estimate_cost(store, config), config)
     checkpoint_files.fetch("ada/before")
     assert cost.estimate_cost(store, config).download is None
@@ -273,7 +273,7 @@ def test_what_cannot_be_fine_tuned_is_refused_at_the_form(
         if content is None:
             del repo.files[file]
     config = RunConfig(checkpoint=name, max_length=32)
-    assert cost.ask_hub(store, config)
+    assert cost.measure(store, config)
     for ask in (service.start_run, cost.estimate_cost):
         with pytest.raises(ConfigError, match=words):
             ask(store, config)

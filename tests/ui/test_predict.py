@@ -216,7 +216,7 @@ def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
     pairs = [(*texts, LABELS[label], LABELS[0]) for *texts, label in monitored.rows(120, 2)]
     pairs[0] = (*pairs[0][:3], LABELS[1])
     write_csv(job.folder / "input.csv", [(*monitored.HEAD, "gpt"), *pairs])
-    job.work()
+    job.work(lambda *progress: None)
     job.append(events.Finished(step=0, seconds=2.0))
     table = PredictedRows(store)
     with gr.Blocks():

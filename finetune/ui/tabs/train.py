@@ -281,7 +281,7 @@ class TrainTab(Panel):
         checkpoint, and ask for the costs again."""
         with contextlib.suppress(FinetuneError):  # shown by `on_costs`
             config = train_plan.plan(self._chosen(values)[1])[0].config
-            if cost.ask_hub(store, config) | cost.measure_token_lengths(store, config):
+            if cost.measure(store, config):
                 return {self.cost_asked: str(time.time())}
         return {}
 
