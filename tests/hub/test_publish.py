@@ -201,14 +201,15 @@ def test_a_refusal_names_its_remedy_and_the_next_try_works(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("path", [CREATE, COMMIT])
 @pytest.mark.parametrize("lost", LOST, ids=range(len(LOST)))
 def test_what_was_done_though_its_answer_was_lost_is_done_once(
-    run: Run, hub: LoopbackHub, path: str, lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    run: Run, hub: LoopbackHub, lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Both answers are lost: that of the repository's creation and that of the commit."""
     if "gate" in lost:
         monkeypatch.setattr(client, "PATIENCE", 0.5)
-    hub.fail("POST", path, **lost)
+    hub.fail("POST", CREATE, **lost)
+    hub.fail("POST", COMMIT, **lost)
     hub.fail("GET", "/commits/main$", 520)  # the first look
     pushed = push(run)
     repo = hub.repos["model", "ada/pairs"]

@@ -35,7 +35,7 @@ from tests.support.tape import TapeRecorder
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def predictor(toy_checkpoint: Path) -> Predictor:
     return Predictor(toy_checkpoint, max_length=32, precision="fp32")
 
@@ -114,7 +114,7 @@ def test_a_model_in_use_is_not_taken_away(toy_checkpoint: Path, still_checkpoint
     assert scorer() is None
 
     def ask(client: int) -> None:
-        for turn in range(4):
+        for turn in range(2):
             folder = (toy_checkpoint, still_checkpoint)[(client + turn) % 2]
             with cache.using(folder, 32) as predictor:
                 assert predictor(*PAIR).label

@@ -173,7 +173,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(few_resamples: None) -> N
 
 def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: None) -> None:
     """Uses the interval of the difference from a score without an interval."""
-    wrongly, sets = 0, 400
+    wrongly, sets = 0, 200
     for seed in range(sets):
         draw = np.random.default_rng(seed)
         labels, *guesses = draw.integers(2, size=(3, 408))
@@ -401,7 +401,10 @@ def f1_at(threshold: float, scores: Floats, positives: Truths) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "share", "bias"), [(120, 0.5, 0.0), (240, 0.3, -1.0)])
+@pytest.mark.parametrize(
+    ("n", "share", "bias"),
+    [pytest.param(120, 0.5, 0.0, marks=pytest.mark.long), (240, 0.3, -1.0)],
+)
 def test_a_cross_fitted_f1_is_that_of_new_examples_and_the_best_one_is_not(
     n: int, share: float, bias: float
 ) -> None:

@@ -489,17 +489,17 @@ def test_thresholds_are_fitted_to_each_label_and_judged_on_others() -> None:
 def test_an_interval_holds_the_true_value_as_often_as_it_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 200 intervals 95% would be 190; 12 fewer are four standard deviations."""
+    """Of 100 intervals 95% would be 95; 9 fewer are four standard deviations."""
     monkeypatch.setattr(intervals, "_RESAMPLES", 600)
     metrics = [OF_SCORES[0], OF_SCORES[3]]
     true = {"pearson": 0.7, "rmse": np.sqrt(1 / 0.49 - 1)}
     hits = dict.fromkeys(true, 0)
-    for seed in range(200):
+    for seed in range(100):
         truth, answers = scores_of(120, seed, decimals=9)
         found = intervals.score_intervals(answers, truth, metrics)
         for name, value in true.items():
             hits[name] += found[name].low <= value <= found[name].high
-    assert all(count >= 178 for count in hits.values()), hits
+    assert all(count >= 86 for count in hits.values()), hits
 
 
 def test_a_conformal_interval_covers_new_scores() -> None:

@@ -301,7 +301,7 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     with pytest.raises(FinetuneError, match="keeps no cookies"):
         driver.begin_search(store.for_visitor(Visitor()), BASE, RATES, Budget(5))
     ada = store.for_visitor(Visitor(("ada",)))
-    study = driver.begin_search(ada, BASE, RATES, Budget(5))
+    study = driver.begin_search(ada, BASE.changed(max_steps=10), RATES, Budget(5))
     with pytest.raises(FinetuneError, match="Your last search still goes on"):
         driver.begin_search(ada, BASE, RATES, Budget(2))
 
@@ -441,8 +441,8 @@ def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing
     go_on(store, short)
     assert 1 <= len(short.trials()) < 6
     results.delete_search(store, short)
-    other = store.create(BASE)
-    study = driver.begin_search(store, BASE, RATES, Budget(trials=2, minutes=10))
+    other, brief = store.create(BASE), BASE.changed(max_steps=10)
+    study = driver.begin_search(store, brief, RATES, Budget(trials=2, minutes=10))
     go_on(store, study)
     rows = results.list_trials(store, study)
     seconds = [row.seconds for row in rows]

@@ -238,6 +238,7 @@ class Handler(BaseHTTPRequestHandler):
     """One request: find its route, answer it as the Hub would."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer takes 40 ms longer
     hub: ClassVar[LoopbackHub]
 
     def log_message(self, *_: object) -> None:

@@ -34,6 +34,8 @@ def start(
 
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# Libraries that a person does not wait for before there is something to train or predict.
+SLOW = {"torch", "transformers", "datasets", "accelerate", "scipy", "sklearn", "matplotlib"}
 
 
 def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str]:
