@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from finetune import arguments
@@ -56,6 +57,9 @@ class Finding:
     done: bool = False  # a remedy was chosen; `remedies` undo it
     # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
     rows: dict[str, list[int]] = field(default_factory=dict)
+    # Splits of the source, and indices of the rows in them, until those are looked up. A finding
+    # about no rows is not reported.
+    where: Annotated[Any, Field(exclude=True)] = None
 
     @property
     def sentence(self) -> str:
@@ -65,17 +69,18 @@ class Finding:
         return text if text.endswith("?") else f"{text}."
 
 
-class RowsFinding(NamedTuple):
-    """A finding about rows, before their number, lines and texts are looked up. If there are no
-    rows, nothing is reported."""
-
-    kind: str
-    severity: Severity
-    title: str
-    action: str
-    rows: Sequence[tuple[str, Integers]]  # splits of the source, and indices into them
-    remedies: Sequence[Remedy] = ()
-    done: bool = False
+def about_rows(
+    kind: str,
+    severity: Severity,
+    title: str,
+    action: str,
+    where: Sequence[tuple[str, Integers]],
+    remedies: Sequence[Remedy] = (),
+    done: bool = False,
+) -> Finding:
+    """Make a finding of which the number, lines and texts of the rows are not looked up yet."""
+    own = [*remedies]
+    return Finding(kind, severity, title, 0, action, remedies=own, done=done, where=where)
 
 
 def in_split(found: Sequence[Finding], split: str) -> list[Finding]:

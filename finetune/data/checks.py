@@ -22,7 +22,7 @@ from finetune.data.check_report import (
 )
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
-from finetune.findings import Example, Finding, Remedy, RowsFinding, Severity, how_to_answer
+from finetune.findings import Example, Finding, Remedy, Severity, about_rows, how_to_answer
 from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.events import Phase
@@ -120,13 +120,13 @@ def _other_metric(config: RunConfig, task: Task) -> Iterator[Finding]:
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
     """Make the report without lengths; findings that block training are added."""
     dataset, counts, task = assigned.dataset, assigned.counts(), find_task(assigned.dataset.task)
-    blocks = [*_described(assigned, task.problems(assigned.labels, config))]
+    blocks = [*_described(assigned, task.problems(assigned.labels))]
     findings = [*findings, *_other_metric(config, task)]
     train, positive, majority, fingerprint = assigned.of("train").label, "", {}, ""
     scale: Mapping[str, int] = {}
     cuts: list[tuple[float, int]] = []
     if not blocks and not any(finding.severity == "blocks" for finding in findings):
-        target = task.target(assigned.labels, config)
+        target = task.target(assigned.labels)
         positive = task.facts(target, config).get("positive_label", "")
         validation = assigned.of("validation").label
         majority = task.constant_scores(train, validation, target, task.metrics)
@@ -161,7 +161,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         folds=config.folds,
         fingerprint=fingerprint,
     )
-    own = _described(assigned, task.findings(assigned.labels, config, train, majority))
+    own = _described(assigned, task.findings(assigned.labels, train, majority))
     findings = [*own, *findings]
     findings = _offer_sheets([*blocks, *findings])
     return replace(report, findings=_by_severity(findings))
@@ -181,7 +181,7 @@ def _leave_out(config: RunConfig, field: str, rows: Sequence[tuple[str, Integers
     return Remedy(field, True, text[field, count == 1])
 
 
-def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding | RowsFinding]:
+def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Find rows that cannot be read, or lack a sentence or a label."""
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
@@ -202,12 +202,12 @@ def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding |
             unlabelled.append((split, np.flatnonzero(complete & (states == MISSING_LABEL))))
     action = _("They are left out.")
     title = _("Rows with an empty or missing sentence")
-    yield RowsFinding("empty", "warns", title, action, empty)
+    yield about_rows("empty", "warns", title, action, empty)
     title = _("Rows without a label")
-    yield RowsFinding("unlabelled", "warns", title, action, unlabelled)
+    yield about_rows("unlabelled", "warns", title, action, unlabelled)
 
 
-def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFinding]:
+def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     action = _(
         "They are kept, and the score will flatter the model; drop_leaked leaves them out of train."
     )
@@ -221,10 +221,10 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFinding
         )
         rows = [(assigned.rows["train"][0], leaked)]
         remedies = [_leave_out(config, "drop_leaked", rows)]
-        yield RowsFinding("leakage", "warns", title, action, rows, remedies, config.drop_leaked)
+        yield about_rows("leakage", "warns", title, action, rows, remedies, config.drop_leaked)
 
 
-def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFinding]:
+def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Find rows whose pair has another label elsewhere, in any split, or is a repeat in its own."""
     keys = list(map(assigned.of, assigned.distinct))
     ordered = np.concatenate([key.ordered for key in keys])
@@ -251,7 +251,7 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFind
             "These rows are kept, and a model learns their mean. If repeats are left out "
             "(drop_duplicates), the first of them is kept."
         )
-    yield RowsFinding("conflicts", "warns", title, action, conflicts)
+    yield about_rows("conflicts", "warns", title, action, conflicts)
     action = _("They are kept and count more than once; drop_duplicates keeps only the first.")
     if config.drop_duplicates:
         action = _("The first of them is kept.")
@@ -262,7 +262,7 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[RowsFind
         repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier one of their split")
     buttons, done = [_leave_out(config, "drop_duplicates", repeated)], config.drop_duplicates
-    yield RowsFinding("duplicates", "warns", title, action, repeated, buttons, done)
+    yield about_rows("duplicates", "warns", title, action, repeated, buttons, done)
 
 
 def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
@@ -375,26 +375,25 @@ def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     yield Finding("single", "notes", title, 0, action, remedies=remedies)
 
 
-def _described(assigned: SplitRows, findings: Iterable[Finding | RowsFinding]) -> Iterator[Finding]:
+def _described(assigned: SplitRows, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Look up the rows of findings; those about no rows are left out."""
     for finding in findings:
-        if isinstance(finding, Finding):
+        if finding.where is None:
             yield finding
-        elif any(len(indices) for _, indices in finding.rows):
+        elif any(len(indices) for _, indices in finding.where):
             yield _look_up(assigned, finding)
 
 
-def _look_up(assigned: SplitRows, finding: RowsFinding) -> Finding:
+def _look_up(assigned: SplitRows, finding: Finding) -> Finding:
     """Return a finding with the number, the lines and a few texts of its rows."""
-    kind, severity, title, action, rows, remedies, done = finding
     examples: list[Example] = []
     lines: dict[str, list[int]] = {}
-    for split, indices in rows:
+    for split, indices in finding.where:
         shown = indices[: _MAX_EXAMPLES - len(examples)]
         examples += assigned.dataset.examples_of(split, shown, _EXAMPLE_CHARACTERS)
         for part, own in assigned.dataset.origins(split, indices):
             more = assigned.hashes[split].line[own[:MAX_LINES]].tolist()
             if more:
                 lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
-    count = sum(len(indices) for _, indices in rows)
-    return Finding(kind, severity, title, count, action, examples, [*remedies], done, lines)
+    count = sum(len(indices) for _, indices in finding.where)
+    return replace(finding, count=count, examples=examples, rows=lines, where=None)

@@ -32,7 +32,8 @@ from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.findings import Example, Finding, in_split, shorten
 from finetune.messages import Text, message
-from finetune.tasks.base import CUT_SCORES, TargetEncoder, Task
+from finetune.tasks.base import CUT_SCORES, Task
+from finetune.tasks.labels import TargetEncoder
 from finetune.tasks.registry import find_task, recognise
 from finetune.text_hashes import Integers
 

@@ -19,7 +19,8 @@ from finetune.errors import DataError
 from finetune.findings import Finding, Remedy, how_to_answer
 from finetune.messages import message as _
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, LabelColumn, LabelledRows, Target
+from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, Target
+from finetune.tasks.labels import LabelColumn, LabelledRows
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
 
@@ -102,7 +103,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             raise DataError(finding.title, finding.action)
     assigned = hold_out(assigned, config)
     dataset, task = assigned.dataset, find_task(dataset.task)
-    target = task.target(assigned.labels, config)
+    target = task.target(assigned.labels)
     splits, feature = DatasetDict(), task.feature(target)
     for name, (source_split, rows) in assigned.rows.items():
         labels = np.zeros_like(assigned.hashes[source_split].label)
@@ -180,6 +181,7 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     dataset, task = dataset.joined() if config.folds else dataset, find_task(dataset.task)
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
     column = LabelColumn(
+        config,
         dataset.columns.label,
         dataset.source,
         dataset.spellings,
@@ -187,14 +189,14 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         {split: keys.label for split, keys in hashes.items()},
         bool(columns.parts_of(dataset.columns.label, dataset.choices)),
     )
-    reading: Any = task.read(column, config)
+    reading: Any = task.read(column)
     anew = True
     while anew:
         targets = {
             s: replace(keys, label=reading.targets(keys.label)) for s, keys in hashes.items()
         }
         assigned = _assign(dataset, targets, config, LabelledRows(column, reading, {}))
-        reading, anew = task.settle(assigned.labels, config)
+        reading, anew = task.settle(assigned.labels)
     return replace(assigned, labels=replace(assigned.labels, reading=reading))
 
 

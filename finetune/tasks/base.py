@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from finetune import text_hashes
 from finetune.config import RunConfig
-from finetune.findings import Finding, RowsFinding
+from finetune.errors import DataError
+from finetune.findings import Finding
+from finetune.messages import message as _
 from finetune.metrics import catalog, intervals
 from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import Metric
@@ -20,6 +22,8 @@ from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
+from finetune.tasks import labels as columns
+from finetune.tasks.labels import LabelColumn, LabelledRows, Reading, TargetEncoder
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
@@ -31,11 +35,11 @@ MULTI_LABEL = "multi_label_classification"
 CUT_SCORES = "cut_scores"  # names how a column is read; what is learned is a single label
 MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with one have state 0
 
-NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 # What is learned or answered: class indices or scores of shape (rows,), or 0 and 1 for each label,
-# of shape (rows, labels).
+# of shape (rows, labels). A row without a target has its state as its class; of a score or labels
+# it has nan if its label is missing, and infinity if it is left out.
 Targets = NDArray[Any]
-Findings = list[Finding | RowsFinding]
+NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -72,55 +76,6 @@ def one_stratum(strata: Integers) -> Integers:
         return strata
     rarity = np.argsort(np.argsort(strata.sum(axis=0), kind="stable"))
     return np.asarray(np.where(strata > 0, rarity, strata.shape[1]).argmin(axis=1))
-
-
-class TargetEncoder(Protocol):
-    """Turns the cells of a label column into numbers while the rows are read."""
-
-    spellings: list[str]  # what the numbers stand for, if they are not the values themselves
-    no_labels: NDArray[Any]  # an array of no rows, with the dtype and shape of a column's numbers
-
-    def code(self, cell: Any) -> Any:
-        """Return a cell as numbers. Raises DataError if the column cannot be learned."""
-
-
-class Reading(Protocol):
-    """A task's interpretation of a label column."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of classes or labels, by index; none for a score."""
-
-    def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """Return what is learned of rows, from the encoder's numbers; shape (rows, ...)."""
-
-
-@dataclass(frozen=True)
-class LabelColumn:
-    """A label column as an encoder has read it."""
-
-    name: str
-    source: str  # the name of the whole source
-    spellings: Sequence[str]
-    named: bool  # True if the source itself names the classes
-    codes: Mapping[str, NDArray[Any]]  # split of the source -> the encoder's numbers
-    joined: bool = False  # True if it stands for several columns of 0 and 1
-
-
-@dataclass(frozen=True)
-class LabelledRows:
-    """The rows of each split, and what the task made of their labels."""
-
-    column: LabelColumn
-    reading: Any
-    # Split -> the source's split, and indices into it; before a maximum leaves out some.
-    rows: Mapping[str, tuple[str, Integers]]
-
-    def of(self, split: str) -> NDArray[Any]:
-        """Return the targets of a split, shape (rows, ...)."""
-        source_split, rows = self.rows[split]
-        targets: NDArray[Any] = self.reading.targets(self.column.codes[source_split][rows])
-        return targets
 
 
 @dataclass(frozen=True)
@@ -215,31 +170,60 @@ class Task(Protocol):
     def cell(self, spellings: Sequence[str], code: Any) -> str:
         """Return a cell as a person wrote it, from the encoder's number; "" if it has none."""
 
-    def read(self, column: LabelColumn, config: RunConfig) -> Reading:
+    def read(self, column: LabelColumn) -> Reading:
         """Decide what is learned of a column."""
 
-    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Any, bool]:
+    def settle(self, labels: LabelledRows) -> tuple[Any, bool]:
         """Return the reading, adjusted to the splits, and True if the rows must be assigned to
         splits again."""
         return labels.reading, False
 
-    def states(self, targets: NDArray[Any]) -> Integers:
+    def states(self, targets: Targets) -> Integers:
         """Return 0 for each row that has a target, otherwise `MISSING_LABEL` or `LEFT_OUT`."""
+        if targets.dtype.kind != "f":
+            return np.asarray(np.minimum(targets, 0), np.int64)
+        each = _later_axes(targets)
+        missing = np.where(np.isnan(targets).any(axis=each), MISSING_LABEL, 0)
+        return np.where(np.isinf(targets).any(axis=each), LEFT_OUT, missing)
 
-    def strata(self, targets: NDArray[Any]) -> Integers:
+    def strata(self, targets: Targets) -> Integers:
         """Return the stratum of each row, from 0, for cutting a validation split; shape (rows,), or
         (rows, strata) of 0 and 1 if a row may be of several."""
+        return targets
 
-    def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
+    def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
         """Return the rows of each class or label; none for a score."""
+        if not names:
+            return []
+        counts = (
+            np.bincount(targets, None, len(names)) if targets.ndim == 1 else targets.sum(axis=0)
+        )
+        return [int(rows) for rows in counts]
 
-    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
+    def questions(self, labels: LabelledRows) -> list[Finding]:
+        """Return what a person must say before a column can be read."""
+        return []
+
+    def unlearnable(self, labels: LabelledRows) -> list[Finding]:
+        """Return the reason why nothing can be learned of the training rows, if there is one."""
+        return []
+
+    def undecided(self, labels: LabelledRows) -> list[Finding]:
+        """Return what a person must say of a column that was read."""
+        return []
+
+    def blocks(self, labels: LabelledRows) -> list[Finding]:
+        """Return the reason why training is impossible, if there is one."""
+        none = columns.unknown_changes(labels) or columns.no_rows(labels, "train")
+        return none or self.unlearnable(labels) or columns.no_rows(labels, "validation")
+
+    def problems(self, labels: LabelledRows) -> list[Finding]:
         """Return the reasons why rows cannot be trained on, or the questions to answer first."""
+        return self.questions(labels) or [*self.blocks(labels), *self.undecided(labels)]
 
     def findings(
-        self, labels: LabelledRows, config: RunConfig, train: NDArray[Any],
-        constant: Mapping[str, float],
-    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
+        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
+    ) -> Iterator[Finding]:
         """Report what a person should know of a label column.
 
         Args:
@@ -247,8 +231,17 @@ class Task(Protocol):
             constant: the scores of `constant_scores`; empty if training is not possible.
         """
 
-    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
+    def target(self, labels: LabelledRows) -> Target:
         """Return the target; DataError if the rows cannot be trained on."""
+        for problem in self.problems(labels)[:1]:
+            see = _("The Data tab shows what was read.")
+            is_final = problem.action == columns.IMPOSSIBLE
+            raise DataError(problem.title, see if is_final else problem.action)
+        return self.make_target(labels)
+
+    def make_target(self, labels: LabelledRows) -> Target:
+        """Return the target of rows that can be trained on."""
+        return Target(tuple(labels.reading.names), task=self.name)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         """Return what a run records of its target, as JSON values."""
@@ -340,6 +333,8 @@ class Task(Protocol):
 
     def explained_output(self, answers: Answers) -> int:
         """Return the index of the output whose value explains the first of some answers."""
+        probabilities = answers.probabilities[0]
+        return int(probabilities.argmax()) if len(probabilities) else 0
 
     def check_targets(self, targets: NDArray[Any], target: Target) -> None:
         """Raise ValueError unless saved targets are of this target."""
@@ -399,6 +394,8 @@ class Task(Protocol):
 
     def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
         """Load the modules that get each batch's logits and labels."""
+        names, classes = [metric.name for metric in metrics], len(target.names)
+        return ScoreModules(names, classes, target.positive, self.plain_answers, self.outputs)
 
     def loss(
         self,
@@ -437,10 +434,12 @@ class Task(Protocol):
 
     def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
         """Return which answers are right, shape (examples,). Of no use unless `has_right`."""
-        return np.asarray(answers == truth)
+        return np.asarray((answers == truth).all(axis=_later_axes(truth)))
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
-        """Return how wrong each answer is, from 0 for a right one; shape (examples,)."""
+        """Return how wrong each answer is, from 0 for a right one; shape (examples,). Of labels it
+        is the share that is wrongly given or not given."""
+        return np.asarray((answers != truth).mean(axis=_later_axes(truth)))
 
     def difference(
         self, first: Targets, second: Targets, truth: Targets, target: Target,
@@ -456,12 +455,12 @@ class Task(Protocol):
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,
         shared: SharedRows | None,
     ) -> Any:  # fmt: skip
-        """Return what an evaluation shows besides scores.
+        """Return what an evaluation shows besides scores, with the attributes `errors`, the number
+        of wrong answers; `always`, the class given to every example although others would be right,
+        or None; and `fitted`, a cross-fitted decision rule, or None. `shared`: which examples share
+        a sentence; None if the texts are unknown."""
 
-        The result has the attributes `errors`, the number of wrong answers; `always`, the class
-        given to every example although others would be right, or None; and `fitted`, a
-        cross-fitted decision rule, or None.
 
-        Args:
-            shared: which examples share a sentence; None if the texts are unknown.
-        """
+def _later_axes(values: Targets) -> tuple[int, ...]:
+    """All axes but that of the rows."""
+    return tuple(range(1, values.ndim))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,50 +11,48 @@ from numpy.typing import NDArray
 
 from finetune.config import RunConfig
 from finetune.errors import DataError, some
-from finetune.findings import Finding, Remedy, RowsFinding, how_to_answer, shorten
+from finetune.findings import Finding, Remedy, about_rows, how_to_answer, shorten
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
 from finetune.tasks import cells, classes
-from finetune.tasks.base import (
-    MISSING_LABEL,
-    MULTI_LABEL,
-    SINGLE_LABEL,
-    Findings,
-    LabelledRows,
-    Target,
-)
+from finetune.tasks.base import MISSING_LABEL, MULTI_LABEL, SINGLE_LABEL, Target
 from finetune.tasks.cells import NO_LABEL
-from finetune.text_hashes import Integers
+from finetune.tasks.labels import (
+    LabelledRows,
+    answered,
+    change,
+    changeable,
+    changed_labels,
+    impossible,
+    no_label,
+    unreadable,
+)
 
 # Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 RARE = 5  # a class of fewer training rows is asked about
-_IMPOSSIBLE = _("Training is not possible with these rows.")
 _EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
 
 
-def problems(config: RunConfig, labels: LabelledRows) -> Findings:
-    """The reasons why these rows cannot be trained on, or the questions to answer first."""
-    if asked := questions(config, labels):
-        return asked
-    findings = blocks(labels)
-    if labels.reading.rare and config.rare_classes == "ask":
-        findings.append(_rare_classes(config, labels))
+def undecided(labels: LabelledRows) -> list[Finding]:
+    """Ask about rare classes, and for a positive class that exists."""
+    found, names = [], labels.reading.names
+    if labels.reading.rare and labels.config.rare_classes == "ask":
+        found.append(_rare_classes(labels))
     try:
-        classes.positive_class(labels.reading.names, config.positive_label)
+        classes.positive_class(names, labels.config.positive_label)
     except DataError as error:
-        remedies = class_choices(labels.reading.names)
-        finding = Finding("positive", "blocks", error.fact, 0, error.remedy, remedies=remedies)
-        findings.append(finding)
-    return findings
+        asked = Finding("positive", "blocks", error.fact, 0, error.remedy)
+        found.append(replace(asked, remedies=class_choices(names)))
+    return found
 
 
-def questions(config: RunConfig, labels: LabelledRows) -> Findings:
+def questions(labels: LabelledRows) -> list[Finding]:
     """What a person must say before these rows can be trained on."""
     reading, spellings = labels.reading, labels.column.spellings
-    asked: Findings = []
-    if reading.separator and not config.task:
+    asked: list[Finding] = []
+    if reading.separator and not labels.config.task:
         title = _(
             "Does the column {column!r} hold several labels per row, such as {listed!r}?",
             column=labels.column.name,
@@ -66,68 +65,13 @@ def questions(config: RunConfig, labels: LabelledRows) -> Findings:
         action = how_to_answer(remedies)
         asked.append(Finding("several-labels", "blocks", title, 0, action, remedies=remedies))
     if reading.unclear:
-        rows = rows_spelled(labels, [n for n, text in enumerate(spellings) if text == NO_LABEL])
-        text = _("It is a class")
-        asked.append(no_label(config, labels.column.name, rows, NO_LABEL, text))
+        rows = labels.spelled([n for n, text in enumerate(spellings) if text == NO_LABEL])
+        asked.append(no_label(labels, rows, NO_LABEL, _("It is a class")))
     return asked
 
 
-def no_label(
-    config: RunConfig, column: str, rows: Sequence[tuple[str, Integers]], other: str, text: str
-) -> RowsFinding:
-    """Ask whether -1 stands for no label.
-
-    Args:
-        rows: those with -1.
-        other: what it stands for otherwise, which `text` says.
-    """
-    title = _("Does -1 in the column {column!r} mean that a row has no label?", column=column)
-    remedies = change(config, {NO_LABEL: ""}, _("No label: leave out these rows"))
-    remedies += change(config, {NO_LABEL: other}, text)
-    return RowsFinding("no-label", "blocks", title, how_to_answer(remedies), rows, remedies)
-
-
-def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> RowsFinding:
-    """Report cells that are lists or objects, and cannot be read."""
-    title = _("Cells of the column {column!r} that cannot be read", column=labels.column.name)
-    rows = rows_spelled(labels, spellings)
-    return RowsFinding("unreadable-labels", "warns", title, _("They are left out."), rows)
-
-
-def refuse(found: Findings) -> None:
-    """Raise DataError for the first of the problems of rows, if there is one."""
-    for problem in found[:1]:
-        see = _("The Data tab shows what was read.")
-        raise DataError(problem.title, see if problem.action == _IMPOSSIBLE else problem.action)
-
-
-def impossible(text: str, kind: str = "impossible", *remedies: Remedy) -> Findings:
-    """Report why training is impossible."""
-    return [Finding(kind, "blocks", text, 0, _IMPOSSIBLE, remedies=[*remedies])]
-
-
-def no_rows(labels: LabelledRows, split: str) -> Findings:
-    """Report that no row is left to train on (`train`) or for validation."""
-    text = _("No row is left for validation.")
-    if split == "train":
-        text = _("No row of {source} can be trained on.", source=labels.column.source)
-    return [] if len(labels.rows[split][1]) else impossible(text)
-
-
-def unknown_changes(labels: LabelledRows) -> Findings:
-    """Report that `label_map` changes labels that no row has."""
-    names = some(labels.reading.unknown)
-    text = _("label_map changes {names}, but no row has that label.", names=names)
-    return impossible(text, "label-map", Remedy("label_map", "", _("Undo"))) if names else []
-
-
-def blocks(labels: LabelledRows) -> Findings:
-    """The finding that makes training impossible, if there is one."""
-    none = unknown_changes(labels) or no_rows(labels, "train")
-    return none or _no_classes(labels) or no_rows(labels, "validation")
-
-
-def _no_classes(labels: LabelledRows) -> Findings:
+def unlearnable(labels: LabelledRows) -> list[Finding]:
+    """The reason why nothing can be learned: one class, or nearly as many as rows."""
     column, train = labels.column, labels.of("train")
     present, rows = np.unique(train), len(train)
     if len(present) == 1:
@@ -147,13 +91,12 @@ def _no_classes(labels: LabelledRows) -> Findings:
 def rare_classes(labels: LabelledRows) -> dict[str, int]:
     """Return class -> number of training rows, for classes with fewer than `RARE`.
 
-    Empty if the source itself names its classes, which are then taken as intended, or if training
-    is impossible for another reason.
+    Empty if the source itself names its classes, which are then taken as intended.
     """
-    if labels.column.named or blocks(labels):
+    if labels.column.named:
         return {}
     names = labels.reading.names
-    counts = {split: classes.count(labels.of(split), len(names)) for split in labels.rows}
+    counts = {split: np.bincount(labels.of(split), minlength=len(names)) for split in labels.rows}
     found = np.sum(list(counts.values()), axis=0) > 0
     rare = np.flatnonzero(found & (counts["train"] < RARE)).tolist()
     return {names[code]: int(counts["train"][code]) for code in rare}
@@ -167,18 +110,18 @@ def _name_rare(rare: Mapping[str, int]) -> str:
     )
 
 
-def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding | RowsFinding]:
+def class_findings(labels: LabelledRows) -> Iterator[Finding]:
     """Report how spellings of labels became classes, and what was chosen about the classes."""
     rare = labels.reading.rare
-    yield from changed_labels(config)
-    if rare and config.rare_classes != "ask":
+    yield from changed_labels(labels)
+    if rare and labels.config.rare_classes != "ask":
         undo = Remedy("rare_classes", "ask", _("Undo"))
         yield answered("rare-classes", _name_rare(rare), undo)
-    yield from _no_agreement(config, labels)
-    yield _spellings(config, labels)
-    yield _capitals(config, labels)
+    yield from _no_agreement(labels)
+    yield _spellings(labels)
+    yield _capitals(labels)
     yield from _cells(labels)
-    if labels.reading.separator and config.task:
+    if labels.reading.separator and labels.config.task:
         title = _(
             "The column {column!r} holds several labels per row, such as {listed!r}.",
             column=labels.column.name,
@@ -189,16 +132,16 @@ def class_findings(config: RunConfig, labels: LabelledRows) -> Iterator[Finding 
         yield Finding("several-labels", "warns", title, 0, action, remedies=remedies)
 
 
-def _cells(labels: LabelledRows) -> Iterator[RowsFinding]:
+def _cells(labels: LabelledRows) -> Iterator[Finding]:
     """Report empty cells that are a class, and cells that cannot be read."""
     column, reading = labels.column, labels.reading
-    if reading.empty >= 0:
+    if reading.table[-1] >= 0:
         title = _(
             "Empty cells of the column {column!r} are a class of their own", column=column.name
         )
         action = _("All other cells hold the same mark, {mark!r}.", mark=reading.names[-1])
-        rows = rows_spelled(labels, [MISSING_LABEL])
-        yield RowsFinding("empty-cells", "warns", title, action, rows)
+        rows = labels.spelled([MISSING_LABEL])
+        yield about_rows("empty-cells", "warns", title, action, rows)
     yield unreadable(
         labels, [n for n, cell in enumerate(column.spellings) if cells.is_nested(cell)]
     )
@@ -210,27 +153,7 @@ def _listed(labels: LabelledRows) -> str:
     return shorten(max(listed, key=len).replace("\n", " \u21b5 "), 60)
 
 
-def answered(kind: str, title: str, undo: Remedy, rows: int = 0) -> Finding:
-    """Report what a person chose, with a button that undoes it."""
-    return Finding(kind, "notes", title, rows, _("You chose it."), remedies=[undo], done=True)
-
-
-def changed_labels(config: RunConfig) -> Iterator[Finding]:
-    """Report the labels that a person changed."""
-    if config.label_map:
-        title = _("Labels that you changed: {changes}", changes=config.label_map)
-        yield answered("label-map", title, Remedy("label_map", "", _("Undo")))
-
-
-def change(config: RunConfig, changes: Mapping[str, str], text: str) -> list[Remedy]:
-    """Return a button that adds label changes to a configuration; no button if the resulting
-    `label_map` would be too long."""
-    changed = config.changed_labels | {classes.changeable(old): new for old, new in changes.items()}
-    value = classes.label_map(changed)
-    return [Remedy("label_map", value, text)] if len(value) <= classes.MOST_CHANGES else []
-
-
-def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
+def _rare_classes(labels: LabelledRows) -> Finding:
     rare, names = labels.reading.rare, labels.reading.names
     action = _(
         "Say whether they are typing errors (label_map, such as 'old=new'), rows to leave out "
@@ -241,42 +164,30 @@ def _rare_classes(config: RunConfig, labels: LabelledRows) -> RowsFinding:
     for name in list(rare)[:4]:
         if similar := classes.similar_class(name, others):
             text = _("{name!r} is {other!r}", name=name, other=similar)
-            remedies += change(config, {name: similar}, text)
+            remedies += change(labels, {name: similar}, text)
     remedies.append(Remedy("rare_classes", "leave_out", _("Leave out their rows")))
     remedies.append(Remedy("rare_classes", "keep", _("Keep them as classes")))
     codes = [names.index(name) for name in rare]
-    rows = rows_where(labels, lambda spelled: np.isin(labels.reading.targets(spelled), codes))
-    return RowsFinding("rare-classes", "blocks", _name_rare(rare), action, rows, remedies)
+    rows = labels.where(lambda spelled: np.isin(labels.reading.targets(spelled), codes))
+    return about_rows("rare-classes", "blocks", _name_rare(rare), action, rows, remedies)
 
 
-def rows_where(
-    labels: LabelledRows, has: Callable[[NDArray[Any]], NDArray[np.bool_]]
-) -> list[tuple[str, Integers]]:
-    """The rows, by split, for which `has` returns True of the encoder's numbers."""
-    return [(split, np.flatnonzero(has(codes))) for split, codes in labels.column.codes.items()]
-
-
-def rows_spelled(labels: LabelledRows, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
-    """The rows whose label has one of these spellings, by split."""
-    return rows_where(labels, lambda codes: np.isin(codes, spellings))
-
-
-def _no_agreement(config: RunConfig, labels: LabelledRows) -> Iterator[RowsFinding]:
+def _no_agreement(labels: LabelledRows) -> Iterator[Finding]:
     if not (names := labels.reading.no_agreement):
         return
     spellings = labels.column.spellings
     indices = [n for n, text in enumerate(spellings) if cells.clean_label(text) in names]
     title = _("Rows whose annotators did not agree on a label ({names})", names=some(names))
-    remedies = change(config, {name: name for name in names}, _("It is a class"))
-    rows = rows_spelled(labels, indices)
-    yield RowsFinding("no-agreement", "notes", title, _("They are left out."), rows, remedies)
+    remedies = change(labels, {name: name for name in names}, _("It is a class"))
+    rows = labels.spelled(indices)
+    yield about_rows("no-agreement", "notes", title, _("They are left out."), rows, remedies)
 
 
-def _spellings(config: RunConfig, labels: LabelledRows) -> RowsFinding:
+def _spellings(labels: LabelledRows) -> Finding:
     """Report labels that look the same but have different characters."""
     names, odd = [], []
     for own, spelled in _spellings_of_classes(labels):
-        if any(classes.changeable(text) in config.changed_labels for text in spelled.values()):
+        if any(changeable(text) in labels.config.changed_labels for text in spelled.values()):
             continue
         plain = {n: " ".join(text.lower().split()) for n, text in spelled.items()}
         others = [n for n, text in plain.items() if text != own.lower()]
@@ -289,7 +200,7 @@ def _spellings(config: RunConfig, labels: LabelledRows) -> RowsFinding:
         names=some(names),
     )
     action = _("No action is needed.")
-    return RowsFinding("spellings", "notes", title, action, rows_spelled(labels, odd))
+    return about_rows("spellings", "notes", title, action, labels.spelled(odd))
 
 
 def _spellings_of_classes(labels: LabelledRows) -> Iterator[tuple[str, dict[int, str]]]:
@@ -299,7 +210,7 @@ def _spellings_of_classes(labels: LabelledRows) -> Iterator[tuple[str, dict[int,
         yield name, {index: spellings[index] for index in members}
 
 
-def _capitals(config: RunConfig, labels: LabelledRows) -> RowsFinding:
+def _capitals(labels: LabelledRows) -> Finding:
     """Report labels that differ only in case, except for words written either way."""
     changes: dict[str, str] = {}
     rarer, shown = [], []
@@ -308,16 +219,16 @@ def _capitals(config: RunConfig, labels: LabelledRows) -> RowsFinding:
         others = {text: n for text, n in others.items()
                   if text != name and text.lower() == name.lower()
                   and text.lower() not in _EITHER_CASE
-                  and classes.changeable(text) not in config.changed_labels}  # fmt: skip
+                  and changeable(text) not in labels.config.changed_labels}  # fmt: skip
         if others:
             shown.append(" / ".join([name, *others]))
             rarer += list(others.values())
             changes |= dict.fromkeys(others, name)
     title = _("Labels that differ in case only are taken as one class: {names}", names=some(shown))
     action = _("Say whether they are one class.")
-    remedies = change(config, changes, _("They are one class"))
-    remedies += change(config, {text: text for text in changes}, _("They are different classes"))
-    return RowsFinding("case", "warns", title, action, rows_spelled(labels, rarer), remedies)
+    remedies = change(labels, changes, _("They are one class"))
+    remedies += change(labels, {text: text for text in changes}, _("They are different classes"))
+    return about_rows("case", "warns", title, action, labels.spelled(rarer), remedies)
 
 
 def class_choices(labels: Sequence[str]) -> list[Remedy]:
@@ -350,14 +261,15 @@ def positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
 
 
 def class_balance(
-    counts: Integers, target: Target, constant: Mapping[str, float]
+    train: NDArray[Any], target: Target, constant: Mapping[str, float]
 ) -> Iterator[Finding]:
     """Report a class so common that accuracy flatters, and the scores of always answering it.
 
     Args:
-        counts: training rows of each class, shape (classes,).
+        train: the classes of the training rows.
         constant: scores of always giving the commonest answer, by name.
     """
+    counts = np.bincount(train, minlength=target.size)
     label = target.names[int(np.argmax(counts))]
     share = float(max(counts) / sum(counts))
     imbalance = (share - 1 / target.size) / (1 - 1 / target.size)

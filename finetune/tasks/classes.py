@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -19,11 +18,11 @@ from finetune.messages import message
 from finetune.tasks import cells
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL
 from finetune.tasks.cells import NO_LABEL, clean_label, read_number
+from finetune.tasks.labels import MOST_CHANGES, Reading, changeable, label_map
 from finetune.text_hashes import Integers
 
 MAX_CLASSES = 1000
 EMPTY = "(empty)"  # the class of empty cells, if they are one
-MOST_CHANGES = 300  # the longest `label_map`, in characters
 
 # Of the page's languages: English, German, Chinese, Korean.
 NEGATIVES = {
@@ -106,35 +105,24 @@ def class_key(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Classes:
+class Classes(Reading):
     """The classes made of the spellings of a label column."""
 
-    names: list[str]  # in their final order
-    codes: Integers  # spelling -> class, or `LEFT_OUT`; shape (spellings,)
-    unknown: list[str]  # changed names that no label has
-    no_agreement: list[str]  # labels that mean that annotators disagreed
+    no_agreement: list[str] = field(default_factory=list)  # labels of annotators who disagreed
     # Class of few training rows -> their number, also after it was left out.
     rare: dict[str, int] = field(default_factory=dict)
-    unclear: bool = False  # True if -1 may stand for no label
     separator: str = ""  # a character that may separate several labels of a row
-    empty: int = MISSING_LABEL  # the class of rows whose cell is empty
-
-    def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """The classes of rows, from the numbers of their spellings; shape (rows,)."""
-        targets: NDArray[Any] = np.append(self.codes, self.empty)[codes]
-        return targets
 
     def members(self) -> list[list[int]]:
         """The spellings of each class."""
-        return [np.flatnonzero(self.codes == code).tolist() for code in range(len(self.names))]
+        return [np.flatnonzero(self.table[:-1] == code).tolist() for code in range(len(self.names))]
 
-    def without(self, names: Sequence[str]) -> Classes:
+    def without(self, names: Collection[str]) -> Classes:
         """Return the classes without some of them."""
         kept = [code for code, name in enumerate(self.names) if name not in names]
-        final = np.full(len(self.names) + 1, LEFT_OUT)
-        final[kept] = np.arange(len(kept))
-        codes = final[np.where(self.codes < 0, len(self.names), self.codes)]
-        return replace(self, names=[self.names[code] for code in kept], codes=codes)
+        final = np.append(np.full(len(self.names), LEFT_OUT), [LEFT_OUT, MISSING_LABEL])
+        final[kept] = np.arange(len(kept))  # the states are places from the end
+        return replace(self, names=[self.names[code] for code in kept], table=final[self.table])
 
 
 def make_classes(
@@ -178,7 +166,8 @@ def make_classes(
         codes[groups[group]] = code
     unknown = sorted(changes.keys() - set(map(changeable, cleaned)))
     left_out = sorted(name for name in none if changeable(name) not in changes)
-    return Classes([names[group] for group in order], codes, unknown, left_out)
+    table, ordered = np.append(codes, MISSING_LABEL), [names[group] for group in order]
+    return Classes(ordered, table, unknown, no_agreement=left_out)
 
 
 def with_empty(found: Classes, spellings: Sequence[str], codes: NDArray[Any]) -> Classes:
@@ -186,27 +175,12 @@ def with_empty(found: Classes, spellings: Sequence[str], codes: NDArray[Any]) ->
     marks = len(found.names) == 1 and all(map(cells.mark_of, spellings))
     if not marks or not (codes == MISSING_LABEL).any():
         return found
-    return replace(found, names=[EMPTY, *found.names], codes=found.codes + 1, empty=0)
-
-
-def count(labels: NDArray[Any], classes: int) -> Integers:
-    """Count the rows of each class, shape (classes,); those below 0 have none."""
-    return np.bincount(labels[labels >= 0], minlength=classes)
-
-
-def changeable(name: str) -> str:
-    """Remove the characters of a label's name that a configuration cannot hold."""
-    return "".join(filter(str.isprintable, name))
+    return replace(found, names=[EMPTY, *found.names], table=found.table + 1)
 
 
 def changed(label: str, changes: Mapping[str, str]) -> str:
     """Return the name of a label after `changes`; empty if its rows are left out."""
     return changes.get(changeable(clean_label(label)), label) if changes else label
-
-
-def label_map(changed: Mapping[str, str]) -> str:
-    """Write changes of labels as `RunConfig.label_map`."""
-    return shlex.join(f"{old}={new}" for old, new in changed.items())
 
 
 def mended(changed: Mapping[str, str], name: str, new: str) -> str:

@@ -1,12 +1,12 @@
 """The labels of a column whose cells hold several: lists, marks for each label, or texts with a
-separator between labels. An empty cell has no label."""
+separator between labels. An empty cell has no label. And what a person should know of them."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
@@ -14,15 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.errors import DataError
+from finetune.errors import DataError, some
+from finetune.findings import Finding, Remedy, shorten
+from finetune.messages import message as _
 from finetune.tasks import cells, classes
-from finetune.tasks.base import MISSING_LABEL, Targets
+from finetune.tasks.base import SINGLE_LABEL, Targets
 from finetune.tasks.cells import MARKS, NO_LABEL, Columns, label_text
+from finetune.tasks.labels import (
+    LabelledRows,
+    Reading,
+    change,
+    changed_labels,
+    impossible,
+    no_label,
+    unreadable,
+)
 from finetune.text_hashes import Integers
 
 NAMES = {"\n": "newline", "\t": "tab", " ": "space"}  # of separators, which cannot be seen
 _SEPARATORS = {name: mark for mark, name in NAMES.items()} | {"list": "", "none": ""}
 _MOST_CELLS = 100_000  # different ones
+RARE = 5  # a label of fewer training rows is named
 _STRUCTURE = " "  # begins the spelling of a list or an object; no text begins with a blank
 
 # Texts, lists, marks of names, numbers between 0 and 1 as marks, lists of marks, or several columns
@@ -77,31 +89,14 @@ def shown(spelling: str) -> str:
 
 
 @dataclass(frozen=True)
-class LabelLists:
-    """The labels of a column."""
+class LabelLists(Reading):
+    """The labels of a column. Targets are 1 for each label of a row and 0 for the others."""
 
-    names: list[str]  # in their order
-    separator: str  # between the labels of texts; empty for one label a text
-    members: list[list[int] | None]  # of each spelling of a cell; None if it cannot be read
-    unlabelled: set[int]  # spellings in which -1 stands for no label
-    unclear: bool  # True if nobody said yet what -1 stands for
-    unknown: list[str]  # changed names that no label has
-    example: str  # the cell with the most labels
-    notation: Notation
-
-    def targets(self, codes: NDArray[Any]) -> Targets:
-        """1 for each label of a row and 0 for the others, infinity for a row without a label, nan
-        for one that is left out; shape (rows, labels)."""
-        targets = np.zeros((len(codes), max(1, len(self.names))), np.float32)
-        spellings, first, place = np.unique(codes, return_index=True, return_inverse=True)
-        for number, spelling in enumerate(spellings.tolist()):
-            if spelling == MISSING_LABEL:
-                targets[first[number]] = np.inf
-            elif spelling in self.unlabelled or self.members[spelling] is None:
-                targets[first[number]] = np.nan
-            else:
-                targets[first[number], self.members[spelling]] = 1
-        return targets[first[place]]
+    separator: str = ""  # between the labels of texts; empty for one label a text
+    unreadable: list[int] = field(default_factory=list)  # spellings
+    unlabelled: list[int] = field(default_factory=list)  # spellings in which -1 is for no label
+    example: str = ""  # the cell with the most labels
+    notation: Notation = "text"
 
 
 def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> LabelLists:
@@ -121,7 +116,7 @@ def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> L
         texts = _texts(said, marked)
         separator = guess_separator(texts) if texts is not None else ""
     labels = [_labels(value, marked, separator) for value in said]
-    minus = {number for number, value in enumerate(said) if _has_minus(value, marked)}
+    minus = [number for number, value in enumerate(said) if _has_minus(value, marked)]
     meant = changes.pop(NO_LABEL, None) if minus else ""
     # A label that no row has is one, too.
     counts = Counter({name: 0 for name, is_label in marked.items() if is_label})
@@ -129,20 +124,25 @@ def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> L
         counts.update(dict.fromkeys(own or (), count))
     numbers = np.array([*counts.values()], np.int64)
     read = classes.make_classes([*counts], numbers, by_place, changes)
-    code_of = dict(zip(counts, read.codes.tolist(), strict=True))
-    members = [
-        None if own is None else sorted({code_of[label] for label in own if code_of[label] >= 0})
-        for own in labels
-    ]
-    longest = max(range(len(said)), key=lambda at: len(members[at] or ()), default=None)
+    code_of = dict(zip(counts, read.table[:-1].tolist(), strict=True))
+    table = np.zeros((len(said) + 1, max(1, len(read.names))), np.float32)
+    table[-1] = np.nan
+    for spelling, own in enumerate(labels):
+        codes = [code_of[label] for label in own or ()]
+        table[spelling, [code for code in codes if code >= 0]] = 1
+    longest = int(table[:-1].sum(axis=1).argmax()) if said else -1
+    unreadable = [spelling for spelling, own in enumerate(labels) if own is None]
+    unlabelled = [] if meant else minus
+    table[unreadable + unlabelled] = np.inf
     return LabelLists(
-        names=read.names,
+        read.names,
+        table,
+        read.unknown,
+        meant is None,
         separator=separator,
-        members=members,
-        unlabelled=set() if meant else minus,
-        unclear=meant is None,
-        unknown=read.unknown,
-        example="" if longest is None else shown(spellings[longest]),
+        unreadable=unreadable,
+        unlabelled=unlabelled,
+        example="" if longest < 0 else shown(spellings[longest]),
         notation=_notation(said, marked, by_place),
     )
 
@@ -220,7 +220,7 @@ def are_lists(sample: Sequence[Any]) -> bool:
     texts = [value for value in said if isinstance(value, str) and value]
     if any(not isinstance(value, str) for value in said):
         read = read_lists(spellings, np.ones(len(spellings), np.int64), RunConfig())
-        return any(len(labels or ()) > 1 for labels in read.members)
+        return bool((np.count_nonzero(read.table == 1, axis=1) > 1).any())
     return cells.find_separator(texts) != ""
 
 
@@ -263,3 +263,155 @@ def _by_name(said: Said, names: Sequence[str]) -> Said:
     if not isinstance(said, list) or len(said) != len(names) or "0" in names:
         return said
     return dict(zip(names, said, strict=True)) if cells.are_places([said]) else said
+
+
+def unlearnable(labels: LabelledRows) -> list[Finding]:
+    """The reason why nothing can be learned: fewer than two labels, or too many."""
+    column, count = labels.column.name, len(labels.reading.names)
+    one = Remedy("task", SINGLE_LABEL, _("One class for each row"))
+    if count < 2:
+        text = _("The column {column!r} has fewer than two labels.", column=column)
+        return impossible(text, "one-label", one)
+    text = _(
+        "The column {column!r} has {count:,} different labels: rather texts or ids.",
+        column=column,
+        count=count,
+    )
+    return impossible(text, "too-many-labels", one) if count > classes.MAX_CLASSES else []
+
+
+def questions(labels: LabelledRows) -> list[Finding]:
+    """What a person must say before these rows can be trained on."""
+    if not labels.reading.unclear:
+        return []
+    rows = labels.spelled(labels.reading.unlabelled)
+    return [no_label(labels, rows, "0", _("It means 0: the label is not given"))]
+
+
+def findings(labels: LabelledRows, impossible: bool, constant: float) -> Iterator[Finding]:
+    """Report how cells are read, cells that cannot be, and labels of few, all or no rows.
+
+    Args:
+        constant: micro F1 of always giving the commonest labels.
+    """
+    column = labels.column
+    yield _several_labels(labels)
+    yield from changed_labels(labels)
+    if labels.reading.notation == "shares":
+        title = _("The column {column!r} has numbers between 0 and 1.", column=column.name)
+        action = _("A row has a label from 0.5 on. For another limit, write 0 and 1.")
+        yield Finding("shares", "warns", title, 0, action)
+    yield unreadable(labels, labels.reading.unreadable)
+    yield from _unnamed(labels)
+    if not impossible:
+        yield from _few_rows(labels)
+    if f"{constant:.3f}" == "1.000":
+        title = _("Always giving the same labels already reaches micro F1 1.000.")
+        action = _("No model can do better, so its score says nothing.")
+        yield Finding("constant", "warns", title, 0, action)
+
+
+def _several_labels(labels: LabelledRows) -> Finding:
+    """Say how labels are read, with buttons for the other possibilities."""
+    reading, column, kind = labels.reading, labels.column, "several-labels"
+    if column.joined:
+        title = _("Each of these columns is a label: {columns}", columns=column.name)
+        action = _(
+            "A row has those in whose column it has 1 or a mark such as x. An empty cell is 0."
+        )
+        if reading.notation == "labels":
+            title = _("The labels of a row are in these columns: {columns}", columns=column.name)
+            action = _("Each cell that is not empty is a label.")
+        return Finding(kind, "notes", title, 0, action)
+    title = _(
+        "The column {column!r} holds several labels per row, such as {listed!r}.",
+        column=column.name,
+        listed=shorten(reading.example, 60),
+    )
+    action, others = _("Each is read as a list of labels."), []
+    if reading.notation == "text":
+        action = _("Each is read as one label.")
+        others = [mark for mark in MARKS if mark != reading.separator and mark in reading.example]
+    if reading.separator:
+        mark = NAMES.get(reading.separator, reading.separator)
+        action = _("The labels between {mark!r} are learned each by itself.", mark=mark)
+    remedies = [
+        Remedy("label_separator", mark, _("They are separated by {mark!r}", mark=mark))
+        for mark in others
+    ]
+    done = labels.config.label_separator != "auto"
+    if done:
+        remedies = [Remedy("label_separator", "auto", _("Undo"))]
+    else:
+        remedies.append(Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")))
+    return Finding(kind, "notes", title, 0, action, remedies=remedies, done=done)
+
+
+def _unnamed(labels: LabelledRows) -> Iterator[Finding]:
+    """Ask for the names of labels that are called by their places."""
+    if labels.reading.notation != "places" or labels.config.label_map:
+        return
+    title = _(
+        "The column {column!r} has 0 or 1 for each of {count} labels, but not their names.",
+        column=labels.column.name,
+        count=len(labels.reading.names),
+    )
+    action = _(
+        "They are called by their places, from 1. Name them by label_map, such as {names}.",
+        names="'1=first 2=second'",
+    )
+    yield Finding("label-names", "warns", title, 0, action)
+
+
+def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
+    names = labels.reading.names
+    counts = {split: (labels.of(split) > 0).sum(axis=0) for split in labels.rows}
+    every, train = sum(counts.values()), counts["train"]
+    rare = np.flatnonzero((train < RARE) & (every > 0))
+    if len(rare):
+        title = _(
+            "Labels of fewer than {few} training rows: {names}",
+            few=RARE,
+            names=some([f"{names[label]!r} ({train[label]})" for label in rare]),
+        )
+        action = _(
+            "A model hardly learns them. Merge them with others or leave them out (label_map), or "
+            "bring more rows."
+        )
+        yield Finding("rare-labels", "warns", title, 0, action)
+    for kind, found in (
+        ("label-of-none", np.flatnonzero(every == 0)),
+        ("label-of-all", np.flatnonzero(train == len(labels.of("train")))),
+    ):
+        if len(found):
+            yield _nothing_to_learn(labels, kind, [names[label] for label in found])
+    for split, rows in counts.items():
+        missing = np.flatnonzero((rows == 0) & (train > 0))
+        if len(missing) and len(labels.of(split)):
+            title = _(
+                "Labels that no row of {split} has: {names}",
+                split=split,
+                names=some([repr(names[label]) for label in missing]),
+            )
+            action = _("How well they are found is not measured there.")
+            yield Finding("missing-labels", "warns", title, 0, action)
+    unlabelled = int((~(labels.of("train") > 0).any(axis=1)).sum())
+    if unlabelled:
+        title = _("Training rows without any label")
+        action = _("They are learned from: none of the labels is right for them.")
+        yield Finding("no-labels", "notes", title, unlabelled, action)
+
+
+def _nothing_to_learn(labels: LabelledRows, kind: str, names: list[str]) -> Finding:
+    """Report labels that no row has, or that every training row has."""
+    shown = some([*map(repr, names)])
+    title = {
+        "label-of-none": _("Labels that no row has: {names}", names=shown),
+        "label-of-all": _("Labels that every training row has: {names}", names=shown),
+    }
+    action = {
+        "label-of-none": _("A model learns never to give them, and each counts as 0 in macro F1."),
+        "label-of-all": _("A model learns to give them to every row, whatever it says."),
+    }
+    remedies = change(labels, dict.fromkeys(names, ""), _("Leave them out"))
+    return Finding(kind, "warns", title[kind], 0, action[kind], remedies=remedies)

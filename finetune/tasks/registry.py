@@ -10,9 +10,8 @@ from finetune.errors import DataError
 from finetune.metrics import catalog
 from finetune.metrics.catalog import LOSS, Metric
 from finetune.tasks.base import SINGLE_LABEL, Target, Task
-from finetune.tasks.cut_scores import CutScores
 from finetune.tasks.multi_label import MultiLabel
-from finetune.tasks.regression import Regression
+from finetune.tasks.regression import CutScores, Regression
 from finetune.tasks.single_label import SingleLabel
 
 _TASKS: tuple[Task, ...] = (SingleLabel(), Regression(), MultiLabel(), CutScores())

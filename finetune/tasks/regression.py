@@ -1,9 +1,10 @@
-"""One score for each example: transformers' `regression` with one output."""
+"""One score for each example: transformers' `regression` with one output; and scores cut into two
+classes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,32 +12,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.findings import Finding, RowsFinding
+from finetune.errors import DataError
+from finetune.findings import Finding, Remedy
 from finetune.messages import message
 from finetune.metrics import catalog
 from finetune.metrics.calibration import Logits, conformal_margin
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Counts, Floats
-from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks import class_findings, score_findings, scores
+from finetune.tasks import class_findings, scores
 from finetune.tasks.base import (
-    LEFT_OUT,
-    MISSING_LABEL,
+    CUT_SCORES,
     NO_CHANGES,
     REGRESSION,
+    SINGLE_LABEL,
     Answers,
     DecisionRule,
-    Findings,
-    LabelColumn,
-    LabelledRows,
     PredictOptions,
     Target,
     Targets,
     Task,
 )
 from finetune.tasks.cells import read_value, spell_both, to_number
+from finetune.tasks.labels import LabelColumn, LabelledRows, answered
 from finetune.tasks.scores import ScoreEncoder, Scores
+from finetune.tasks.single_label import SingleLabel
 from finetune.text_hashes import Integers
 
 _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
@@ -44,22 +44,12 @@ _DRAWN = 20  # bins of answers, of true scores, and of errors
 _WORST = 20
 
 
-class Regression(Task):
-    """Answers with a score, on the scale of the data: the model's only output as it is."""
+class _ReadsScores(Task):
+    """What tasks have in common that read a label column as scores."""
 
-    name = REGRESSION
-    title = message("A score for each row")
-    metrics: tuple[Metric, ...] = catalog.OF_SCORES
-    headline = catalog.OF_SCORES[0]
-    template = "score"
-    constant = message("always the mean")
-    has_right = False
     left_out = message("the label is no number")
 
-    def recognises(self, cells: Sequence[Any]) -> bool:
-        return scores.are_scores(cells)
-
-    def encoder(self, column: str, names: Sequence[str] = ()) -> ScoreEncoder:
+    def encoder(self, column: str, names: Sequence[str] = ()) -> Any:
         return ScoreEncoder()
 
     def cell(self, spellings: Sequence[str], code: Any) -> str:
@@ -70,12 +60,26 @@ class Regression(Task):
             return "" if np.isnan(by_point) else spell_both(by_point, by_comma)
         return scores.spell(by_point)
 
-    def read(self, column: LabelColumn, config: RunConfig) -> Scores:
-        return scores.read_scores(column.codes, config)
+    def questions(self, labels: LabelledRows) -> list[Finding]:
+        return scores.no_numbers(labels) or scores.questions(labels)
 
-    def states(self, targets: Targets) -> Integers:
-        missing = np.where(np.isnan(targets), MISSING_LABEL, 0)
-        return np.where(np.isinf(targets), LEFT_OUT, missing)
+
+class Regression(_ReadsScores):
+    """Answers with a score, on the scale of the data: the model's only output as it is."""
+
+    name = problem_type = REGRESSION
+    title = message("A score for each row")
+    metrics: tuple[Metric, ...] = catalog.OF_SCORES
+    headline = catalog.OF_SCORES[0]
+    template = "score"
+    constant = message("always the mean")
+    has_right = False
+
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        return scores.are_scores(cells)
+
+    def read(self, column: LabelColumn) -> Scores:
+        return scores.read_scores(column)
 
     def strata(self, targets: Targets) -> Integers:
         bins = min(_BINS, max(1, len(targets) // _BIN_ROWS))
@@ -84,21 +88,15 @@ class Regression(Task):
         edges = np.unique(np.quantile(targets, np.arange(1, bins) / bins))
         return np.searchsorted(edges, targets)
 
-    def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
-        return []
-
-    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
-        asked = score_findings.questions(config, labels, labels.reading)
-        return asked or score_findings.blocks(labels)
+    def unlearnable(self, labels: LabelledRows) -> list[Finding]:
+        return scores.unlearnable(labels)
 
     def findings(
-        self, labels: LabelledRows, config: RunConfig, train: Targets,
-        constant: Mapping[str, float],
-    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
-        return score_findings.findings(config, labels)
+        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
+    ) -> Iterator[Finding]:
+        return scores.findings(labels, bool(self.blocks(labels)))
 
-    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        class_findings.refuse(self.problems(labels, config))
+    def make_target(self, labels: LabelledRows) -> Target:
         train = labels.of("train")
         low, high = (float(scores.spell(end)) for end in (train.min(), train.max()))
         decimal = labels.reading.decimal
@@ -116,13 +114,10 @@ class Regression(Task):
         return Value("float32")
 
     def head(self, target: Target) -> dict[str, Any]:
-        return {
-            "id2label": {0: "score"},
-            "label2id": {"score": 0},
-            "problem_type": REGRESSION,
-            # Otherwise a CrossEncoder would put a sigmoid behind the only output.
-            "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
-        }
+        # Otherwise a CrossEncoder would put a sigmoid behind the only output.
+        activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        head = super().head(replace(target, names=("score",)))
+        return {**head, "sentence_transformers": activation}
 
     def target_of(self, config: Any) -> Target:
         return Target((), task=self.name)
@@ -173,9 +168,6 @@ class Regression(Task):
         names = (f"{low:.3g} \u2013 {high:.3g}" for low, high in pairwise(edges.tolist()))
         return dict(zip(names, counts, strict=True)) if target.low < target.high else {}
 
-    def explained_output(self, answers: Answers) -> int:
-        return 0
-
     def check_targets(self, targets: Targets, target: Target) -> None:
         if targets.ndim != 1 or targets.dtype.kind != "f" or not np.isfinite(targets).all():
             raise ValueError("a score is no number")
@@ -194,10 +186,6 @@ class Regression(Task):
 
     def fitted_rule(self, logits: Logits, truth: Targets, target: Target) -> dict[str, Any]:
         return {"margin": conformal_margin(self.plain_answers(logits) - truth)}
-
-    def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
-        names = [metric.name for metric in metrics]
-        return ScoreModules(names, 0, answer=self.plain_answers, shares=lambda logits: logits)
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         return self.errors(self.plain_answers(logits), labels) ** 2
@@ -275,3 +263,50 @@ def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
             ScoreBin(float(own.min()), float(own.max()), len(own), mean, float(off.mean()))
         )
     return found
+
+
+class CutScores(_ReadsScores, SingleLabel):
+    """Learns whether a score is at least `RunConfig.score_cut`. What is learned is one class for
+    each row, and is a `Target` of that task; only reading differs."""
+
+    name = CUT_SCORES
+    title = message("Two classes of scores")
+
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        return False  # it is chosen
+
+    def read(self, column: LabelColumn) -> Any:
+        if not column.config.score_cut:
+            raise DataError("The scores are not cut.", "Set score_cut to a number.")
+        return scores.read_scores(column, float(column.config.score_cut.replace(",", ".")))
+
+    def settle(self, labels: LabelledRows) -> tuple[Any, bool]:
+        return labels.reading, False
+
+    def undecided(self, labels: LabelledRows) -> list[Finding]:
+        return []
+
+    def problems(self, labels: LabelledRows) -> list[Finding]:
+        undo = [Remedy("score_cut", "", message("Undo"))]
+        found = super().problems(labels)
+        return [one if one.remedies else replace(one, remedies=undo) for one in found]
+
+    def findings(
+        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
+    ) -> Iterator[Finding]:
+        title = message(
+            "Scores from {cut} on are one class, those below it the other.",
+            cut=scores.spell(labels.reading.cut),
+        )
+        yield from scores.notation(labels)
+        undo = Remedy("score_cut", "", message("Learn the score itself"))
+        yield answered("cut", title, undo, int((train == 1).sum()))
+        if constant:
+            yield from class_findings.class_balance(train, self.target(labels), constant)
+
+    def make_target(self, labels: LabelledRows) -> Target:
+        reading = labels.reading
+        return Target(tuple(reading.names), 1, SINGLE_LABEL, decimal=reading.decimal)
+
+    def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
+        return {"positive_label": target.names[1], "positive_assumed": False}

@@ -1,22 +1,38 @@
-"""The scores of a label column: how cells are read as numbers, and which columns hold scores."""
+"""The scores of a label column: how cells are read as numbers, which columns hold scores, and what
+a person should know of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.config import RunConfig
+from finetune.errors import some
+from finetune.findings import Finding, Remedy, about_rows, how_to_answer
+from finetune.messages import message as _
 from finetune.tasks import cells
-from finetune.tasks.base import Targets
+from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, REGRESSION, SINGLE_LABEL, Targets
 from finetune.tasks.cells import COMMA, POINT, Number, to_number
+from finetune.tasks.labels import (
+    LabelColumn,
+    LabelledRows,
+    Reading,
+    answered,
+    impossible,
+    no_label,
+)
+from finetune.text_hashes import Integers
 
+FAR = 3.0  # quartile ranges beyond the quartiles, Tukey's "far out" (1977)
+_DIFFERS = 0.2  # Kolmogorov's distance of two splits' scores, if it is no chance either
+_CHANCE = 0.001
 MANY = 20  # different whole numbers; more may be scores, unless they count up
 _MOST_SPELLINGS = 1000  # of cells that are no numbers, kept to be shown
+_SCORE_NAME = re.compile(r"(?i)(?<![a-z])(rating|stars?|score|similarity|relatedness|grade|points)")
 
 
 def spell(score: float) -> str:
@@ -61,25 +77,30 @@ class ScoreEncoder:
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Reading):
     """The scores as they are read."""
 
-    names: list[str] = field(default_factory=list)  # none
+    cut: float | None = None  # from which on they are the second of two classes
     missing: float = np.nan  # a score that stands for none
-    unclear: bool = False  # True if -1 may stand for no score
     decimal: str = POINT  # what precedes decimals where a number does not say it; "" if in doubt
     both: tuple[float, float] | None = None  # by point and by comma, the first that does not say it
     units: frozenset[int] = frozenset()  # spellings of units; an empty one for none
 
     def targets(self, codes: NDArray[Any]) -> Targets:
-        """The scores of rows, shape (rows,): nan for a missing one, infinity for none."""
-        scores = codes[:, int(self.decimal == COMMA)]
-        return np.where(scores == self.missing, np.nan, scores).astype(np.float32)
+        """The scores or classes of rows, shape (rows,)."""
+        numbers = codes[:, int(self.decimal == COMMA)]
+        scores = np.where(numbers == self.missing, np.nan, numbers).astype(np.float32)
+        if self.cut is None:
+            return scores
+        states = [np.isnan(scores), np.isinf(scores)]
+        above = (scores >= np.float32(self.cut)).astype(np.int64)
+        return np.select(states, [MISSING_LABEL, LEFT_OUT], above)
 
 
-def read_scores(codes: Mapping[str, NDArray[Any]], config: RunConfig) -> Scores:
+def read_scores(column: LabelColumn, cut: float | None = None) -> Scores:
     """Read the numbers of each split; -1 is no score if a held-out split has no other number and
     the training rows have none below 0, as in GLUE's test split."""
+    config, codes = column.config, column.codes
     numbers = np.concatenate([*codes.values()])
     numbers = numbers[np.isfinite(numbers[:, 0])]
     values, train = numbers[:, 0], codes["train"][:, 0]
@@ -94,6 +115,8 @@ def read_scores(codes: Mapping[str, NDArray[Any]], config: RunConfig) -> Scores:
     decimal = config.decimal_mark
     either = numbers[numbers[:, 0] != numbers[:, 1], :2]
     return Scores(
+        names=[] if cut is None else cut_names(cut),
+        cut=cut,
         missing=-1.0 if stands_for_none else np.nan,
         unclear=whole and meant is None and not stands_for_none,
         decimal=cells.find_decimal(numbers[:, :3]) if decimal == "auto" else decimal,
@@ -151,4 +174,200 @@ def may_be_scores(names: Sequence[str], column: str) -> bool:
     return named or starred or (len(values) > MANY and not _count_up(values))
 
 
-_SCORE_NAME = re.compile(r"(?i)(?<![a-z])(rating|stars?|score|similarity|relatedness|grade|points)")
+def unlearnable(labels: LabelledRows) -> list[Finding]:
+    """The reason why nothing can be learned: all scores are one."""
+    train = labels.of("train")
+    if train.min() < train.max():
+        return []
+    text = _(
+        "All {count:,} training rows have one score, {score}.",
+        count=len(train), score=spell(train[0]),
+    )  # fmt: skip
+    return impossible(text, "constant")
+
+
+def no_numbers(labels: LabelledRows) -> list[Finding]:
+    """The reason why nothing can be read: the column has texts alone."""
+    column = labels.column
+    if not column.spellings or any(
+        np.isfinite(codes[:, 0]).any() for codes in column.codes.values()
+    ):
+        return []
+    text = _(
+        "No cell of the column {column!r} is a number: {cells}. Clear task and score_cut to learn "
+        "classes.",
+        column=column.name, cells=some(column.spellings, 3),
+    )  # fmt: skip
+    return impossible(text)
+
+
+def questions(labels: LabelledRows) -> list[Finding]:
+    """What a person must say before these rows can be trained on."""
+    asked: list[Finding] = []
+    column, reading = labels.column, labels.reading
+    if reading.both and not reading.decimal:
+        title = _(
+            "Is {number} of the column {column!r} {whole} or {fraction}?",
+            number=cells.spell_both(*reading.both),
+            column=column.name,
+            whole=spell(max(reading.both, key=abs)),
+            fraction=spell(min(reading.both, key=abs)),
+        )
+        ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
+        asked.append(Finding("decimals", "blocks", title, 0, how_to_answer(ways), remedies=ways))
+    if reading.unclear:
+        rows = labels.where(lambda codes: codes[:, 0] == -1)
+        asked.append(no_label(labels, rows, cells.NO_LABEL, _("It is a score")))
+    return asked
+
+
+def _decimal(both: tuple[float, float], mark: str) -> Remedy:
+    """Make the button that reads a number of two readings in one way."""
+    text = _("{number} is {value}", number=cells.spell_both(*both),
+             value=spell(both[mark == COMMA]))  # fmt: skip
+    return Remedy("decimal_mark", mark, text)
+
+
+def findings(labels: LabelledRows, impossible: bool) -> Iterator[Finding]:
+    """Report cells that are no numbers, scores far from the others, and splits that differ."""
+    config = labels.config
+    if config.task == REGRESSION:
+        title = _("The column {column!r} is read as a score.", column=labels.column.name)
+        yield answered("score", title, Remedy("task", "", _("Undo")))
+    title = _("Cells of the column {column!r} that are no numbers", column=labels.column.name)
+    rows = labels.where(lambda codes: np.isinf(codes[:, 0]))
+    yield about_rows("no-number", "warns", title, _("They are left out."), rows)
+    if impossible:
+        return
+    yield from notation(labels)
+    yield _offered_cut(labels)
+    yield _outliers(labels)
+    yield from _differing_splits(labels)
+    if config.class_weights != "none" or config.label_smoothing_factor:
+        title = _("class_weights and label_smoothing_factor change nothing: there are no classes.")
+        yield Finding("no-classes", "notes", title, 0, _("No action is needed."))
+
+
+def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
+    """Ask whether whole numbers that are read as classes are"""
+    names = labels.reading.names
+    if labels.column.named or not may_be_scores(names, labels.column.name):
+        return
+    title = _(
+        "Are the numbers {low} to {high} of the column {column!r} classes or a score?",
+        low=min(names, key=_as_number),
+        high=max(names, key=_as_number),
+        column=labels.column.name,
+    )
+    if labels.config.task == SINGLE_LABEL:
+        undo = Remedy("task", "", _("Undo"))
+        action = _("You chose classes.")
+        yield Finding("score", "notes", title, 0, action, remedies=[undo], done=True)
+        return
+    action = _(
+        "They are read as classes, for which a 4 is as wrong as a 1 where 5 is right. As a score, "
+        "a nearer answer is better."
+    )
+    remedies = [
+        Remedy("task", REGRESSION, _("A score")),
+        Remedy("task", SINGLE_LABEL, _("Classes")),
+    ]
+    yield Finding("score", "warns", title, 0, action, remedies=remedies)
+
+
+def _as_number(name: str) -> float:
+    return cells.to_number(name) or 0.0
+
+
+def notation(labels: LabelledRows) -> Iterator[Finding]:
+    """Say that units differ, and how numbers are read that can be read in two ways, unless a point
+    precedes decimals."""
+    reading, decimal = labels.reading, labels.config.decimal_mark
+    units = [labels.column.spellings[unit] for unit in sorted(reading.units) if unit >= 0]
+    if len(units) > 1:
+        shown = some([unit or "-" for unit in units])
+        title = _("The numbers have different units: {units}", units=shown)
+        action = _("Units are ignored, so the numbers are compared as they are.")
+        yield Finding("units", "warns", title, 0, action)
+    done = decimal != "auto"
+    if not reading.both or not reading.decimal:
+        return
+    by_point, by_comma = reading.both
+    if done or reading.decimal == COMMA or abs(by_point) > abs(by_comma):
+        chosen = _decimal(reading.both, reading.decimal)
+        other = _decimal(reading.both, POINT if reading.decimal == COMMA else COMMA)
+        action = _("You chose it.") if done else _("The other numbers of the column say so.")
+        remedies = [Remedy("decimal_mark", "auto", _("Undo")) if done else other]
+        yield Finding("decimals", "notes", chosen.text, 0, action, remedies=remedies, done=done)
+
+
+def _offered_cut(labels: LabelledRows) -> Finding:
+    """Offer two classes: scores from the middle of their range on, and those below."""
+    train = labels.of("train")
+    low, high = float(train.min()), float(train.max())
+    cut = spell((low + high) / 2)
+    above = int((train >= np.float32(cut)).sum())
+    title = _(
+        "Scores from {low} to {high} are learned as they are.",
+        low=spell(low),
+        high=spell(high),
+    )
+    action = _("To learn two classes instead, set score_cut to the number from which on it is one.")
+    text = _("From {cut} on ({above:,} of {rows:,} rows)", cut=cut, above=above, rows=len(train))
+    remedies = [Remedy("score_cut", cut, text)]
+    return Finding("cut", "notes", title, 0, action, remedies=remedies)
+
+
+def _rows_where(labels: LabelledRows, low: float, high: float, split: str) -> Integers:
+    """The rows of a split, by their place in the source's split, with scores beyond these."""
+    values = labels.of(split)
+    rows = labels.rows[split][1]
+    return rows[(values < low) | (values > high)]
+
+
+def _outliers(labels: LabelledRows) -> Finding:
+    lower, upper = np.quantile(labels.of("train").astype(np.float64), [0.25, 0.75])
+    reach = FAR * (upper - lower) or np.inf  # half of them are equal: nothing is far
+    low, high = float(lower - reach), float(upper + reach)
+    title = _(
+        "Scores far from all others: half of them are from {lower} to {upper}",
+        lower=spell(lower),
+        upper=spell(upper),
+    )
+    action = _(
+        "They are kept, and a single one can outweigh hundreds in the loss. Mend them in the file "
+        "if they are typing errors."
+    )
+    rows = [(labels.rows[split][0], _rows_where(labels, low, high, split)) for split in labels.rows]
+    return about_rows("outliers", "warns", title, action, rows)
+
+
+def _differing_splits(labels: LabelledRows) -> Iterator[Finding]:
+    from scipy.stats import ks_2samp
+
+    train = labels.of("train")
+    low, high = float(train.min()), float(train.max())
+    for split in labels.rows:
+        if split == "train" or not len(labels.of(split)):
+            continue
+        title = _(
+            "Scores of {split} beyond those of train, which go from {low} to {high}",
+            split=split,
+            low=spell(low),
+            high=spell(high),
+        )
+        action = _("They are kept; a model seldom answers beyond what it has seen.")
+        rows = [(labels.rows[split][0], _rows_where(labels, low, high, split))]
+        yield about_rows("range", "warns", title, action, rows)
+        test = ks_2samp(train, labels.of(split))
+        if test.statistic > _DIFFERS and test.pvalue < _CHANCE:
+            middles = [spell(np.median(labels.of(name))) for name in ("train", split)]
+            title = _(
+                "Scores of {split} are distributed otherwise than those of train: half of them are "
+                "below {own}, in train below {other}",
+                split=split,
+                own=middles[1],
+                other=middles[0],
+            )
+            action = _("What is measured on it says little of rows like those of train.")
+            yield Finding("distribution", "warns", title, len(labels.of(split)), action)

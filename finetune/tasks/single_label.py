@@ -13,24 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.findings import Finding, RowsFinding
+from finetune.findings import Finding
 from finetune.messages import message
 from finetune.metrics import calibration, catalog, classification, selection
 from finetune.metrics.calibration import Calibration, Logits, Reliability, probabilities
 from finetune.metrics.catalog import MATTHEWS, Metric
 from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, ThresholdSweep
-from finetune.metrics.modules import ScoreModules
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks import class_findings, classes, score_findings, scores
+from finetune.tasks import class_findings, classes, scores
 from finetune.tasks.base import (
     NO_CHANGES,
     SINGLE_LABEL,
     Answers,
     DecisionRule,
-    Findings,
-    LabelColumn,
-    LabelledRows,
     PredictOptions,
     Target,
     Targets,
@@ -45,7 +41,7 @@ from finetune.tasks.cells import (
     to_number,
 )
 from finetune.tasks.classes import Classes, LabelEncoder, make_classes
-from finetune.text_hashes import Integers
+from finetune.tasks.labels import LabelColumn, LabelledRows
 
 if TYPE_CHECKING:
     import torch
@@ -72,53 +68,49 @@ class SingleLabel(Task):
     def cell(self, spellings: Sequence[str], code: Any) -> str:
         return clean_label(spellings[code]) if code >= 0 else ""
 
-    def read(self, column: LabelColumn, config: RunConfig) -> Classes:
+    def read(self, column: LabelColumn) -> Classes:
+        changes = column.config.changed_labels
         codes = np.concatenate(list(column.codes.values()))
-        rows = classes.count(codes, len(column.spellings))
-        read = make_classes(column.spellings, rows, column.named, config.changed_labels)
+        rows = np.bincount(codes[codes >= 0], minlength=len(column.spellings))
+        read = make_classes(column.spellings, rows, column.named, changes)
         if column.named:
             return read
         read = classes.with_empty(read, column.spellings, codes)
-        unclear = classes.may_be_unlabelled(read.names) and NO_LABEL not in config.changed_labels
+        unclear = classes.may_be_unlabelled(read.names) and NO_LABEL not in changes
         return replace(read, unclear=unclear, separator=suggest_separator(column.spellings))
 
-    def settle(self, labels: LabelledRows, config: RunConfig) -> tuple[Classes, bool]:
-        asked = class_findings.questions(config, labels)
-        few = {} if asked else class_findings.rare_classes(labels)
+    def settle(self, labels: LabelledRows) -> tuple[Classes, bool]:
+        impossible = self.questions(labels) or self.blocks(labels)
+        few = {} if impossible else class_findings.rare_classes(labels)
         reading = replace(labels.reading, rare=labels.reading.rare | few)
-        if not few or config.rare_classes != "leave_out":
+        if not few or labels.config.rare_classes != "leave_out":
             return reading, False
-        return reading.without(list(few)), True
+        return reading.without(few), True
 
-    def states(self, targets: NDArray[Any]) -> Integers:
-        return np.asarray(np.minimum(targets, 0), np.int64)
+    def questions(self, labels: LabelledRows) -> list[Finding]:
+        return class_findings.questions(labels)
 
-    def strata(self, targets: NDArray[Any]) -> Integers:
-        return targets
+    def unlearnable(self, labels: LabelledRows) -> list[Finding]:
+        return class_findings.unlearnable(labels)
 
-    def count(self, targets: NDArray[Any], names: Sequence[str]) -> list[int]:
-        return [int(rows) for rows in classes.count(targets, len(names))]
-
-    def problems(self, labels: LabelledRows, config: RunConfig) -> Findings:
-        return class_findings.problems(config, labels)
+    def undecided(self, labels: LabelledRows) -> list[Finding]:
+        return class_findings.undecided(labels)
 
     def findings(
-        self, labels: LabelledRows, config: RunConfig, train: NDArray[Any],
-        constant: Mapping[str, float],
-    ) -> Iterator[Finding | RowsFinding]:  # fmt: skip
-        target = self.target(labels, config) if constant else None
+        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
+    ) -> Iterator[Finding]:
+        target = self.target(labels) if constant else None
         if target:
-            yield from class_findings.positive_class(config, target)
-        yield from score_findings.classes_or_score(config, labels)
-        yield from class_findings.class_findings(config, labels)
+            yield from class_findings.positive_class(labels.config, target)
+        yield from scores.classes_or_score(labels)
+        yield from class_findings.class_findings(labels)
         if target:
-            counts = classes.count(train, target.size)
-            yield from class_findings.class_balance(counts, target, constant)
+            yield from class_findings.class_balance(train, target, constant)
 
-    def target(self, labels: LabelledRows, config: RunConfig) -> Target:
-        class_findings.refuse(self.problems(labels, config))
+    def make_target(self, labels: LabelledRows) -> Target:
         names = labels.reading.names
-        return Target(tuple(names), classes.positive_class(names, config.positive_label), self.name)
+        positive = classes.positive_class(names, labels.config.positive_label)
+        return Target(tuple(names), positive, self.name)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         plain = classes.is_positive_plain(target.names)
@@ -129,7 +121,7 @@ class SingleLabel(Task):
 
     def constant_answer(self, train: Targets, target: Target) -> Any:
         """The commonest class, or of several the positive one."""
-        counts = classes.count(train, target.size)
+        counts = np.bincount(train, minlength=target.size)
         most = np.flatnonzero(counts == counts.max())
         return target.positive if target.positive in most else most[0]
 
@@ -238,10 +230,6 @@ class SingleLabel(Task):
     def plain_answers(self, logits: Logits) -> Targets:
         return np.asarray(logits.argmax(axis=1), np.int64)
 
-    def score_modules(self, target: Target, metrics: Sequence[Metric]) -> ScoreModules:
-        names = [metric.name for metric in metrics]
-        return ScoreModules(names, target.size, target.positive, self.plain_answers)
-
     def changed_loss(
         self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
     ) -> torch.Tensor:
@@ -255,9 +243,6 @@ class SingleLabel(Task):
         scores -= scores.max(axis=1, keepdims=True)
         own = scores[np.arange(len(labels)), labels]
         return np.asarray(np.log(np.exp(scores).sum(axis=1)) - own)
-
-    def errors(self, answers: Targets, truth: Targets) -> Floats:
-        return np.asarray(answers != truth, np.float64)
 
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,

@@ -1,0 +1,161 @@
+"""A label column: its cells as numbers, what a task reads in them, and findings of every task."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.config import RunConfig
+from finetune.errors import some
+from finetune.findings import Finding, Remedy, about_rows, how_to_answer
+from finetune.messages import message as _
+from finetune.tasks.cells import NO_LABEL
+from finetune.text_hashes import Integers
+
+IMPOSSIBLE = _("Training is not possible with these rows.")
+MOST_CHANGES = 300  # the longest `label_map`, in characters
+
+
+class TargetEncoder(Protocol):
+    """Turns the cells of a label column into numbers while the rows are read."""
+
+    spellings: list[str]  # what the numbers stand for, if they are not the values themselves
+    no_labels: NDArray[Any]  # an array of no rows, with the dtype and shape of a column's numbers
+
+    def code(self, cell: Any) -> Any:
+        """Return a cell as numbers. Raises DataError if the column cannot be learned."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A task's interpretation of a label column."""
+
+    names: list[str] = field(default_factory=list)  # of classes or labels; none for a score
+    # The targets of each spelling, and at the end of a missing cell, whose number is -1.
+    table: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    unknown: list[str] = field(default_factory=list)  # changed names that no label has
+    unclear: bool = False  # True if nobody said yet if -1 stands for no label
+
+    def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
+        """Return what is learned of rows, from the encoder's numbers; shape (rows, ...)."""
+        return np.asarray(self.table[codes])
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """A label column as an encoder has read it."""
+
+    config: RunConfig
+    name: str
+    source: str  # the name of the whole source
+    spellings: Sequence[str]
+    named: bool  # True if the source itself names the classes
+    codes: Mapping[str, NDArray[Any]]  # split of the source -> the encoder's numbers
+    joined: bool = False  # True if it stands for several columns of 0 and 1
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The rows of each split, and what the task made of their labels."""
+
+    column: LabelColumn
+    reading: Any
+    # Split -> the source's split, and indices into it; before a maximum leaves out some.
+    rows: Mapping[str, tuple[str, Integers]]
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration that the column was read for."""
+        return self.column.config
+
+    def of(self, split: str) -> NDArray[Any]:
+        """Return the targets of a split, shape (rows, ...)."""
+        source_split, rows = self.rows[split]
+        return np.asarray(self.reading.targets(self.column.codes[source_split][rows]))
+
+    def where(self, has: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> list[tuple[str, Integers]]:
+        """The rows, by split, for which `has` returns True of the encoder's numbers."""
+        return [(split, np.flatnonzero(has(codes))) for split, codes in self.column.codes.items()]
+
+    def spelled(self, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
+        """The rows whose label has one of these spellings, by split."""
+        return self.where(lambda codes: np.isin(codes, spellings))
+
+
+def changeable(name: str) -> str:
+    """Remove the characters of a label's name that a configuration cannot hold."""
+    return "".join(filter(str.isprintable, name))
+
+
+def label_map(changed: Mapping[str, str]) -> str:
+    """Write changes of labels as `RunConfig.label_map`."""
+    return shlex.join(f"{old}={new}" for old, new in changed.items())
+
+
+def change(labels: LabelledRows, changes: Mapping[str, str], text: str) -> list[Remedy]:
+    """Return a button that adds label changes to a configuration; no button if the resulting
+    `label_map` would be too long."""
+    own = {changeable(old): new for old, new in changes.items()}
+    value = label_map(labels.config.changed_labels | own)
+    return [Remedy("label_map", value, text)] if len(value) <= MOST_CHANGES else []
+
+
+def answered(kind: str, title: str, undo: Remedy, rows: int = 0) -> Finding:
+    """Report what a person chose, with a button that undoes it."""
+    return Finding(kind, "notes", title, rows, _("You chose it."), remedies=[undo], done=True)
+
+
+def changed_labels(labels: LabelledRows) -> Iterator[Finding]:
+    """Report the labels that a person changed."""
+    if changes := labels.config.label_map:
+        title = _("Labels that you changed: {changes}", changes=changes)
+        yield answered("label-map", title, Remedy("label_map", "", _("Undo")))
+
+
+def no_label(
+    labels: LabelledRows, rows: Sequence[tuple[str, Integers]], other: str, text: str
+) -> Finding:
+    """Ask whether -1 stands for no label.
+
+    Args:
+        rows: those with -1.
+        other: what it stands for otherwise, which `text` says.
+    """
+    title = _(
+        "Does -1 in the column {column!r} mean that a row has no label?", column=labels.column.name
+    )
+    remedies = change(labels, {NO_LABEL: ""}, _("No label: leave out these rows"))
+    remedies += change(labels, {NO_LABEL: other}, text)
+    return about_rows("no-label", "blocks", title, how_to_answer(remedies), rows, remedies)
+
+
+def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> Finding:
+    """Report cells that are lists or objects, and cannot be read."""
+    title = _("Cells of the column {column!r} that cannot be read", column=labels.column.name)
+    action, rows = _("They are left out."), labels.spelled(spellings)
+    return about_rows("unreadable-labels", "warns", title, action, rows)
+
+
+def impossible(text: str, kind: str = "impossible", *remedies: Remedy) -> list[Finding]:
+    """Report why training is impossible."""
+    return [Finding(kind, "blocks", text, 0, IMPOSSIBLE, remedies=[*remedies])]
+
+
+def unknown_changes(labels: LabelledRows) -> list[Finding]:
+    """Report that `label_map` changes labels that no row has."""
+    names = some(labels.reading.unknown)
+    text = _("label_map changes {names}, but no row has that label.", names=names)
+    return impossible(text, "label-map", Remedy("label_map", "", _("Undo"))) if names else []
+
+
+def no_rows(labels: LabelledRows, split: str) -> list[Finding]:
+    """Report that no row is left to train on (`train`) or for validation."""
+    text = _("No row is left for validation.")
+    if split == "train":
+        text = _("No row of {source} can be trained on.", source=labels.column.source)
+    return [] if len(labels.rows[split][1]) else impossible(text)
